@@ -28,6 +28,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
+from dlm.kernels.tuned import BY_RULE
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, Model
@@ -109,6 +110,7 @@ class Engine:
             vocabulary=self.vocabulary,
             compiler=self._compiler,
             by_kernel=None if vocabulary is None else vocabulary == "triton",
+            tuned=getattr(model, "tuned", BY_RULE),
         )
         self._decoder = decoder = self.decoding.decoder(context)
         self._slots = slots
@@ -144,6 +146,7 @@ class Engine:
         cache_tokens: int | None = None,
         decoding: Decoding | Writes | None = None,
         temperature: float = 0.0,
+        tuned: str | Path | None = None,
     ) -> "Engine":
         """Load a DiffusionGemma directory in Hugging Face layout; None: the built-in model.
 
@@ -157,11 +160,12 @@ class Engine:
         default it takes what is left of a GPU's memory, and grows on a CPU. `decoding` is how the
         model writes, or the name of that; by default as its `generation_config.json` says in
         `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name decodes left to right with
-        `temperature`.
+        `temperature`. `tuned` is a file of `dlm tune`, with configurations of kernels for this GPU;
+        by default `dlm_tuned.json` in the directory, if there is one.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
-        device, `BackendError` for kernels that cannot run, `ModelError` if a GPU lacks memory for
-        the slots.
+        device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`
+        if a GPU lacks memory for the slots.
         """
         if directory is None:
             directory, device = BUILT_IN, device or "cpu"
@@ -170,8 +174,9 @@ class Engine:
             raise DlmError(f"no model directory at {directory}")
         stored = Storage.of(device, dtype, kv, cache_tokens)
         images = policy is None or policy.max_images > 0
+        tuned = None if tuned is None else Path(tuned)
         model, cache, tower = stored.load(
-            directory, slots, kernels, graphs, activation_bits, images
+            directory, slots, kernels, graphs, activation_bits, images, tuned
         )
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}

@@ -23,6 +23,7 @@ class Loading:
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
     writes: Writes | None = None  # None: as the checkpoint says
     temperature: float = 0.0  # left to right; multiplied by a request's own
+    tuned: str | None = None  # a file of `dlm tune`; None: one beside the model, if there is one
 
     def __post_init__(self) -> None:
         """Raise `DlmError` for the built-in model on another device than the CPU."""
@@ -48,4 +49,5 @@ class Loading:
             cache_tokens=self.cache_tokens,
             decoding=self.writes,
             temperature=self.temperature,
+            tuned=self.tuned,
         )

@@ -7,6 +7,7 @@ from typing import get_args
 import torch
 
 from dlm.errors import DlmError
+from dlm.kernels.tuned import tuned_for
 from dlm.models import DiffusionGemma, checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.cache import KVCache
@@ -57,13 +58,18 @@ class Storage:
         graphs: Graphs,
         activation_bits: int,
         images: bool,
+        tuned: Path | None = None,
     ) -> tuple[DiffusionGemma, KVCache, VisionTower | None]:
         """Load a checkpoint, with its vision tower if there is one and `images` are read, and make
-        a cache for `slots` requests. Raises what `Engine.load` does."""
+        a cache for `slots` requests. `tuned` is a file of `dlm tune`. Raises what `Engine.load`
+        does."""
         if graphs not in get_args(Graphs):
             raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
         check_device(self.device)
-        model = checkpoint.load(directory, self.dtype, self.device, kernels, activation_bits)
+        chosen = tuned_for(self.device, directory, tuned)
+        model = checkpoint.load(
+            directory, self.dtype, self.device, kernels, activation_bits, chosen
+        )
         tower = None
         if images:
             tower = VisionTower.load(directory, model.images, self.dtype, self.device)

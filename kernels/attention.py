@@ -33,7 +33,9 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
+from dlm.kernels.configurations import ATTENTION, HEADS, Configuration
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, check_pages, decoded
+from dlm.kernels.tuned import BY_RULE, Tuned
 
 _BLOCK = 64  # positions
 
@@ -132,30 +134,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tens
     return out.unflatten(1, (n, group)).transpose(0, 1).flatten(1, 2)
 
 
-# By head dim and bytes of a cached number: rows of a tile (queries times the heads of a group),
-# cached keys and keys of the canvas at a time, numbers of a value per program.
-TILES: dict[tuple[int, int], dict[str, int]] = {
-    key: {"BLOCK_M": 64, "BLOCK_N": 64, "DV": min(key[0], 256), "num_stages": 2, **tile}
-    for key, tile in {
-        **{
-            (D, size): {"OWN_N": 64, "num_warps": warps}
-            for D, warps in ((16, 4), (32, 8), (64, 8), (128, 8))
-            for size in (1, 2)
-        },
-        (256, 1): {"OWN_N": 32, "num_warps": 8},
-        (256, 2): {"BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
-        (512, 1): {"BLOCK_M": 32, "OWN_N": 32, "num_warps": 8},
-        (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
-    }.items()
-}
-# For SMs whose blocks may use 200 KB of shared memory and more; measured on an H100.
-LARGE_TILES = TILES | {
-    (256, 1): {**TILES[256, 1], "BLOCK_M": 128, "OWN_N": 64},
-    (256, 2): {**TILES[256, 2], "BLOCK_M": 128, "BLOCK_N": 64, "OWN_N": 64},
-    (512, 1): {**TILES[512, 1], "BLOCK_M": 128, "OWN_N": 64, "num_stages": 1},
-    (512, 2): {**TILES[512, 2], "BLOCK_M": 128},
-}
-_LARGE = (9, 10)  # majors of those SMs
 _PROGRAMS = 160  # programs that run at once on the 132 to 188 multiprocessors of the intended GPUs
 _KEYS = 256  # least keys for a program when keys are split
 _SPLITS = 16  # maximum
@@ -169,6 +147,7 @@ class Launch(NamedTuple):
     tiles: int
     splits: int  # of keys
     covered: int  # rows of the packed axis that belong to segments; later ones are padding
+    tile: tuple[int, ...]  # numbers of the configuration, in the order of its options
 
 
 def attention_reference(
@@ -211,13 +190,14 @@ def attention(
     paging: Paging,
     window: int | None = None,
     by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N H D"]:
     """Compute `attention_reference` in q's type: by kernels on GPUs, except for fp32, otherwise in
     torch.
 
     Rows after those of all segments are padding, and zero in the result. `append_` must have stored
     what `paging` lists; only the canvases of `k` and `v` are read. The kernels take head dims of
-    `TILES`, and pages of q's type or e4m3.
+    `HEADS`, and pages of q's type or e4m3.
 
     `by_kernel` overrides the choice, as in `dlm.kernels`. Raises `ValueError` for shapes and types
     that do not fit; the values of tensors are not checked.
@@ -228,34 +208,34 @@ def attention(
         return _by_segment(q, k, v, pages, paging, window)
     H, h, D = q.shape[1], *k.shape[1:]
     kind, size = pages.keys.dtype, pages.keys.dtype.itemsize
-    if not half or (D, size) not in TILES or (size > 1 and kind != q.dtype):
+    if not half or (D, size) not in HEADS or (size > 1 and kind != q.dtype):
         raise ValueError(
             f"the kernels take bf16 or fp16, pages of the same type or e4m3, and head dims "
-            f"{sorted({D for D, _ in TILES})}; got {q.dtype}, pages of {kind}, head dim {D}"
+            f"{sorted({D for D, _ in HEADS})}; got {q.dtype}, pages of {kind}, head dim {D}"
         )
     if not _covered(paging):
         return torch.zeros_like(q)
-    launch = launch_of(paging, window, H, h, D, size, q.device)
+    launch = launch_of(paging, window, H, h, D, size, q.device, tuned)
     tables = paging.numbers, paging.table
-    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch)
-
-
-def tile_of(device: torch.device, D: int, size: int) -> dict[str, int]:
-    """Return a device's tile for heads of D numbers, with cached numbers of `size` bytes."""
-    there = device.type == "cuda" and torch.cuda.is_available()  # false while a pass is traced
-    large = there and torch.cuda.get_device_capability(device)[0] in _LARGE
-    return (LARGE_TILES if large else TILES)[D, size]
+    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch[:3], [*launch.tile])
 
 
 def launch_of(
-    paging: Paging, window: int | None, H: int, h: int, D: int, size: int, device: torch.device
+    paging: Paging,
+    window: int | None,
+    H: int,
+    h: int,
+    D: int,
+    size: int,
+    device: torch.device,
+    tuned: Tuned,
 ) -> Launch:
     """Return the launch of one segment or more over pages whose numbers have `size` bytes."""
-    tile = tile_of(device, D, size)
+    tile = tuned.choose(ATTENTION, device, head_dim=D, bytes=size)
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
-    return Launch(tiles, splits, _covered(paging))
+    return Launch(tiles, splits, _covered(paging), (*ATTENTION.numbers(tile),))
 
 
 def _splits(programs: int, keys: int) -> int:
@@ -333,10 +313,11 @@ def _attention(
     tiles: int,
     splits: int,
     covered: int,
+    tile_numbers: list[int],
 ) -> Tensor:
     """Launch as one operator, since tracers cannot see into a launch."""
     (N, H, D), h = q.shape, k.shape[1]
-    tile = tile_of(q.device, D, keys.dtype.itemsize)
+    tile: Configuration = ATTENTION.configuration(tile_numbers)
     if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     out, parts, sums = torch.empty_like(q), q, q

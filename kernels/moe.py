@@ -13,7 +13,6 @@ Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbe
 slots. H and I are multiples of 64.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dlm.kernels.configurations import DOWN, GATE_UP, Configuration, layout, major, scales
 from dlm.kernels.norms import gelu_tanh
 from dlm.kernels.nvfp4 import NVFP4, dequantize
 from dlm.kernels.tiles import (
@@ -30,41 +30,17 @@ from dlm.kernels.tiles import (
     activations,
     added,
     column,
-    fitting,
-    layout,
-    major,
     ordered,
-    scales,
     untiled,
     weights,
     zeros,
 )
+from dlm.kernels.tuned import BY_RULE, Tuned
 
 Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]
 and `scale_2` [E, parts], one each for gate and up, the two parts of one matrix. Tiles hold the same
 in the order for kernels."""
-
-# BLOCK_N slots by BLOCK_M rows of weights, by whether these have four bits; the first that holds
-# twice an average expert's slots, or the last. Measured on an H100.
-GATE_UP_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
-    True: (
-        {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
-    ),
-    False: (
-        {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-        {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 8, "num_stages": 3},
-    ),
-}
-DOWN_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
-    True: (
-        {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
-        {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
-    ),
-    False: GATE_UP_TILES[False],
-}
 
 
 class Route(NamedTuple):
@@ -119,6 +95,7 @@ def moe(
     gate_up: Stack,
     down: Stack,
     by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N H"]:
     """Compute `moe_reference`, by kernels on GPUs: the sum over a token's choices of weight *
     down(gelu_tanh(gate x) * up x).
@@ -134,7 +111,7 @@ def moe(
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
     chosen = route(expert, len(_tensors(gate_up)[0]))
-    return _summed(choices(x, weight, chosen, gate_up, down))
+    return _summed(choices(x, weight, chosen, gate_up, down, tuned))
 
 
 def _summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
@@ -147,10 +124,20 @@ def choices(
     route: Route,
     gate_up: Stack,
     down: Stack,
+    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N k H"]:
     """Return each choice's summand in `moe`, by kernels, for valid arguments of `moe`. NVFP4 is in
     tiles. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
-    return _choices(x, weight, *route, _tensors(gate_up), _tensors(down))
+    stacks, slots, H = (_tensors(gate_up), _tensors(down)), weight.numel(), x.shape[1]
+    experts, inner = len(stacks[0][0]), _rows(stacks[0]) // 2
+    tiles = []
+    for kernel, stack, rows, columns in zip(
+        (GATE_UP, DOWN), stacks, (inner, H), (H, inner), strict=True
+    ):
+        matrix = {"bits": 4 if len(stack) > 1 else 16, "rows": rows, "columns": columns}
+        tile = tuned.choose(kernel, x.device, slots=slots, experts=experts, **matrix)
+        tiles.append(kernel.numbers(tile))
+    return _choices(x, weight, *route, *stacks, *tiles)
 
 
 @torch.library.custom_op("dlm::moe_choices", mutates_args=())
@@ -161,31 +148,13 @@ def _choices(
     starts: Tensor,
     gate_up: list[Tensor],
     down: list[Tensor],
+    gate_up_tile: list[int],
+    down_tile: list[int],
 ) -> Tensor:
     """Launch as one operator, since tracers cannot see into a launch."""
-    (N, k), H, S, device = weight.shape, x.shape[1], weight.numel(), x.device
-    E, inner = len(starts) - 1, _rows(gate_up) // 2
-    h = torch.empty(S, inner, dtype=x.dtype, device=device)
-    y = torch.empty(S, H, dtype=x.dtype, device=device)
-    sm = major(device)
-    common: dict[str, Any] = {"EXPERTS": triton.next_power_of_2(E)}
-    with torch.cuda.device_of(x):
-        pointers, four_bit = _pointers(gate_up, sm)
-        tile, tiles = tiling(gate_up_tiles(sm, four_bit), S, E)
-        options = {**common, **layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
-        options["ORDERED"] = len(down) > 1
-        sizes = x.stride(0), E, k, inner, H // 64
-        _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
-            x, *pointers, order, starts, h, *sizes, **options
-        )
-        pointers, four_bit = _pointers(down, sm)
-        tile, tiles = tiling(down_tiles(sm, four_bit), S, E)
-        options = {**common, **layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
-        inputs = h, *pointers, weight.contiguous(), order, starts
-        _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
-            *inputs, y, E, H, inner // 64, **options
-        )
-    return y.view(N, k, H)
+    (N, k), H, route = weight.shape, x.shape[1], Route(order, starts)
+    h = run_gate_up(x, k, route, gate_up, GATE_UP.configuration(gate_up_tile), len(down) > 1)
+    return run_down(h, weight, route, down, DOWN.configuration(down_tile)).view(N, k, H)
 
 
 @_choices.register_fake
@@ -193,24 +162,51 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return torch.empty(*weight.shape, x.shape[1], dtype=x.dtype, device=x.device)
 
 
-def gate_up_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
-    """Return the tile sizes of gate and up for a major version of SMs."""
-    return fitting(GATE_UP_TILES[four_bit], sm, four_bit)
+def run_gate_up(
+    x: Float[Tensor, "N H"],
+    k: int,
+    route: Route,
+    gate_up: list[Tensor],
+    tile: Configuration,
+    ordered_h: bool,
+) -> Float[Tensor, "S I"]:
+    """Launch the first product and its GELU; columns of the result are `ordered` if wanted."""
+    S, E, inner, sm = len(route.order), len(route.starts) - 1, _rows(gate_up) // 2, major(x.device)
+    h = torch.empty(S, inner, dtype=x.dtype, device=x.device)
+    pointers, four_bit = _pointers(gate_up, sm)
+    options: dict[str, Any] = {**layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
+    options |= {"EXPERTS": triton.next_power_of_2(E), "ORDERED": ordered_h}
+    sizes = x.stride(0), E, k, inner, x.shape[1] // 64
+    grid = triton.cdiv(inner, tile["BLOCK_M"]), most_tiles(tile, S, E)
+    with torch.cuda.device_of(x):
+        _gate_up_kernel[grid](x, *pointers, *route, h, *sizes, **options)
+    return h
 
 
-def down_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
-    """Return the tile sizes of down for a major version of SMs."""
-    return fitting(DOWN_TILES[four_bit], sm, four_bit)
+def run_down(
+    h: Float[Tensor, "S I"],
+    weight: Float32[Tensor, "N k"],
+    route: Route,
+    down: list[Tensor],
+    tile: Configuration,
+) -> Float[Tensor, "S H"]:
+    """Launch the second product, whose results are weighted and in the order of choices."""
+    (S, inner), E, H, sm = h.shape, len(route.starts) - 1, _rows(down), major(h.device)
+    y = torch.empty(S, H, dtype=h.dtype, device=h.device)
+    pointers, four_bit = _pointers(down, sm)
+    options: dict[str, Any] = {**layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
+    options["EXPERTS"] = triton.next_power_of_2(E)
+    grid = triton.cdiv(H, tile["BLOCK_M"]), most_tiles(tile, S, E)
+    with torch.cuda.device_of(h):
+        _down_kernel[grid](
+            h, *pointers, weight.contiguous(), *route, y, E, H, inner // 64, **options
+        )
+    return y
 
 
-def tiling(
-    candidates: Sequence[dict[str, Any]], slots: int, experts: int
-) -> tuple[dict[str, Any], int]:
-    """Return the tile for `slots`, and the maximum number of tiles. An expert of twice the mean
-    takes one tile, since its weights are decoded for each."""
-    fits = (each for each in candidates if each["BLOCK_N"] * experts >= 2 * slots)
-    tile = next(fits, candidates[-1])
-    return tile, -(-slots // tile["BLOCK_N"]) + min(experts, slots)
+def most_tiles(tile: Configuration, slots: int, experts: int) -> int:
+    """Return the maximum number of tiles with slots, however these are shared by experts."""
+    return -(-slots // tile["BLOCK_N"]) + min(experts, slots)
 
 
 def _tensors(stack: Stack) -> list[Tensor]:

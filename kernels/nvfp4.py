@@ -21,6 +21,9 @@ import triton.language as tl
 from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
+from dlm.kernels.configurations import W4A4
+from dlm.kernels.tuned import BY_RULE, Tuned
+
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MOST = 6.0  # largest e2m1
 _MOST_SCALE, _LEAST_SCALE = 448.0, 2.0**-9  # of e4m3
@@ -100,7 +103,11 @@ def quantize(
 
 
 def matmul_w4a4(
-    x: Float[Tensor, "N K"], w: NVFP4, input_scale: Tensor, by_kernel: bool | None = None
+    x: Float[Tensor, "N K"],
+    w: NVFP4,
+    input_scale: Tensor,
+    by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N M"]:
     """Compute `matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of
     activations. The kernel is for SM 10.0 and 12.0. `by_kernel` is as in `quantize`. Raises
@@ -116,21 +123,14 @@ def matmul_w4a4(
         return matmul_reference(dequantize(q), w).to(x.dtype)
     (N, K), M = x.shape, len(w.packed)
     y = torch.empty(N, M, dtype=x.dtype, device=x.device)
-    tile: dict[str, Any] = W4A4_TILES[10 if _capability(x)[0] == 10 or N > 64 else 12]
+    tile: dict[str, Any] = {**tuned.choose(W4A4, x.device, rows=N, outputs=M, inputs=K)}
     grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
     a, b = (q.packed, q.scale.view(torch.int32)), (w.packed, w.scale.view(torch.int32))
     sizes = N, M, K // 64
-    tile = {**tile, "GROUP": 2 if K % 128 == 0 else 1}
+    tile["GROUP"] = 2 if K % 128 == 0 else 1
     with torch.cuda.device_of(x):
         _w4a4_kernel[grid](*a, *b, q.scale_2, w.scale_2, y, *sizes, **tile)
     return y
-
-
-# BLOCK_N activations by BLOCK_M weights for a program.
-W4A4_TILES: dict[int, dict[str, Any]] = {  # by SM: below 128 x 128, SM 10.0 has no instruction
-    10: {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
-    12: {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
-}
 
 
 def _capability(x: Tensor) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """List of every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
-from dlm.kernels import attention, moe, norms, rotary, routing, tiles, vocab
-from dlm.kernels.nvfp4 import W4A4_TILES
+from dlm.kernels import configurations, norms, rotary, routing, vocab
+from dlm.kernels.configurations import ATTENTION, DOWN, GATE_UP, HEADS, VOCABULARY, W4A4, W4A16
 from dlm.kernels.offline import OfflineCase
-from dlm.kernels.w4a16 import W4A16_TILES
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes that a block may use, by SM
 # Bytes of registers that a kernel may spill, by name and SM. An H100 was fastest with tiles of
@@ -14,8 +13,8 @@ TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
 MASKED = "*i32:16 i32 *i64:16 *i64:16"
 WHERE = (MASKED, "None i32 None None")  # masks and rows, or neither
 CHUNK = (
-    f"{{0}}:16 i32:16 {{1}} *fp32:16 *fp32:16 i32:16 i32:16 {{2}} {vocab._UNIT} {vocab._CHUNK}"
-    f" num_warps={vocab._CHUNK_WARPS}"
+    f"{{0}}:16 i32:16 {{1}} *fp32:16 *fp32:16 i32:16 i32:16 {{2}} {vocab._UNIT} {{3[CHUNK]}}"
+    " num_warps={3[num_warps]}"
 )
 MERGE = (
     "{0}:16 i32:16 {1} *fp32:16 *fp32:16 *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 *i32:16"
@@ -26,15 +25,15 @@ CUT = (
     "{0}:16 i32:16 {1} *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
     " i32:16 i32:16 i32 {2} {3} 4096 num_warps=8 maxnreg=128"
 )
-W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
-W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
+OF_W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
+OF_W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
 BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
     120: "mma.*kind::mxf4nvf4.block_scale",
 }
-GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
-DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
-ATTENTION = (
+OF_GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
+OF_DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
+OF_ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
     " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
     " num_warps={3[num_warps]} num_stages={3[num_stages]}"
@@ -60,12 +59,13 @@ def stack(four_bit: bool, sm: int) -> str:
     """Return the types of weights, scales and tensor scales on an SM."""
     if not four_bit:
         return "*bf16:16 *bf16:16 *bf16:16"
-    return f"*i16:16 {'*u8' if tiles.BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
+    scales = "*u8" if configurations.BY_SM[sm // 10]["WEIGHTS_FIRST"] else "*i32"
+    return f"*i16:16 {scales}:16 *fp32:16"
 
 
 def layout(four_bit: bool, sm: int) -> str:
     """Return SPLIT and WEIGHTS_FIRST on an SM."""
-    return "{SPLIT} {WEIGHTS_FIRST}".format(**tiles.layout(sm // 10, four_bit))
+    return "{SPLIT} {WEIGHTS_FIRST}".format(**configurations.layout(sm // 10, four_bit))
 
 
 def read(signature: str) -> tuple[list[str], int]:
@@ -89,8 +89,12 @@ def numbers_a_lane(name: str, signature: str) -> float | None:
 # Signatures in the form of offline.py; SMs; the matrix instruction that the kernel must contain.
 KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
-        (f"vocab.{kernel}", signature.format(logits, where, cap), dict.fromkeys(sms, ""))
-        for kernel, signature in (("_chunk_kernel", CHUNK), ("_merge_kernel", MERGE))
+        (f"vocab.{kernel}", signature.format(logits, where, cap, options), dict.fromkeys(sms, ""))
+        for kernel, signature, tunable in (
+            ("_chunk_kernel", CHUNK, VOCABULARY.candidates(0, {})),
+            ("_merge_kernel", MERGE, ({},)),
+        )
+        for options in tunable
         for logits, cap, sms in (("*bf16", 30.0, SHARED), ("*fp32", 0.0, [120]))
         for where in WHERE
     ),
@@ -107,19 +111,17 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
         (
             "w4a16._w4a16_kernel",
-            W4A16.format(x, stack(True, sm), layout(True, sm), options) + tile(options),
+            OF_W4A16.format(x, stack(True, sm), layout(True, sm), options) + tile(options),
             {sm: "mma"},
         )
         for x, sms in (("*bf16", SHARED), ("*fp16", [120]))
         for sm in sms
-        for options in W4A16_TILES[sm // 10]
+        for options in W4A16.candidates(sm // 10, {})
     ),
     *(
-        ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[10]), BLOCK_SCALED)
-        for group in (1, 2)
-    ),
-    *(
-        ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[12]), {120: BLOCK_SCALED[120]})
+        ("nvfp4._w4a4_kernel", OF_W4A4.format(group) + tile(options), {sm: needed})
+        for sm, needed in BLOCK_SCALED.items()
+        for options in W4A4.candidates(sm // 10, {})
         for group in (1, 2)
     ),
     *(
@@ -129,23 +131,25 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
             + tile(options),
             {sm: "mma"},
         )
-        for kernel, signature, tiles_of in (
-            ("_gate_up_kernel", GATE_UP, moe.gate_up_tiles),
-            ("_down_kernel", DOWN, moe.down_tiles),
+        for kernel, signature, tunable in (
+            ("_gate_up_kernel", OF_GATE_UP, GATE_UP),
+            ("_down_kernel", OF_DOWN, DOWN),
         )
         for four_bit in (True, False)
         for sm in SHARED
-        for options in tiles_of(sm // 10, four_bit)
+        for options in tunable.candidates(sm // 10, {"bits": 4 if four_bit else 16})
     ),
 ]
-for sizes, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (100, 90))):
-    for (D, size), options in sizes.items():
-        for sm in able if D > 128 else able[-1:]:  # only wide ones use all of an SM
-            kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
-            both = ((1, "*bf16"), (4, "*fp32"))
+for D, size in HEADS:
+    for sm in SHARED:
+        kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
+        both = ((1, "*bf16"), (4, "*fp32"))
+        for options in ATTENTION.candidates(sm // 10, {"head_dim": D, "bytes": size}):
             for splits, out in both if D > 128 else both[size - 1 : size]:  # one is enough
+                if D <= 128 and sm not in (90, 120):  # only wide heads use all of an SM
+                    continue
                 shape = f"{8 if D == 512 else 2} {D}"
-                signature = ATTENTION.format(kind, out, shape, options, splits)
+                signature = OF_ATTENTION.format(kind, out, shape, options, splits)
                 needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}
                 KERNELS.append(("attention._attention_kernel", signature, needed))
 KERNELS += [

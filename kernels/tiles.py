@@ -18,13 +18,12 @@ range of a bf16. A decoded number is therefore 2^-9 times the true one, exactly.
 Products of a block of weights with activations are the parts of the kernels for matrices and
 experts. Weights are floats, or NVFP4 in tiles that is decoded in registers. A loop goes over groups
 of 64 columns: `weights` and `activations` point to the first, `added` adds the product of one. The
-layout of a product depends on the GPU (`BY_SM`).
+layout of a product depends on the GPU (`configurations.py`).
 
 Shapes: stacks `[E, R, C]`, R and C multiples of 64, of G = C / 64 groups.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ import triton
 import triton.language as tl
 from jaxtyping import Float, Float32, Int16, UInt8
 from torch import Tensor
-from triton import knobs
 
 from dlm.kernels.nvfp4 import NVFP4, e4m3
 
@@ -205,47 +203,6 @@ def joined(a, b, c, d, M: tl.constexpr):
     """Return `[M, 64]`: the columns of `a`, then those of `b`, `c` and `d`, `[M, 16]` each."""
     x = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [M, 16, 4])
     return tl.reshape(tl.trans(x, 0, 2, 1), [M, 64])
-
-
-# By major version of the SM: layout of a product, so that decoded numbers stay where they are. On
-# SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
-# SM 12.0 a warp's instruction takes 16, also on SM 10.0 for weights as the second operand,
-# with up to `MOST_ROWS` rows of activations: all else there goes through shared memory.
-BY_SM: dict[int, dict[str, bool]] = {
-    8: {"SPLIT": True, "WEIGHTS_FIRST": True},
-    9: {"SPLIT": False, "WEIGHTS_FIRST": True},
-    10: {"SPLIT": True, "WEIGHTS_FIRST": False},
-    12: {"SPLIT": True, "WEIGHTS_FIRST": True},
-}
-MOST_ROWS = {10: 32}
-
-
-def major(device: torch.device) -> int:
-    """Return the major version of a GPU's SM; 9 for the interpreter."""
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
-
-
-def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
-    """Return the constants of a product on a major version of SMs. Weights that are not decoded,
-    with `four_bit` false, are never split: that gains nothing."""
-    chosen = BY_SM.get(sm, BY_SM[9])
-    split = four_bit and chosen["SPLIT"]
-    return {**chosen, "SPLIT": split, "ASSEMBLY": not knobs.runtime.interpret}
-
-
-def fitting(
-    tiles: Sequence[dict[str, Any]], sm: int, four_bit: bool = True
-) -> Sequence[dict[str, Any]]:
-    """Return the tile sizes with BLOCK_N rows of activations that a major version of SMs
-    supports."""
-    if not four_bit or sm not in MOST_ROWS:
-        return tiles
-    return [tile for tile in tiles if tile["BLOCK_N"] <= MOST_ROWS[sm]]
-
-
-def scales(scale: Tensor, sm: int) -> Tensor:
-    """Return the scales of tiles in the form for `weights`: bytes, or words of four."""
-    return scale if layout(sm)["WEIGHTS_FIRST"] else scale.view(torch.int32)
 
 
 @triton.jit

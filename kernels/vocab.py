@@ -23,6 +23,8 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dlm.kernels.configurations import VOCABULARY
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.kernels.vocab_rows import (
     RowMasks,
     VocabPass,
@@ -33,7 +35,6 @@ from dlm.kernels.vocab_rows import (
 )
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
-_CHUNK, _CHUNK_WARPS = 1 << 12, 4  # tokens that a block reduces to units
 _MERGE_WARPS = 8  # each reads 256 tokens at once: eight per thread, stored without moves
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 _GPU_BLOCK = 1 << 24  # without a kernel: buffers of 64 MiB
@@ -95,6 +96,7 @@ def vocab_pass(
     threshold: float = 1e-4,
     k: int = 256,
     by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> VocabPass:
     """Compute `vocab_pass_reference` in fp32: by two kernel launches, or by plain torch on the CPU.
 
@@ -117,7 +119,7 @@ def vocab_pass(
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
     if logits.device.type != "cpu" if by_kernel is None else by_kernel:
-        return _launch(given)
+        return _launch(given, tuned)
     with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
         return _in_blocks(given)
 
@@ -152,7 +154,7 @@ def _in_blocks(given: _Given) -> VocabPass:
     return VocabPass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _launch(given: _Given) -> VocabPass:
+def _launch(given: _Given, tuned: Tuned) -> VocabPass:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
     units = max(1, -(-V // _UNIT))
@@ -166,10 +168,10 @@ def _launch(given: _Given) -> VocabPass:
     ids = torch.empty(n, k, dtype=torch.int32, device=device)
     listed = torch.empty(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "UNIT": _UNIT}
-    chunk: dict[str, Any] = {"CHUNK": _CHUNK, "num_warps": _CHUNK_WARPS}
+    chunk: dict[str, Any] = {**tuned.choose(VOCABULARY, device, tokens=V, bytes=logits.itemsize)}
     merge: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "num_warps": _MERGE_WARPS}
     with torch.cuda.device_of(logits):
-        grid = n, -(-units * _UNIT // _CHUNK)
+        grid = n, -(-units * _UNIT // chunk["CHUNK"])
         _chunk_kernel[grid](*source, parts, V, units, **constants, **chunk)
         outputs = uniform, floats, ints, ids, listed, torch.empty_like(ids)
         merge["FIT"] = fit(_MERGE_WARPS)

@@ -17,41 +17,18 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.kernels.configurations import W4A16, layout, major, scales
 from dlm.kernels.nvfp4 import NVFP4, check, check_activations, matmul_reference
 from dlm.kernels.tiles import (
     Tiles,
     activations,
     added,
-    fitting,
-    layout,
-    major,
     ordered,
-    scales,
     untiled,
     weights,
     zeros,
 )
-
-# BLOCK_N rows of activations by BLOCK_M of weights per program, by major version of the SM, from
-# the largest. UNROLL groups of 64 columns make an iteration: with few weights per lane, the other
-# instructions in it matter.
-_WIDE: tuple[dict[str, Any], ...] = (
-    {"BLOCK_N": 64, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 3},
-    {"BLOCK_N": 32, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 32, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
-    {"BLOCK_N": 16, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
-)
-W4A16_TILES: dict[int, tuple[dict[str, Any], ...]] = {
-    8: _WIDE,
-    9: (
-        {"BLOCK_N": 64, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 64, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 32, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 16, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
-    ),
-    10: (*fitting(_WIDE, 10),),
-    12: _WIDE,
-}
+from dlm.kernels.tuned import BY_RULE, Tuned
 
 
 def matmul_w4a16(
@@ -59,6 +36,7 @@ def matmul_w4a16(
     w: NVFP4 | Tiles,
     by_kernel: bool | None = None,
     rows: int | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N M"]:
     """Compute `matmul_reference`, summed in fp32 in another order; by the kernel on GPUs.
 
@@ -77,31 +55,14 @@ def matmul_w4a16(
         return matmul_reference(x, _matrix(w, M) if isinstance(w, Tiles) else w)
     if not isinstance(w, Tiles):
         raise ValueError("the kernel takes NVFP4 in tiles: `tiled_matrix` makes them, once")
-    sm, N = major(x.device), len(x)
+    sm, (N, K) = major(x.device), x.shape
     y = torch.empty(N, M, dtype=x.dtype, device=x.device)
-    tile = tile_for(N, M, sm, _processors(x.device))
+    tile: dict[str, Any] = {**tuned.choose(W4A16, x.device, rows=N, outputs=M, inputs=K)}
     grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
     pointers = ordered(x), w.words, scales(w.scale, sm), w.scale_2, y
     with torch.cuda.device_of(x):
-        _w4a16_kernel[grid](*pointers, N, M, x.shape[1] // 64, **layout(sm), **tile)
+        _w4a16_kernel[grid](*pointers, N, M, K // 64, **layout(sm), **tile)
     return y
-
-
-def tile_for(N: int, M: int, sm: int, processors: int) -> dict[str, Any]:
-    """Return the largest tile with programs for two thirds of the GPU's processors, or the last.
-    Rows of activations fill more than half of it."""
-    tiles = W4A16_TILES.get(sm, _WIDE)
-    for tile in tiles:
-        programs = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
-        if tile["BLOCK_N"] < 2 * N and 3 * programs >= 2 * processors:
-            return tile
-    return tiles[-1]
-
-
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _matrix(w: Tiles, M: int) -> NVFP4:

@@ -11,7 +11,8 @@ import torch
 import triton
 from triton import knobs
 
-from dlm.kernels import attention
+from dlm.kernels.configurations import HEADS
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.models.errors import BackendError
 
 Backend = Literal["triton", "torch"]
@@ -21,7 +22,7 @@ _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
 _FOUR_BIT_SMS = ((10, 0), (12, 0))  # their tensor cores multiply NVFP4, with Triton from 3.6 on
 _GROUP = 64  # numbers of a row that kernels decode at a time
-_HEAD_DIMS = {D for D, _ in attention.TILES}
+_HEAD_DIMS = {D for D, _ in HEADS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Dispatch:
     dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
     kernels: Kernels = "auto"  # "auto": on GPUs, wherever they can run
     activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices (not in experts)
+    tuned: Tuned = BY_RULE  # configurations of kernels
 
     def __post_init__(self) -> None:
         if self.kernels not in get_args(Kernels):

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
 from dlm.models.errors import CheckpointError
@@ -50,18 +51,23 @@ def load(
     device: str | torch.device = "cpu",
     kernels: Kernels = "auto",
     activation_bits: int = 16,
+    tuned: Tuned = BY_RULE,
 ) -> DiffusionGemma:
     """Load the model of `directory` on `device`: floats in `dtype`, NVFP4 as it is.
 
     `kernels` are the requested backends; `model.backends` has the choice. `activation_bits` is 16,
-    or 4 to quantise activations of NVFP4 matrices too, except in experts. Beside the model, one
-    tensor of a file at a time is in memory.
+    or 4 to quantise activations of NVFP4 matrices too, except in experts. `tuned` has the
+    configurations of kernels. Beside the model, one tensor of a file at a time is in memory.
 
     Before any weight is read, raises `CheckpointError` unless tensors on disk and in the text stack
     match in name, shape and type, and `BackendError` for kernels that cannot run.
     """
     dispatch = Dispatch(
-        device=torch.device(device), dtype=dtype, kernels=kernels, activation_bits=activation_bits
+        device=torch.device(device),
+        dtype=dtype,
+        kernels=kernels,
+        activation_bits=activation_bits,
+        tuned=tuned,
     )
     model, headers, wanted = _matched(Path(directory), dispatch)
     _fill(model, headers, wanted, dispatch)

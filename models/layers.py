@@ -26,6 +26,7 @@ from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, quantize_ref
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles, tiled, tiled_matrix
+from dlm.kernels.tuned import BY_RULE
 from dlm.kernels.w4a16 import matmul_w4a16
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
@@ -77,6 +78,7 @@ class NVFP4Linear(nn.Module):
         self.input_scale = nn.Buffer(torch.empty((), dtype=torch.float32))
         self.backend: Backend = "torch"
         self.activation_bits = 16  # or 4
+        self.tuned = BY_RULE
 
     @property
     def takes_tiles(self) -> bool:
@@ -86,9 +88,9 @@ class NVFP4Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, w = x.flatten(0, -2), self.weight.value
         if isinstance(w, Tiles):
-            y = matmul_w4a16(rows, w, by_kernel=True, rows=self.out_features)
+            y = matmul_w4a16(rows, w, by_kernel=True, rows=self.out_features, tuned=self.tuned)
         elif self.backend == "triton":
-            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
+            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True, tuned=self.tuned)
         else:
             rows = rows.float()
             if self.activation_bits == 4:
@@ -260,12 +262,13 @@ class Experts(nn.Module):
         self.gate_up_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, 2 * M, H))
         self.down_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, H, M))
         self.backend: Backend = "torch"
+        self.tuned = BY_RULE
 
     def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
         """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
         gate_up, down = self._stacks()
         if self.backend == "triton":
-            return moe(x, weight, expert, gate_up, down, by_kernel=True)
+            return moe(x, weight, expert, gate_up, down, by_kernel=True, tuned=self.tuned)
         out = torch.zeros_like(x)
         by_expert = expert.flatten().argsort(stable=True)
         counts = expert.flatten().bincount(minlength=self.experts).tolist()
@@ -289,7 +292,7 @@ class Experts(nn.Module):
         if self.backend != "triton":
             return self(x, weight, expert)
         route = sort_slots(expert, self.experts, by_kernel=True)
-        return choices(x, weight, route, *self._stacks())
+        return choices(x, weight, route, *self._stacks(), self.tuned)
 
     @property
     def order_of_tiles(self) -> bool:

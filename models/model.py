@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.nvfp4 import ROWS
+from dlm.kernels.tuned import BY_RULE
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
@@ -34,6 +35,7 @@ class DiffusionGemma(nn.Module):
         super().__init__()
         self.config = config
         self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
+        self.tuned = BY_RULE  # configurations of kernels
         self.graphs: PassGraphs | None = None  # of one cache
         self.images = EncodedImages()  # that tokens to encode may stand for
         self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)
@@ -75,8 +77,8 @@ class DiffusionGemma(nn.Module):
         """Return a cache that stores `dtype`, by default the model's; for the rest see
         `KVCache`."""
         rest = self.device, capacity, segment
-        backend = self.backends["attention"]
-        return KVCache(self.config, slots, dtype or self.dtype, *rest, backend=backend)
+        kernels = {"backend": self.backends["attention"], "tuned": self.tuned}
+        return KVCache(self.config, slots, dtype or self.dtype, *rest, **kernels)
 
     def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
         """Replay passes over `cache` from CUDA graphs if possible; `graphs.status` says whether."""

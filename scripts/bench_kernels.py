@@ -35,10 +35,9 @@ from measure.report import commit, print_table
 from torch import Tensor
 
 from dlm.kernels.cards import CARDS, Card
-from dlm.kernels.moe import down_tiles, gate_up_tiles, tiling
+from dlm.kernels.configurations import DOWN, GATE_UP, W4A16, Target
 from dlm.kernels.offline import OfflineCase, findings
 from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
-from dlm.kernels.w4a16 import tile_for
 
 RESULTS = Results(
     script="bench_kernels.py",
@@ -246,12 +245,14 @@ def launches(sizes: Sizes, card: Card) -> Iterator[PredictedLaunch]:
     """
     N, H, M, V = sizes.rows, sizes.hidden, sizes.dense, sizes.vocab
     E, inner, slots = sizes.experts, sizes.expert, sizes.rows * sizes.chosen
-    major = card.sm // 10
-    for name, candidates, rows, columns, passed in (  # the last: activations, in and out
-        ("gate_up", gate_up_tiles(major, True), inner, H, N * H + slots * inner),
-        ("down", down_tiles(major, True), H, inner, slots * (inner + H)),
+    target = Target(card.sm // 10, card.processors)
+    for tunable, rows, columns, passed in (  # the last: activations, in and out
+        (GATE_UP, inner, H, N * H + slots * inner),
+        (DOWN, H, inner, slots * (inner + H)),
     ):
-        options, _ = tiling(candidates, slots, E)
+        name = tunable.name
+        matrix = {"bits": 4, "slots": slots, "experts": E, "rows": rows, "columns": columns}
+        options = tunable.by_rule(target, matrix)
         matrices = 2 if name == "gate_up" else 1
         yield PredictedLaunch(
             name=f"experts, {name}",
@@ -262,7 +263,7 @@ def launches(sizes: Sizes, card: Card) -> Iterator[PredictedLaunch]:
             moved=E * matrices * rows * columns * 9 / 16 + 2 * passed,
             operations=2 * slots * matrices * rows * columns,
         )
-    options = tile_for(N, M, major, card.processors)
+    options = W4A16.by_rule(target, {"rows": N, "outputs": M, "inputs": H})
     yield PredictedLaunch(
         name="NVFP4 product, W4A16",
         shape=f"{N} x {H} x {M}",

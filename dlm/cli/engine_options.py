@@ -68,6 +68,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "in which they are computed."
     )
     parser.add_argument("--kv", default="auto", metavar="TYPE", help=purpose)
+    purpose = (
+        "Configurations of kernels that dlm tune measured on this GPU. Default: dlm_tuned.json in "
+        "the model's directory, if there is one."
+    )
+    parser.add_argument("--tuned", metavar="FILE", help=purpose)
 
 
 def add_asking(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +128,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         cache_tokens=args.cache_tokens,
         writes=args.decoding,
         temperature=temperature_of(args),
+        tuned=args.tuned and str(Path(args.tuned).resolve()),
     )
 
 

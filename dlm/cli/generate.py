@@ -79,6 +79,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 kv=args.kv,
                 writes=args.decoding,
                 temperature=temperature_of(args),
+                tuned=args.tuned,
             ).engine()
         loaded = time.perf_counter() - started
         engine.add(request)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
@@ -91,15 +92,17 @@ class TokenDistributions:
         table: MaskTable,
         by_kernel: bool | None = None,
         cuts: Sequence[Cut | None] = (),
+        tuned: Tuned = BY_RULE,
     ):
         """`logits` are the model's, before softcap and temperature. `temperatures` has one for each
         canvas, and `uniform` a number in [0, 1) for each position to draw by.
 
-        `by_kernel` is that of `vocab_pass`. `cuts` has one for each canvas. They are applied under
-        the masks: constraints query whole distributions.
+        `by_kernel` and `tuned` are those of `vocab_pass`. `cuts` has one for each canvas. They are
+        applied under the masks: constraints query whole distributions.
         """
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
-        self._logits, self._table, self._by_kernel = logits, table, by_kernel
+        self._logits, self._table = logits, table
+        self._by_kernel, self._tuned = by_kernel, tuned
         self._uniform, self.copies = uniform.flatten(), DeviceCopies(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.copies.to_device(self._heat)
@@ -257,6 +260,7 @@ class TokenDistributions:
             threshold=THRESHOLD,
             k=CANDIDATES,
             by_kernel=self._by_kernel,
+            tuned=self._tuned,
         )
         return found.packed()
 

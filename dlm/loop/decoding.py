@@ -15,6 +15,7 @@ from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.loop.interfaces import Cache, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
@@ -36,6 +37,7 @@ class EngineContext:
     vocabulary: Vocabulary
     compiler: Compiler
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
+    tuned: Tuned = BY_RULE  # their configurations
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
@@ -53,10 +54,12 @@ def denoise(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> PassOutput | None:
     """Run one pass: encode what `plan` lists and denoise its canvases. Returns None if there are no
     canvases. The temperature of each canvas follows from its steps and its request. `masks` holds
-    the masks of all grammars. `by_kernel` is whether a kernel reads the logits; None: on GPUs."""
+    the masks of all grammars. `by_kernel` is whether a kernel reads the logits; None: on GPUs.
+    `tuned` has its configurations."""
     running, start = list(plan.canvases.values()), perf_counter()
     if not running:
         model.encode(list(plan.encode.values()), cache, list(plan.encode))
@@ -69,7 +72,7 @@ def denoise(
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
-    output = pass_output(model, logits, plan, config, masks, by_kernel)
+    output = pass_output(model, logits, plan, config, masks, by_kernel, tuned)
     return replace(output, seconds=perf_counter() - start, graphed=graphed)
 
 
@@ -80,6 +83,7 @@ def pass_output(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
+    tuned: Tuned = BY_RULE,
 ) -> PassOutput:
     """Return the distributions that `logits` are for the canvases of a plan."""
     running, start = list(plan.canvases.values()), perf_counter()
@@ -87,7 +91,7 @@ def pass_output(
     temperatures = [_temperature(sequence, config) for sequence in running]
     cuts = [_cut(sequence) for sequence in running]
     distributions = TokenDistributions(
-        logits, temperatures, uniform, model.softcap, masks, by_kernel, cuts
+        logits, temperatures, uniform, model.softcap, masks, by_kernel, cuts, tuned
     )
     scores = [distributions.scores(i) for i in range(len(running))]
     return PassOutput(plan, distributions, scores, perf_counter() - start)

@@ -52,7 +52,7 @@ class CanvasDecoder(Decoder):
     def __init__(self, context: EngineContext):
         super().__init__(context)
         self._model: Denoiser = context.model
-        self._by_kernel = context.by_kernel
+        self._by_kernel, self._tuned = context.by_kernel, context.tuned
         self.masks = MaskTable(-(-self._model.vocab_size // 32))
 
     def constrain(
@@ -76,7 +76,7 @@ class CanvasDecoder(Decoder):
         plan = plan_pass(running, self._cache, self._policy.encode_tokens)
         self.idle = not plan
         if plan:
-            more = self._config, self.masks, self._by_kernel
+            more = self._config, self.masks, self._by_kernel, self._tuned
             output = denoise(self._model, self._cache, plan, *more)
             if output:
                 yield from self._settled(output)

@@ -29,7 +29,8 @@ class Drafts:
         self._model: DraftingLM = context.model
         self._config, self._work = context.config, context.policy.step_work
         self._masks = MaskTable(-(-self._model.vocab_size // 32))
-        self._by_kernel, self._copies = context.by_kernel, DeviceCopies(self._model.device)
+        self._by_kernel, self._tuned = context.by_kernel, context.tuned
+        self._copies = DeviceCopies(self._model.device)
 
     def predict(
         self,
@@ -72,7 +73,7 @@ class Drafts:
             sequence.canvas = _after(sequence.canvas, 1)
             sequence.stats.copies += 1
         rows = [row for row, _ in useful.values()]
-        more = self._config, self._masks, self._by_kernel
+        more = self._config, self._masks, self._by_kernel, self._tuned
         output = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
         guided = guide(output, self._config, self._work)
         outcomes = settle(self._model, output, guided, self._config)

@@ -34,6 +34,7 @@ from dlm.grammar import (
     Unfinished,
 )
 from dlm.grammar.tokens import common_prefix
+from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks
@@ -55,6 +56,7 @@ def pick(
     copies: DeviceCopies,
     by_kernel: bool | None = None,
     cuts: abc.Sequence[Cut | None] = (),
+    tuned: Tuned = BY_RULE,
 ) -> list[int]:
     """Return a token for each of the n rows; -1 if the logits leave none.
 
@@ -86,9 +88,8 @@ def pick(
     cut = [(place, one) for place, i in enumerate(read) if cuts and (one := cuts[i]) is not None]
     if cut:
         masks = _cut_rows(logits, places, masks, cut, softcap, copies, by_kernel)
-    found = vocab_pass(
-        logits, heat, drawn_by, masks, places, softcap=softcap, k=0, by_kernel=by_kernel
-    )
+    options = {"softcap": softcap, "by_kernel": by_kernel, "tuned": tuned}
+    found = vocab_pass(logits, heat, drawn_by, masks, places, k=0, **options)
     tokens = copies.to_host(torch.where(drawn, found.draw, found.argmax)).tolist()
     for i, token in zip(read, tokens, strict=True):
         picks[i] = token
@@ -192,7 +193,8 @@ class TokenDecoder(Decoder):
     def __init__(self, context: EngineContext, decoding: Autoregressive):
         super().__init__(context)
         self._model: CausalLM = context.model
-        self._by_kernel, self._temperature = context.by_kernel, decoding.temperature
+        self._by_kernel, self._tuned = context.by_kernel, context.tuned
+        self._temperature = decoding.temperature
         self._drafts = Drafts(context) if decoding.drafts else None
 
     def constrain(
@@ -287,7 +289,7 @@ class TokenDecoder(Decoder):
             self._temperature_of(s) for slot, s in predicted.items() for _ in range(counts[slot])
         ]
         cuts = [self._cut(s) for slot, s in predicted.items() for _ in range(counts[slot])]
-        more = self._model.softcap, copies, self._by_kernel, cuts
+        more = self._model.softcap, copies, self._by_kernel, cuts, self._tuned
         picks = iter(pick(logits, rows, uniform, temperatures, *more))
         results = StepResults()
         for slot, sequence in predicted.items():

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from exhaustive import by_default
 from torch import Tensor
 
+from dlm.kernels import configurations
 from dlm.kernels import moe as kernels
+from dlm.kernels.configurations import BY_SM
 from dlm.kernels.moe import Stack, moe, moe_reference, route
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
-from dlm.kernels.tiles import BY_SM, tiled
+from dlm.kernels.tiles import tiled
 
 U = 2.0**-24
 DTYPES = [torch.bfloat16, torch.float16]
@@ -137,7 +139,8 @@ def test_one_stack_may_be_of_four_bits_and_the_other_not(by_kernel, dtype, four_
 @pytest.mark.parametrize("name", ["spread", "more than a tile each"])
 @pytest.mark.parametrize("sm", BY_SM)
 def test_every_layout_of_a_product_gives_the_same_sums(sm, name, monkeypatch, rng):
-    monkeypatch.setattr(kernels, "major", lambda device: sm)
+    for module in (kernels, configurations):
+        monkeypatch.setattr(module, "major", lambda device: sm)
     case = Case(name, torch.bfloat16, True, rng)
 
     y = moe(*case.args_of_kernels, by_kernel=True)

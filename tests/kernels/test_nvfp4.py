@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dlm.kernels import nvfp4
+from dlm.kernels import configurations, nvfp4
 from dlm.kernels import w4a16 as w4a16_kernels
+from dlm.kernels.configurations import BY_SM, W4A16, Target
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,
@@ -16,7 +17,8 @@ from dlm.kernels.nvfp4 import (
     quantize_reference,
 )
 from dlm.kernels.tiles import Tiles, tiled_matrix
-from dlm.kernels.w4a16 import W4A16_TILES, matmul_w4a16, tile_for
+from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.w4a16 import matmul_w4a16
 
 DTYPES = [torch.bfloat16, torch.float16]
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -47,10 +49,10 @@ def assert_product(y: Tensor, x: Tensor, w: Tensor) -> None:
     assert ((y.double() - exact).abs() <= bound).all()
 
 
-def w4a16(x: Tensor, w: NVFP4, by_kernel: bool) -> Tensor:
+def w4a16(x: Tensor, w: NVFP4, by_kernel: bool, tuned: Tuned = BY_RULE) -> Tensor:
     """By the kernel, of tiles."""
     tiles = tiled_matrix(w) if by_kernel else w
-    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed))
+    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed), tuned=tuned)
 
 
 def same(a: NVFP4, b: NVFP4) -> bool:
@@ -161,14 +163,15 @@ def test_w4a16_is_the_product(N, M, K, dtype, by_kernel, rng):
     assert_product(y, x, dequantize(w))
 
 
-@pytest.mark.parametrize("sm", W4A16_TILES)
-def test_w4a16_is_the_product_however_a_gpu_has_it_laid_out(sm, monkeypatch, rng):
-    monkeypatch.setattr(w4a16_kernels, "major", lambda device: sm)
-    w = quantize(uneven(130, 192, rng))
-    for tile in W4A16_TILES[sm]:
-        monkeypatch.setattr(w4a16_kernels, "tile_for", lambda *_, tile=tile: tile)
+@pytest.mark.parametrize("sm", BY_SM)
+def test_w4a16_is_the_product_in_every_configuration_of_a_gpu(sm, monkeypatch, rng):
+    for module in (w4a16_kernels, configurations):
+        monkeypatch.setattr(module, "major", lambda device: sm)
+    w, shape = quantize(uneven(130, 192, rng)), {"rows": 70, "outputs": 130, "inputs": 192}
+    for tile in W4A16.candidates(sm, shape):
         x = torch.randn(70, 192, generator=rng).bfloat16()
-        assert_product(w4a16(x, w, by_kernel=True), x, dequantize(w))
+        y = w4a16(x, w, by_kernel=True, tuned=Tuned.only(W4A16, shape, tile))
+        assert_product(y, x, dequantize(w))
 
 
 def test_torch_multiplies_tiles_as_it_does_rows(rng):
@@ -193,7 +196,7 @@ def test_torch_multiplies_tiles_as_it_does_rows(rng):
     ],
 )
 def test_tiles_are_large_where_all_processors_get_some(N, M, tile):
-    found = tile_for(N, M, 9, 132)
+    found = W4A16.by_rule(Target(9, 132), {"rows": N, "outputs": M, "inputs": 2816})
 
     assert (found["BLOCK_N"], found["BLOCK_M"]) == tile
 

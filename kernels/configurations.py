@@ -1,0 +1,297 @@
+"""Configurations of the kernels that have several, and the rules that choose among them.
+
+A configuration is the constants of a launch that change its time and not its result: sizes of
+tiles, warps, stages. The candidates of a kernel depend on the SM, and each is compiled offline
+(`shipped.py`). Launchers do not choose: they ask `Tuned.choose` (`tuned.py`) for a kernel of
+`KERNELS` at a shape. It returns the fastest candidate if one was measured on this card, otherwise
+the choice of the kernel's rule.
+
+SMs are given by their major versions: 9 stands for SM 9.0 and for the interpreter.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from triton import knobs
+
+Configuration = dict[str, int]
+Shape = Mapping[str, int]
+
+
+class Target(NamedTuple):
+    """GPU of a launch, as far as it matters to a rule."""
+
+    sm: int
+    processors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunableKernel:
+    """Kernel with several configurations. `axes` are the names of a shape's numbers, `options`
+    those of a configuration's."""
+
+    name: str
+    axes: tuple[str, ...]
+    options: tuple[str, ...]
+    candidates: Callable[[int, Shape], Sequence[Configuration]]  # of an SM, for a shape
+    rule: Callable[[Target, Shape, Sequence[Configuration]], Configuration]
+    rows: str | None = None  # the axis that differs from pass to pass
+
+    def key(self, shape: Shape) -> tuple[int, ...]:
+        """Return the numbers of a shape in order, the number of rows rounded up to a power of two,
+        at least 16. Shapes with equal keys share a measured configuration. Raises `ValueError` for
+        other axes."""
+        if shape.keys() != {*self.axes}:
+            raise ValueError(f"{self.name} has {', '.join(self.axes)}, got {', '.join(shape)}")
+        return tuple(
+            max(16, 1 << (shape[axis] - 1).bit_length()) if axis == self.rows else shape[axis]
+            for axis in self.axes
+        )
+
+    def numbers(self, configuration: Configuration) -> list[int]:
+        """Return the numbers of a configuration in the order of `options`, as operators take it."""
+        return [configuration[name] for name in self.options]
+
+    def configuration(self, numbers: Sequence[int]) -> Configuration:
+        """Invert `numbers`."""
+        return dict(zip(self.options, numbers, strict=True))
+
+    def by_rule(self, target: Target, shape: Shape) -> Configuration:
+        """Return the configuration for a shape that was not measured."""
+        return self.rule(target, shape, self.candidates(target.sm, shape))
+
+
+def major(device: torch.device) -> int:
+    """Return the major version of a GPU's SM; 9 for the interpreter, and while a pass is traced."""
+    there = device.type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_capability(device)[0] if there else 9
+
+
+def target_of(device: torch.device) -> Target:
+    there = device.type == "cuda" and torch.cuda.is_available()
+    properties = torch.cuda.get_device_properties(device) if there else None
+    return Target(major(device), properties.multi_processor_count if properties else 1)
+
+
+# Layout of a product with weights of four bits, so that decoded numbers stay where they are. On
+# SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
+# SM 12.0 a warp's instruction takes 16, also on SM 10.0 for weights as the second operand,
+# with up to `MOST_ROWS` rows of activations: all else there goes through shared memory.
+BY_SM: dict[int, dict[str, bool]] = {
+    8: {"SPLIT": True, "WEIGHTS_FIRST": True},
+    9: {"SPLIT": False, "WEIGHTS_FIRST": True},
+    10: {"SPLIT": True, "WEIGHTS_FIRST": False},
+    12: {"SPLIT": True, "WEIGHTS_FIRST": True},
+}
+MOST_ROWS = {10: 32}
+
+
+def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
+    """Return the constants of a product on an SM. Weights that are not decoded, with `four_bit`
+    false, are never split: that gains nothing. A layout is no choice: weights are stored for it."""
+    fixed = BY_SM.get(sm, BY_SM[9])
+    split = four_bit and fixed["SPLIT"]
+    return {**fixed, "SPLIT": split, "ASSEMBLY": not knobs.runtime.interpret}
+
+
+def scales(scale: Tensor, sm: int) -> Tensor:
+    """Return the scales of tiles in the form for `tiles.weights`: bytes, or words of four."""
+    return scale if layout(sm)["WEIGHTS_FIRST"] else scale.view(torch.int32)
+
+
+def _fitting(tiles: Sequence[Configuration], sm: int, four_bit: bool) -> Sequence[Configuration]:
+    """Return the tiles with BLOCK_N rows of activations that an SM supports."""
+    if not four_bit or sm not in MOST_ROWS:
+        return tiles
+    return [tile for tile in tiles if tile["BLOCK_N"] <= MOST_ROWS[sm]]
+
+
+# Experts: BLOCK_N slots by BLOCK_M rows of weights, by the bits of these. Measured on an H100.
+_GATE_UP: dict[int, tuple[Configuration, ...]] = {
+    4: (
+        {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
+    ),
+    16: (
+        {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+        {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 8, "num_stages": 3},
+    ),
+}
+_DOWN: dict[int, tuple[Configuration, ...]] = {
+    4: (
+        {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
+        {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+    ),
+    16: _GATE_UP[16],
+}
+_OF_EXPERTS = ("bits", "slots", "experts", "rows", "columns")  # rows and columns of a matrix
+
+
+def _of_experts(target: Target, shape: Shape, tiles: Sequence[Configuration]) -> Configuration:
+    """Return the first tile that holds twice an average expert's slots, or the last. An expert of
+    twice the mean then takes one tile, since its weights are decoded for each."""
+    fits = (each for each in tiles if each["BLOCK_N"] * shape["experts"] >= 2 * shape["slots"])
+    return next(fits, tiles[-1])
+
+
+_TILE = "BLOCK_N", "BLOCK_M", "num_warps", "num_stages"
+GATE_UP = TunableKernel(
+    name="gate_up",
+    axes=_OF_EXPERTS,
+    options=_TILE,
+    rows="slots",
+    candidates=lambda sm, shape: _fitting(_GATE_UP.get(shape["bits"], ()), sm, shape["bits"] == 4),
+    rule=_of_experts,
+)
+DOWN = TunableKernel(
+    name="down",
+    axes=_OF_EXPERTS,
+    options=_TILE,
+    rows="slots",
+    candidates=lambda sm, shape: _fitting(_DOWN.get(shape["bits"], ()), sm, shape["bits"] == 4),
+    rule=_of_experts,
+)
+
+# W4A16: BLOCK_N rows of activations by BLOCK_M of weights per program, from the largest. UNROLL
+# groups of 64 columns make an iteration: with few weights per lane, the other instructions in it
+# matter.
+_WIDE: tuple[Configuration, ...] = (
+    {"BLOCK_N": 64, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 3},
+    {"BLOCK_N": 32, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
+    {"BLOCK_N": 16, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
+)
+_W4A16: dict[int, Sequence[Configuration]] = {
+    9: (
+        {"BLOCK_N": 64, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 64, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 32, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 16, "BLOCK_M": 64, "UNROLL": 2, "num_warps": 4, "num_stages": 3},
+    ),
+    10: _fitting(_WIDE, 10, True),
+}
+_OF_PRODUCT = ("rows", "outputs", "inputs")
+
+
+def _of_w4a16(target: Target, shape: Shape, tiles: Sequence[Configuration]) -> Configuration:
+    """Return the largest tile with programs for two thirds of the GPU's processors, or the last.
+    Rows of activations fill more than half of it."""
+    for tile in tiles:
+        programs = -(-shape["outputs"] // tile["BLOCK_M"]) * -(-shape["rows"] // tile["BLOCK_N"])
+        if tile["BLOCK_N"] < 2 * shape["rows"] and 3 * programs >= 2 * target.processors:
+            return tile
+    return tiles[-1]
+
+
+W4A16 = TunableKernel(
+    name="w4a16",
+    axes=_OF_PRODUCT,
+    options=("UNROLL", *_TILE),
+    rows="rows",
+    candidates=lambda sm, shape: _W4A16.get(sm, _WIDE),
+    rule=_of_w4a16,
+)
+
+# W4A4: BLOCK_N activations by BLOCK_M weights for a program. Below 128 x 128, SM 10.0 has no
+# instruction.
+_W4A4: tuple[Configuration, ...] = (
+    {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
+    {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+)
+
+
+W4A4 = TunableKernel(
+    name="w4a4",
+    axes=_OF_PRODUCT,
+    options=_TILE,
+    rows="rows",
+    candidates=lambda sm, shape: _W4A4[:1] if sm == 10 else _W4A4,
+    rule=lambda target, shape, tiles: tiles[0 if shape["rows"] > 64 else -1],
+)
+
+# Attention, by head dim and bytes of a cached number: rows of a tile (queries times the heads of a
+# group), cached keys and keys of the canvas at a time, numbers of a value per program.
+_TILES: dict[tuple[int, int], Configuration] = {
+    key: {"BLOCK_M": 64, "BLOCK_N": 64, "DV": min(key[0], 256), "num_stages": 2, **tile}
+    for key, tile in {
+        **{
+            (D, size): {"OWN_N": 64, "num_warps": warps}
+            for D, warps in ((16, 4), (32, 8), (64, 8), (128, 8))
+            for size in (1, 2)
+        },
+        (256, 1): {"OWN_N": 32, "num_warps": 8},
+        (256, 2): {"BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
+        (512, 1): {"BLOCK_M": 32, "OWN_N": 32, "num_warps": 8},
+        (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
+    }.items()
+}
+# For SMs whose blocks may use 200 KB of shared memory and more; measured on an H100.
+_LARGE_TILES: dict[tuple[int, int], Configuration] = {
+    (256, 1): {**_TILES[256, 1], "BLOCK_M": 128, "OWN_N": 64},
+    (256, 2): {**_TILES[256, 2], "BLOCK_M": 128, "BLOCK_N": 64, "OWN_N": 64},
+    (512, 1): {**_TILES[512, 1], "BLOCK_M": 128, "OWN_N": 64, "num_stages": 1},
+    (512, 2): {**_TILES[512, 2], "BLOCK_M": 128},
+}
+_LARGE = (9, 10)  # those SMs
+HEADS = sorted(_TILES)  # head dims, and bytes of a cached number, of which there are kernels
+
+
+_OPTIONS: tuple[str, ...] = ("BLOCK_M", "BLOCK_N", "OWN_N", "DV", "num_warps", "num_stages")
+# Further candidates. With large shared memory, these were among the fastest of a sweep of an H100,
+# before the kernel had its present form. For SM 8.0 and 12.0 none was timed; they compile without
+# spilled registers.
+_MORE: dict[bool, dict[tuple[int, int], tuple[tuple[int, ...], ...]]] = {  # by `sm in _LARGE`
+    True: {
+        (256, 1): ((64, 128, 64, 256, 4, 2), (64, 64, 64, 256, 8, 3)),
+        (256, 2): ((64, 32, 32, 256, 8, 3), (128, 32, 32, 256, 8, 2)),
+        (512, 1): ((128, 32, 32, 256, 8, 2),),
+        (512, 2): ((128, 64, 64, 256, 8, 1),),
+    },
+    False: {
+        (256, 1): ((64, 32, 32, 256, 8, 2),),
+        (256, 2): ((64, 32, 32, 256, 8, 1), (32, 32, 32, 256, 4, 2)),
+        (512, 1): ((32, 32, 32, 256, 8, 2),),
+        (512, 2): ((32, 32, 32, 256, 4, 2), (32, 32, 32, 256, 8, 1)),
+    },
+}
+
+
+def _of_attention(sm: int, shape: Shape) -> Sequence[Configuration]:
+    key = shape["head_dim"], shape["bytes"]
+    tables = (_LARGE_TILES, _TILES) if sm in _LARGE else (_TILES,)
+    more: list[Configuration] = [
+        dict(zip(_OPTIONS, numbers, strict=True)) for numbers in _MORE[sm in _LARGE].get(key, ())
+    ]
+    return [table[key] for table in tables if key in table] + more
+
+
+ATTENTION = TunableKernel(
+    name="attention",
+    axes=("head_dim", "bytes"),
+    options=_OPTIONS,
+    candidates=_of_attention,
+    rule=lambda target, shape, tiles: tiles[0],
+)
+
+# Vocabulary pass, first kernel: tokens that a block reduces, eight a thread at once.
+_CHUNKS: tuple[Configuration, ...] = (
+    {"CHUNK": 4096, "num_warps": 4},
+    {"CHUNK": 2048, "num_warps": 4},
+    {"CHUNK": 4096, "num_warps": 8},
+    {"CHUNK": 8192, "num_warps": 8},
+)
+
+
+VOCABULARY = TunableKernel(
+    name="vocabulary",
+    axes=("tokens", "bytes"),  # of the vocabulary; of a logit
+    options=("CHUNK", "num_warps"),
+    candidates=lambda sm, shape: _CHUNKS,
+    rule=lambda target, shape, tiles: tiles[0],
+)
+
+KERNELS = {one.name: one for one in (GATE_UP, DOWN, W4A16, W4A4, ATTENTION, VOCABULARY)}
