@@ -1,0 +1,231 @@
+"""Time the configurations of each kernel on this GPU and write the fastest to a file.
+
+    dlm tune --model DIR                       # writes DIR/dlm_tuned.json, which is read at load
+    dlm tune --output card.json                # at the shapes of DiffusionGemma 26B
+    dlm serve --model DIR --tuned card.json
+
+It should take one to two minutes, most of them to compile. No weights are read: they are random.
+Kernels that have only one configuration are left out. Exit codes: 0 written, 1 a kernel that cannot
+run, 2 bad usage or no GPU.
+"""
+
+import argparse
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import get_args
+
+import torch
+import triton
+from rich.console import Console
+from rich.table import Table
+from triton.runtime.errors import TritonError
+
+from dlm.cli.canvas_view import status
+from dlm.cli.command_line import CommandParser, fail
+from dlm.kernels.configurations import Configuration, target_of
+from dlm.kernels.tuned import FILE, Timing, TunedFile, card_name
+from dlm.models import ModelConfig, ModelError, plan
+from dlm.models.checkpoint import read_json
+from dlm.models.tuning import TuningCase, tuning_cases
+
+LARGE = {  # config.json of DiffusionGemma 26B, where it is not transformers' default
+    "model_type": "diffusion_gemma",
+    "text_config": {
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "moe_intermediate_size": 704,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "sliding_window": 1024,
+        "max_position_embeddings": 262144,
+    },
+}
+_MILLISECONDS = 50  # of repetitions, for each configuration
+
+Measure = Callable[[TuningCase, Configuration], float]
+"""Function that returns the microseconds of a launch. Raises `TritonError` or `RuntimeError` if the
+GPU cannot run it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedCase:
+    """Case with the times of its configurations that can run, in microseconds."""
+
+    case: TuningCase
+    times: list[tuple[float, Configuration]]
+    by_rule: float | None  # time of the configuration that is chosen without a file
+
+    @property
+    def fastest(self) -> tuple[float, Configuration]:
+        return min(self.times, key=lambda each: each[0])
+
+
+def main(measure: Measure | None = None) -> None:
+    """Tune, with times that `measure` takes; None: on the GPU."""
+    args = arguments()
+    if measure is None and not torch.cuda.is_available():
+        fail("there is no CUDA device whose kernels could be tuned")
+    device = torch.device("cpu" if measure else "cuda")
+    try:
+        config = ModelConfig.from_hf(LARGE if args.model is None else read_json(config_path(args)))
+        context = min(args.context, config.max_positions - config.canvas_length)
+        cases = tuning_cases(config, args.weights, args.slots, context, device)
+        found = tuned_cases(cases, device, measure or time_on_gpu)
+        output, file = output_path(args), file_of(found, device)
+        file.write(output)
+    except ModelError as error:
+        fail(str(error))
+    except torch.OutOfMemoryError:
+        fail("the GPU has too little memory: stop what runs there, or tune for fewer --slots", 1)
+    except RuntimeError as error:
+        fail(str(error), 1)
+    except OSError as error:
+        fail(f"cannot write {error.filename}: {error.strerror}")
+    show(found)
+    print(f"{output}: {len(found)} shapes on {file.card}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = CommandParser(__doc__)
+    add = parser.add_argument
+    purpose = (
+        "A DiffusionGemma directory, or its config.json. Default: DiffusionGemma 26B's shapes."
+    )
+    add("--model", type=Path, metavar="DIR|FILE", help=purpose)
+    purpose = "The type of the experts' weights."
+    add("--weights", choices=get_args(plan.Weights), default="nvfp4", help=purpose)
+    purpose = "The numbers of slots whose passes are timed. Default: 1,2,4,8,16."
+    add("--slots", type=numbers, metavar="N,N,...", help=purpose)
+    purpose = "The tokens before each canvas, for attention."
+    add("--context", type=int, default=8192, metavar="N", help=purpose)
+    purpose = f"The file to write. Default: {FILE} in the model's directory, otherwise here."
+    add("--output", type=Path, metavar="FILE", help=purpose)
+    parser.set_defaults(slots=[1, 2, 4, 8, 16])
+    args = parser.parse_args()
+    if args.context < 0:
+        fail(f"--context is {args.context}: it takes 0 or more tokens")
+    if not output_path(args).parent.is_dir():
+        fail(f"--output {args.output}: there is no directory {args.output.parent}")
+    return args
+
+
+def numbers(text: str) -> list[int]:
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: it takes numbers from 1 on")
+    return found
+
+
+def config_path(args: argparse.Namespace) -> Path:
+    return args.model / "config.json" if args.model.is_dir() else args.model
+
+
+def output_path(args: argparse.Namespace) -> Path:
+    if args.output is not None:
+        return args.output
+    return args.model / FILE if args.model is not None and args.model.is_dir() else Path(FILE)
+
+
+def tuned_cases(
+    cases: Iterable[TuningCase], device: torch.device, measure: Measure
+) -> list[TunedCase]:
+    """Time all candidates of all cases. Raises `RuntimeError` for a case without one that runs."""
+    found = []
+    with status("timing kernels"):
+        for case in cases:
+            found.append(tuned_case(case, device, measure))
+    return found
+
+
+def tuned_case(case: TuningCase, device: torch.device, measure: Measure) -> TunedCase:
+    times, problem = [], None
+    for configuration in case.candidates(device):
+        try:
+            times.append((measure(case, configuration), configuration))
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TritonError) as error:  # it takes more than this SM has
+            problem = error
+    if not times:
+        where = f"{case.kernel.name} at {dict(case.shape)}"
+        raise RuntimeError(f"{where}: no configuration runs on this GPU: {problem}")
+    rule = case.kernel.by_rule(target_of(device), case.shape)
+    by_rule = next((time for time, each in times if each == rule), None)
+    return TunedCase(case=case, times=times, by_rule=by_rule)
+
+
+def time_on_gpu(case: TuningCase, configuration: Configuration) -> float:
+    """Return the median microseconds of a launch in a CUDA graph, with a cold cache."""
+
+    def run() -> None:
+        case.run(configuration)
+
+    run()  # compiles the kernel
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    milliseconds = triton.testing.do_bench(graph.replay, rep=_MILLISECONDS, return_mode="median")
+    return 1e3 * float(milliseconds)  # pyright: ignore[reportArgumentType]  # one mode, one number
+
+
+def file_of(found: list[TunedCase], device: torch.device) -> TunedFile:
+    timings = [
+        Timing(
+            kernel=each.case.kernel.name,
+            shape={**each.case.shape},
+            configuration=each.fastest[1],
+            microseconds=each.fastest[0],
+        )
+        for each in found
+    ]
+    there = device.type == "cuda"
+    major, minor = torch.cuda.get_device_capability(device) if there else (9, 0)
+    return TunedFile(
+        card=card_name(device),
+        sm=10 * major + minor,
+        date=date.today().isoformat(),
+        triton=triton.__version__,
+        dlm=dlm_version(),
+        timings=timings,
+    )
+
+
+def dlm_version() -> str:
+    """Return the version of dlm, and in a checkout its commit."""
+    root, own = Path(__file__).parents[2], version("dlm")
+    if not (root / ".git").exists():
+        return own
+    git = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # there is no git
+        return own
+    return f"{own} {commit}" if commit else own
+
+
+def show(found: list[TunedCase]) -> None:
+    table = Table()
+    for heading in ("kernel", "shape", "fastest", "us", "by rule, us"):
+        table.add_column(heading, justify="right" if "us" in heading else "left")
+    for each in found:
+        time, configuration = each.fastest
+        table.add_row(
+            each.case.kernel.name,
+            words(each.case.shape),
+            words(configuration),
+            f"{time:.1f}",
+            "-" if each.by_rule is None else f"{each.by_rule:.1f}",
+        )
+    Console(width=140).print(table)
+
+
+def words(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

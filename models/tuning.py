@@ -1,0 +1,236 @@
+"""Launches of a model's kernels to time: each kernel that has several configurations, at the shapes
+that the model gives it.
+
+Weights and activations are random: times do not depend on them, except through the choice of
+experts, which is even. Nothing is timed here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlm.kernels.attention import attention
+from dlm.kernels.configurations import (
+    ATTENTION,
+    DOWN,
+    GATE_UP,
+    HEADS,
+    VOCABULARY,
+    W4A4,
+    W4A16,
+    Configuration,
+    TunableKernel,
+    major,
+)
+from dlm.kernels.moe import Route, route, run_down, run_gate_up
+from dlm.kernels.nvfp4 import NVFP4, matmul_w4a4
+from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
+from dlm.kernels.tiles import Tiles
+from dlm.kernels.tuned import Tuned
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.w4a16 import matmul_w4a16
+from dlm.models.backends import padded
+from dlm.models.config import LayerConfig, ModelConfig
+from dlm.models.pages import PAGE
+from dlm.models.plan import Weights
+
+_BLOCK_SCALED = (10, 12)  # SMs that run W4A4
+_ONE = 0x38  # e4m3
+_CANDIDATES, _THRESHOLD = 128, 2.0**-20  # of a vocabulary pass, as a step has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningCase:
+    """Kernel at a shape. `run` launches it once with one of its configurations."""
+
+    kernel: TunableKernel
+    shape: Mapping[str, int]
+    run: Callable[[Configuration], Any]
+
+    def candidates(self, device: torch.device) -> Sequence[Configuration]:
+        return self.kernel.candidates(major(device), self.shape)
+
+
+def tuning_cases(
+    config: ModelConfig,
+    weights: Weights,
+    slots: Sequence[int],
+    context: int,
+    device: torch.device,
+) -> Iterator[TuningCase]:
+    """Yield the cases in which a device has a choice, one by one, since they hold memory.
+
+    Experts are of type `weights`. Passes are those over the canvases of `slots` slots. Attention is
+    over `context` tokens before each canvas, in caches of fp8 and of bf16. Configurations of
+    attention and of the vocabulary pass do not depend on the number of slots, and are timed at the
+    middle one.
+    """
+    rng = torch.Generator(device).manual_seed(0)
+    rows = [n * config.canvas_length for n in sorted(slots)]
+    middle = rows[len(rows) // 2]
+    for cases in (
+        _experts(config, weights, rows, rng),
+        _products(config, weights, rows, rng),
+        _attention(config, middle // config.canvas_length, context, rng),
+        _vocabulary(config, middle, rng),
+    ):
+        for case in cases:
+            if len(case.candidates(device)) > 1:
+                yield case
+
+
+def _experts(
+    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
+) -> Iterator[TuningCase]:
+    """Yield the experts' two products; none if kernels do not run them."""
+    H, E, k, bits = config.hidden_size, config.experts, config.experts_per_token, 4
+    inner = padded(config.expert_size)
+    if H % 64:
+        return
+    if weights == "bf16":
+        bits = 16
+    for kernel, R, C, parts in ((GATE_UP, 2 * inner, H, 2), (DOWN, H, inner, 1)):
+        stack = [*_tiles(rng, E, R, C, parts)] if bits == 4 else [_normal(rng, E, R, C) / C**0.5]
+        for N in rows:
+            expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k]
+            given, weight = route(expert.contiguous(), E), torch.ones(N, k, device=rng.device)
+            if kernel is GATE_UP:
+                x = _normal(rng, N, H)
+                run = partial(_run_gate_up, x, k, given, stack, bits == 4)
+            else:
+                run = partial(run_down, _normal(rng, N * k, inner), weight, given, stack)
+            shape = {"bits": bits, "slots": N * k, "experts": E, "rows": inner, "columns": H}
+            if kernel is DOWN:
+                shape |= {"rows": H, "columns": inner}
+            yield TuningCase(kernel=kernel, shape=shape, run=run)
+
+
+def _run_gate_up(
+    x: Tensor,
+    k: int,
+    route: Route,
+    stack: list[Tensor],
+    ordered_h: bool,
+    configuration: Configuration,
+) -> Tensor:
+    """Run with the configuration as the last argument."""
+    return run_gate_up(x, k, route, stack, configuration, ordered_h)
+
+
+def _products(
+    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
+) -> Iterator[TuningCase]:
+    """Yield products with NVFP4 matrices of the dense MLP, which some checkpoints have."""
+    if weights == "bf16":
+        return
+    H, M = config.hidden_size, config.intermediate_size
+    for K, R in ((H, M), (M, H)):
+        if K % 64:
+            continue
+        tiles, one = _tiles(rng, 1, -(-R // 64) * 64, K, 1), torch.ones((), device=rng.device)
+        packed = _random_bytes(rng, R, K // 2)
+        scale = torch.full((R, K // 16), _ONE, dtype=torch.uint8, device=rng.device)
+        matrix = NVFP4(packed, scale.view(torch.float8_e4m3fn), one)
+        for N in rows:
+            x, shape = _normal(rng, N, K), {"rows": N, "outputs": R, "inputs": K}
+            run = partial(_run_w4a16, x, tiles, shape)
+            yield TuningCase(kernel=W4A16, shape=shape, run=run)
+            if major(rng.device) in _BLOCK_SCALED:
+                run = partial(_run_w4a4, x, matrix, one, shape)
+                yield TuningCase(kernel=W4A4, shape=shape, run=run)
+
+
+def _run_w4a16(x: Tensor, w: Tiles, shape: dict[str, int], configuration: Configuration) -> Tensor:
+    tuned = Tuned.only(W4A16, shape, configuration)
+    return matmul_w4a16(x, w, by_kernel=True, rows=shape["outputs"], tuned=tuned)
+
+
+def _run_w4a4(
+    x: Tensor, w: NVFP4, scale: Tensor, shape: dict[str, int], configuration: Configuration
+) -> Tensor:
+    return matmul_w4a4(x, w, scale, by_kernel=True, tuned=Tuned.only(W4A4, shape, configuration))
+
+
+def _attention(
+    config: ModelConfig, count: int, context: int, rng: torch.Generator
+) -> Iterator[TuningCase]:
+    """Yield attention of each head dim that has kernels, of the layers that see most."""
+    layers = sorted({*config.layers}, key=lambda layer: layer.kind == "sliding_attention")
+    by_head = {layer.head_dim: layer for layer in reversed(layers)}
+    for layer in by_head.values():
+        for stored in (torch.float8_e4m3fn, torch.bfloat16):
+            shape = {"head_dim": layer.head_dim, "bytes": stored.itemsize}
+            if (layer.head_dim, stored.itemsize) in HEADS:
+                run = _attended(config, layer, count, context, stored, shape, rng)
+                yield TuningCase(kernel=ATTENTION, shape=shape, run=run)
+
+
+def _vocabulary(config: ModelConfig, N: int, rng: torch.Generator) -> Iterator[TuningCase]:
+    """Yield the vocabulary pass, whose first kernel has a choice."""
+    logits = _normal(rng, N, config.vocab_size) * 8
+    heat, uniform = (torch.full((N,), each, device=rng.device) for each in (1.5, 0.5))
+    shape = {"tokens": config.vocab_size, "bytes": logits.itemsize}
+
+    def run(configuration: Configuration) -> Tensor:
+        tuned = Tuned.only(VOCABULARY, shape, configuration)
+        options = {"softcap": config.softcap, "k": _CANDIDATES, "threshold": _THRESHOLD}
+        return vocab_pass(logits, heat, uniform, by_kernel=True, tuned=tuned, **options).entropy
+
+    yield TuningCase(kernel=VOCABULARY, shape=shape, run=run)
+
+
+def _attended(
+    config: ModelConfig,
+    layer: LayerConfig,
+    count: int,
+    context: int,
+    stored: torch.dtype,
+    shape: dict[str, int],
+    rng: torch.Generator,
+) -> Callable[[Configuration], Tensor]:
+    """Return attention of `count` canvases, whose pages are in order."""
+    L, h, D, window = (
+        config.canvas_length,
+        layer.kv_heads,
+        layer.head_dim,
+        config.window_of(layer.kind),
+    )
+    oldest = 0 if window is None else max(0, context - window + 1) // PAGE
+    width = max(1, -(-context // PAGE) - oldest)
+    segments = tuple(Segment(i * L, L, context, CANVAS, oldest) for i in range(count))
+    table = torch.arange(count * width, dtype=torch.int32, device=rng.device).view(count, width)
+    none, one = (
+        torch.empty(0, dtype=torch.int64, device=rng.device),
+        torch.ones(1, device=rng.device),
+    )
+    numbers = torch.tensor(segments, dtype=torch.int32, device=rng.device).T.contiguous()
+    paging = Paging(segments=segments, numbers=numbers, table=table, rows=none, places=none)
+    keys, values = (_normal(rng, count * width, PAGE, h, D).to(stored) for _ in range(2))
+    q = _normal(rng, count * L, config.heads, D) * D**-0.5
+    k, v = (_normal(rng, count * L, h, D) for _ in range(2))
+
+    def run(configuration: Configuration) -> Tensor:
+        tuned = Tuned.only(ATTENTION, shape, configuration)
+        pages = Pages(keys, values, one, one)
+        return attention(q, k, v, pages, paging, window, by_kernel=True, tuned=tuned)
+
+    return run
+
+
+def _normal(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.bfloat16)
+
+
+def _random_bytes(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randint(256, shape, generator=rng, device=rng.device, dtype=torch.uint8)
+
+
+def _tiles(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> Tiles:
+    """Return random codes whose scales are 1, and tensor scales that keep results small."""
+    words = _random_bytes(rng, E, R // 64, C // 64, 64, 32).view(torch.int16)
+    scale = torch.full((E, R // 64, C // 64, 64, 4), _ONE, dtype=torch.uint8, device=rng.device)
+    return Tiles(words, scale, torch.full((E, parts), 0.3 * C**-0.5, device=rng.device))

@@ -1,0 +1,183 @@
+"""The command that times kernels, on the CPU: a double of the timer decides what is fastest."""
+
+import json
+import logging
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from triton.runtime.errors import OutOfResources
+
+from dlm import DlmError, Engine
+from dlm.cli import generate, tune
+from dlm.engine import BUILT_IN
+from dlm.kernels.configurations import GATE_UP, KERNELS, Target
+from dlm.kernels.tuned import FILE, TunedFile
+from dlm.loading import Loading
+from dlm.models import ModelConfig
+from dlm.models.checkpoint import read_json
+from dlm.policy import Policy
+
+CPU = torch.device("cpu")
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def first_is_fastest(case, configuration) -> float:
+    """A double of the timer. Nothing is launched."""
+    candidates = list(case.candidates(CPU))
+    return 1.0 + candidates.index(configuration)
+
+
+def run(monkeypatch, measure, *args: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["tune.py", *map(str, args)])
+    tune.main(measure)
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """A copy of the built-in model."""
+    return Path(shutil.copytree(BUILT_IN, tmp_path / "model"))
+
+
+def test_the_fastest_configuration_of_each_shape_is_written_beside_the_model_and_read_at_load(
+    model, monkeypatch, capsys
+):
+    run(monkeypatch, first_is_fastest, "--model", model, "--slots", "1,2", "--weights", "bf16")
+    found = TunedFile.read(model / FILE)
+    assert (found.card, found.sm) == ("cpu", 90)
+    assert found.dlm.startswith("0.1.0")
+    shapes = [(each.kernel, each.shape.get("slots")) for each in found.timings]
+    config = ModelConfig.from_hf(read_json(model / "config.json"))
+    rows = config.canvas_length * config.experts_per_token
+    assert shapes == [
+        *((name, n * rows) for name in ("gate_up", "down") for n in (1, 2)),
+        ("vocabulary", None),
+    ]
+    for each in found.timings:
+        candidates = KERNELS[each.kernel].candidates(9, each.shape)
+        assert each.configuration == candidates[0]
+        assert each.microseconds == 1.0
+    out = capsys.readouterr().out
+    assert "by rule, us" in out
+    assert f"{model / FILE}: 5 shapes on cpu" in out
+
+    engine = Engine.load(model, device="cpu")
+    experts = engine.model.layers[0].experts
+    assert experts.tuned is engine.model.tuned
+    for each in found.timings:
+        kernel = KERNELS[each.kernel]
+        assert experts.tuned.choose(kernel, CPU, **each.shape) == each.configuration
+        others = each.kernel != "vocabulary"  # whose rule is the first one
+        assert (kernel.by_rule(Target(9, 1), each.shape) != each.configuration) == others
+    engine.close()
+
+
+def test_a_configuration_that_does_not_run_is_passed_over_and_a_kernel_that_does_not_is_named(
+    model, monkeypatch, capsys
+):
+    def measure(case, configuration, failing):
+        if case.kernel is GATE_UP and configuration["BLOCK_N"] in failing:
+            raise OutOfResources(300_000, 101_376, "shared memory")
+        return first_is_fastest(case, configuration)
+
+    args = "--model", model, "--slots", "1", "--weights", "bf16"
+    run(monkeypatch, partial(measure, failing={16}), *args)
+    found = {each.kernel: each.configuration for each in TunedFile.read(model / FILE).timings}
+    assert found["gate_up"]["BLOCK_N"] == 32
+    assert found["down"]["BLOCK_N"] == 16
+    (model / FILE).unlink()
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, partial(measure, failing={16, 32, 64}), *args)
+    assert end.value.code == 1
+    err = capsys.readouterr().err
+    assert "gate_up at {'bits': 16" in err
+    assert "no configuration runs on this GPU: out of resource: shared memory" in err
+    assert not (model / FILE).exists()
+
+
+def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path):
+    config = ModelConfig.from_hf(read_json(EXAMPLES / "diffusiongemma-26b-a4b.json"))
+    assert ModelConfig.from_hf(tune.LARGE) == config
+    given = []
+    monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args) or [])
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, first_is_fastest)
+    assert given == [(config, "nvfp4", [1, 2, 4, 8, 16], 8192, CPU)]
+    assert TunedFile.read(tmp_path / FILE).timings == []
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--model", "/no/such/place"], "/no/such holds no place"),
+        (["--slots", "0"], "it takes numbers from 1 on"),
+        (["--context", "-1"], "--context is -1: it takes 0 or more tokens"),
+        (["--output", "/no/such/file"], "there is no directory /no/such"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(args, problem, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, first_is_fastest, *args)
+    assert end.value.code == 2
+    err = capsys.readouterr().err
+    assert problem in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, None)
+    assert end.value.code == 2
+    assert "there is no CUDA device whose kernels could be tuned" in capsys.readouterr().err
+
+
+def test_a_file_of_another_card_is_an_error_if_it_is_given_and_a_line_of_warning_if_it_is_found(
+    model, monkeypatch, capsys, caplog, tmp_path
+):
+    run(
+        monkeypatch,
+        first_is_fastest,
+        "--model",
+        model,
+        "--slots",
+        "1",
+        "--output",
+        tmp_path / "one",
+    )
+    content = json.loads((tmp_path / "one").read_text()) | {"card": "NVIDIA H200"}
+    (tmp_path / "one").write_text(json.dumps(content))
+    problem = "is of another card: of NVIDIA H200, and this one is cpu"
+    for load in (
+        partial(Engine.load, model, device="cpu", tuned=tmp_path / "one"),
+        Loading(
+            policy=Policy(), model=str(model), device="cpu", tuned=str(tmp_path / "one")
+        ).engine,
+    ):
+        with pytest.raises(DlmError, match=problem):
+            load()
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--tuned", str(tmp_path / "one"), "Hello"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest has its own
+    with pytest.raises(SystemExit) as end:
+        generate.main()
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err
+    shutil.copy(tmp_path / "one", model / FILE)
+    with caplog.at_level(logging.WARNING, "dlm"):
+        engine = Engine.load(model, device="cpu")
+    (record,) = caplog.records
+    assert record.getMessage() == f"kernels are not tuned: {model / FILE} {problem}"
+    assert engine.model.tuned.fastest == {}
+    engine.close()
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_tuned_with_its_own_clock(model, monkeypatch):
+    run(monkeypatch, None, "--model", model, "--slots", "1")
+    found = TunedFile.read(model / FILE)
+    assert found.card == torch.cuda.get_device_name()
+    assert all(each.microseconds > 0 for each in found.timings)

@@ -1,0 +1,96 @@
+"""Kernels are timed at a model's shapes, and a model launches what was measured."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlm.kernels import moe as moe_kernels
+from dlm.kernels.configurations import GATE_UP, KERNELS
+from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.models import ModelConfig, checkpoint
+from dlm.models.checkpoint import read_json
+from dlm.models.tuning import tuning_cases
+
+CPU = torch.device("cpu")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BIG = ModelConfig.from_hf(read_json(EXAMPLES / "diffusiongemma-26b-a4b.json"))
+
+
+def small(reference, directory: Path, **sizes: int) -> ModelConfig:
+    """Layers of a kind each, whose heads have several configurations."""
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "intermediate_size": 128, **sizes}
+    more = {"num_experts": 2, "top_k_experts": 1, "head_dim": 256, "global_head_dim": 512}
+    kinds = {"layer_types": reference.KINDS[-2:], "num_hidden_layers": 2}
+    reference.make(directory, **{**more, **sizes}, **kinds)
+    return ModelConfig.from_hf(read_json(directory / "config.json"))
+
+
+@pytest.fixture(scope="module")
+def config(reference, tmp_path_factory) -> ModelConfig:
+    return small(reference, tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("weights", ["nvfp4", "bf16"])
+def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights, config):
+    names = set()
+    for case in tuning_cases(config, weights, [1, 3], 40, CPU):
+        first, *others = (case.run(each).float() for each in case.candidates(CPU))
+        assert others
+        assert first.isfinite().all()
+        assert first.abs().max() > 0
+        for other in others:
+            assert torch.allclose(first, other, rtol=0.02, atol=0.02 * float(first.abs().max()))
+        names.add(case.kernel.name)
+    everywhere = {"gate_up", "down", "attention", "vocabulary"}
+    assert names == everywhere | ({"w4a16"} if weights == "nvfp4" else set())
+
+
+def test_the_shapes_are_those_of_the_model(config):
+    found = [
+        (c.kernel.name, tuple(c.shape.values()))
+        for c in tuning_cases(config, "nvfp4", [1, 3], 40, CPU)
+    ]
+    L, k = config.canvas_length, config.experts_per_token
+    assert found == [
+        *(("gate_up", (4, n * L * k, 2, 64, 64)) for n in (1, 3)),
+        *(("down", (4, n * L * k, 2, 64, 64)) for n in (1, 3)),
+        *(("w4a16", (n * L, 128, 64)) for n in (1, 3)),
+        *(("w4a16", (n * L, 64, 128)) for n in (1, 3)),
+        *(("attention", (D, size)) for D in (256, 512) for size in (1, 2)),
+        ("vocabulary", (config.vocab_size, 2)),
+    ]
+    for name, shape in found:
+        kernel = KERNELS[name]
+        assert kernel.key(dict(zip(kernel.axes, shape, strict=True)))
+
+
+def test_rows_that_no_kernel_takes_and_kernels_without_a_choice_are_left_out(reference, tmp_path):
+    odd = small(reference, tmp_path, hidden_size=96, head_dim=32, global_head_dim=64)
+    found = {(c.kernel.name, *c.shape.values()) for c in tuning_cases(odd, "nvfp4", [1], 40, CPU)}
+    assert found == {("w4a16", odd.canvas_length, 96, 128), ("vocabulary", odd.vocab_size, 2)}
+
+
+@pytest.mark.interpreted
+def test_a_model_launches_its_experts_as_measured(reference, tmp_path, monkeypatch, rng):
+    config = small(reference, tmp_path)
+    launched, kernel = [], moe_kernels._gate_up_kernel
+
+    class Launches:
+        def __getitem__(self, grid):
+            return lambda *args, **options: (
+                launched.append(options),
+                kernel[grid](*args, **options),
+            )
+
+    monkeypatch.setattr(moe_kernels, "_gate_up_kernel", Launches())
+    shape = {"bits": 16, "slots": 8, "experts": 2, "rows": 64, "columns": 64}
+    last = GATE_UP.candidates(9, shape)[-1]
+    for tuned, expected in ((BY_RULE, False), (Tuned.only(GATE_UP, shape, last), True)):
+        model = checkpoint.load(tmp_path, torch.bfloat16, "cpu", "triton", tuned=tuned)
+        assert model.tuned is tuned
+        x = torch.randn(8, config.hidden_size, generator=rng).bfloat16()
+        experts = model.layers[0].experts
+        experts(x, torch.ones(8, 1), torch.zeros(8, 1, dtype=torch.int64))
+        assert (last.items() <= launched.pop().items()) == expected
