@@ -43,6 +43,7 @@ from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.storage import Storage
+from dlm.warm_up import Progress, warm_up_requests
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
@@ -147,6 +148,8 @@ class Engine:
         decoding: Decoding | Writes | None = None,
         temperature: float = 0.0,
         tuned: str | Path | None = None,
+        warm_up: bool = True,
+        progress: Progress | None = None,
     ) -> "Engine":
         """Load a DiffusionGemma directory in Hugging Face layout; None: the built-in model.
 
@@ -161,7 +164,8 @@ class Engine:
         model writes, or the name of that; by default as its `generation_config.json` says in
         `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name decodes left to right with
         `temperature`. `tuned` is a file of `dlm tune`, with configurations of kernels for this GPU;
-        by default `dlm_tuned.json` in the directory, if there is one.
+        by default `dlm_tuned.json` in the directory, if there is one. On a GPU the engine is warmed
+        up, unless `warm_up` is false; `progress` is that of `warm_up`.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`
@@ -184,7 +188,34 @@ class Engine:
         if decoding is None or isinstance(decoding, str):
             decoding = decoding_of(decoding or checkpoint_decoding(settings), temperature)
         rest: dict[str, Any] = {"cache": cache, "decoding": decoding, "tower": tower}
-        return cls(model, chat, config, slots, policy, **rest)
+        engine = cls(model, chat, config, slots, policy, **rest)
+        if warm_up and model.device.type == "cuda":
+            try:
+                engine.warm_up(progress)
+            except BaseException:
+                engine.close()
+                raise
+        return engine
+
+    def warm_up(self, progress: Progress | None = None) -> None:
+        """Compile kernels and capture passes, so that no request waits for that.
+
+        Captures the passes over canvases of up to all slots, at each kind of context, where passes
+        are captured. For all other kernels it runs short requests. `progress` is called with the
+        number of finished parts and of all. Raises `DlmError` while requests run.
+        """
+        if self.busy:
+            raise DlmError("warm_up would take the slots of requests that are running")
+        slots = self._slots if self.decoding.shares_passes else 0
+        model = getattr(self.model, "warm_up", None)  # those of other makers may have none
+        parts = [] if model is None else model(self._cache, slots)
+        parts += [partial(self.generate, request) for request in warm_up_requests(self.policy)]
+        for done, part in enumerate(parts):
+            if progress is not None:
+                progress(done, len(parts))
+            part()
+        if progress is not None:
+            progress(len(parts), len(parts))
 
     @property
     def backends(self) -> abc.Mapping[str, str]:

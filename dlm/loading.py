@@ -1,5 +1,6 @@
 """Arguments for loading an engine, which may happen in another process or on another machine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class Loading:
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
     writes: Writes | None = None  # None: as the checkpoint says
     temperature: float = 0.0  # left to right; multiplied by a request's own
+    warm_up: bool = True  # on a GPU
     tuned: str | None = None  # a file of `dlm tune`; None: one beside the model, if there is one
 
     def __post_init__(self) -> None:
@@ -32,8 +34,9 @@ class Loading:
                 f"device is {self.device!r}: the built-in model runs on the CPU; name another model"
             )
 
-    def engine(self) -> "Engine":
-        """Load the engine. Raises `DlmError` and `ModelError`."""
+    def engine(self, progress: Callable[[int, int], None] | None = None) -> "Engine":
+        """Load the engine; `progress` is that of `Engine.warm_up`. Raises `DlmError` and
+        `ModelError`."""
         import torch
 
         from dlm.engine import Engine
@@ -50,4 +53,6 @@ class Loading:
             decoding=self.writes,
             temperature=self.temperature,
             tuned=self.tuned,
+            warm_up=self.warm_up,
+            progress=progress,
         )

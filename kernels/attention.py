@@ -238,6 +238,11 @@ def launch_of(
     return Launch(tiles, splits, _covered(paging), (*ATTENTION.numbers(tile),))
 
 
+def key_counts() -> list[int]:
+    """Return the numbers of keys, ascending, from each of which on launches may be others."""
+    return [1, *(_KEYS << i for i in range(_SPLITS.bit_length()))]
+
+
 def _splits(programs: int, keys: int) -> int:
     """Return the number of parts that keys are split into, a power of 2: each number is
     compiled."""

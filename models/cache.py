@@ -10,7 +10,7 @@ no hash is trusted.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from dlm.kernels.attention import Launch, attention, launch_of
+from dlm.kernels.attention import Launch, attention, key_counts, launch_of
 from dlm.kernels.paging import CANVAS, Pages, append_
 from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.models.backends import Backend
@@ -236,6 +236,30 @@ class KVCache:
         if self._planned is None or self._planned[0] != (stretches, pages):
             self._planned = (stretches, pages), laid_out()
         return self._planned[1]
+
+    def imagined(self, canvases: int, length: int, position: int) -> Pass:
+        """Return a pass over canvases of `length` positions after `position` tokens each, which no
+        slot has to hold: it reads the first page again and again. Nothing is stored. A captured
+        pass like this one serves all that have its launches."""
+        held: dict[str, list[Held]] = {}
+        for kind, window in self._windows.items():
+            first = 0 if window is None else max(0, position - window + 1) // self._page
+            pages = array("i", [0]) * (-(-position // self._page) - first)
+            held[kind] = [Held(first, pages)] * canvases
+        stretches = [Stretch(slot, position, length, CANVAS) for slot in range(canvases)]
+        return lay_out([], stretches, held, self._page, self._device)
+
+    def imagined_passes(self, slots: int, length: int) -> list[Pass]:
+        """Return a pass over canvases of each number of slots with each launch that its context may
+        lead to, the most canvases first: what all passes that encode nothing are like."""
+        longest = min(self._capacity or self._config.max_positions, self._config.max_positions)
+        found: dict[Hashable, Pass] = {}
+        for canvases in range(slots, 0, -1):
+            for keys in key_counts():
+                position = min(max(0, keys - length), max(0, longest - length))
+                plan = self.imagined(canvases, length, position)
+                found.setdefault((canvases, *self.launches(plan)), plan)
+        return [*found.values()]
 
     def attend(
         self,

@@ -5,6 +5,12 @@ embedded canvases and their slots' pages to the last states. On the host it depe
 shapes and on `KVCache.launches`: these are the key of its graph. Its other inputs are on the
 device, and are copied into the graph's own memory before each replay.
 
+Graphs are best made before the first request (`DiffusionGemma.warm_up`): a capture takes as long as
+an eager pass and more, and the requests of all slots wait for it. A pass whose key was not foreseen
+is captured when it occurs for the second time. Its kernels are compiled then, so that it is
+recorded without further runs, and between two such captures there are `BETWEEN` passes: many new
+keys in a row never stop requests for longer than one capture takes.
+
 States are copied out of it, and logits are computed outside, so that a result may be kept while
 further passes run. All of it runs on the current stream, in the order of the calls: a replay ends
 before the next one's input is written.
@@ -14,7 +20,7 @@ GPU's graphs, and interpreted kernels.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal, NamedTuple
@@ -30,10 +36,12 @@ Graphs = Literal["auto", "off"]
 """Whether passes are captured: wherever possible, or never."""
 
 MOST = 32
-"""Number of keys that are kept, and so the maximum number of graphs; the least recently used is
-dropped. Beside shared memory, each has memory for its canvases (1.4 MB for one of the 26B) and page
-tables."""
-_WARM_UPS = 3  # passes before a capture, as torch's documentation recommends
+"""Number of keys that are kept beside those of a warm-up, and so of graphs; the least recently used
+is dropped. Beside shared memory, each has memory for its canvases (1.4 MB for one of the 26B) and
+page tables."""
+BETWEEN = 16
+"""Number of passes between two captures while requests run, at least."""
+_WARM_UPS = 3  # passes before the first capture, as torch's documentation recommends
 _CAPTURED = "experts", "nvfp4", "attention"  # operations of a pass
 
 
@@ -45,18 +53,26 @@ class Captured(NamedTuple):
 RunPass = Callable[[Tensor, Pass], Tensor]
 """Function from packed embeddings and their pass to states, without reading from the device."""
 Capture = Callable[[Callable[[], Tensor]], Captured]
-"""Recorder of the operations of a function. Raises `RuntimeError` if a capture fails."""
+"""Recorder of the operations of a function that has run before on the same shapes. Raises
+`RuntimeError` if a capture fails."""
 
 
 class PassGraphs:
     """Graphs of passes over one cache, which must have a capacity: they hold its addresses."""
 
     def __init__(
-        self, cache: KVCache, capture: Capture | None, obstacle: str = "", most: int = MOST
+        self,
+        cache: KVCache,
+        capture: Capture | None,
+        obstacle: str = "",
+        most: int = MOST,
+        between: int = BETWEEN,
     ):
         """`obstacle` is the reason if there is no `capture`."""
-        self._cache, self._capture, self._obstacle, self._most = cache, capture, obstacle, most
+        self._cache, self._capture, self._obstacle = cache, capture, obstacle
+        self._most, self._between = most, between
         self._graphs: OrderedDict[Hashable, _Graph | None] = OrderedDict()  # None: seen once
+        self._wait = 0  # passes until another may be captured
         self.replays = 0
 
     @property
@@ -68,6 +84,27 @@ class PassGraphs:
         """Number of graphs."""
         return sum(graph is not None for graph in self._graphs.values())
 
+    @property
+    def captures(self) -> bool:
+        """Whether passes are captured."""
+        return self._capture is not None
+
+    def captures_of(
+        self, run: RunPass, inputs: Callable[[Pass], Tensor], plans: Sequence[Pass]
+    ) -> list[Callable[[], None]]:
+        """Return for each of `plans` a function that runs it once, with the embeddings `inputs` of
+        it, and captures it. Nothing happens after a capture that failed."""
+        self._most += len(plans)
+        return [partial(self._prepare, run, inputs, plan) for plan in plans]
+
+    def _prepare(self, run: RunPass, inputs: Callable[[Pass], Tensor], plan: Pass) -> None:
+        key = self._key(plan)
+        if self._capture is None or self._graphs.get(key) is not None:
+            return
+        run(x := inputs(plan), plan)  # compiles its kernels
+        if (graph := self._record(self._capture, run, x, plan)) is not None:
+            self._store(key, graph)
+
     def accepts(self, plan: Pass, cache: KVCache) -> bool:
         """Whether `states` can run this pass: one over the graphs' own cache, of canvases alone."""
         return self._capture is not None and cache is self._cache and _canvases_alone(plan)
@@ -76,11 +113,14 @@ class PassGraphs:
         self, run: RunPass, x: Float[Tensor, "N hidden"], plan: Pass
     ) -> Float[Tensor, "N hidden"]:
         """Return the states that `run` computes from the embedded canvases `x` of an accepted pass.
-        A pass is captured when its key occurs for the second time: rare ones cost nothing."""
+        A pass is captured when its key occurs for the second time, or after that once `BETWEEN`
+        passes have followed the last capture: rare ones cost nothing."""
         key = self._key(plan)
         graph = self._graphs.get(key)
-        if graph is None and key in self._graphs and self._capture is not None:
-            graph = self._record(self._capture, run, x, plan)
+        self._wait = max(0, self._wait - 1)
+        due = graph is None and key in self._graphs and self._wait == 0
+        if due and self._capture is not None:
+            graph, self._wait = self._record(self._capture, run, x, plan), self._between
         if self._capture is not None:
             self._store(key, graph)
         if graph is None:
@@ -165,7 +205,7 @@ class CudaCapture:
         with torch.cuda.stream(current):  # a failed capture would not restore the current stream
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                for _ in range(_WARM_UPS):
+                for _ in range(_WARM_UPS if self._first is None else 0):
                     run()
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()

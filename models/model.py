@@ -5,11 +5,11 @@ of any lengths. Only attention distinguishes segments, and only the layers' scal
 encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockDiffusion`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int
@@ -83,6 +83,30 @@ class DiffusionGemma(nn.Module):
     def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
         """Replay passes over `cache` from CUDA graphs if possible; `graphs.status` says whether."""
         self.graphs = pass_graphs(cache, wanted, self.backends, self.device)
+
+    def warm_up(self, cache: KVCache, slots: int) -> list[Callable[[], Any]]:
+        """Return the parts of a warm-up over `cache`, each to be called once; they store nothing.
+
+        The first ones run a pass over one token at each kind of context: kernels of few rows are
+        compiled. The others capture the passes over canvases alone that up to `slots` slots can
+        lead to, if passes are captured. There are none for a cache that grows: it has no pages yet.
+        """
+        if cache.capacity is None:
+            return []
+        run = torch.inference_mode()(partial(self._states, cache=cache))
+        parts: list[Callable[[], Any]] = [
+            partial(run, self._zeros(plan), plan) for plan in cache.imagined_passes(1, 1)
+        ]
+        if self.graphs is not None and self.graphs.captures:
+            plans = cache.imagined_passes(slots, self.canvas_length)
+            captures = self.graphs.captures_of(run, self._zeros, plans)
+            parts += [torch.inference_mode()(part) for part in captures]
+        return parts
+
+    def _zeros(self, plan: Pass) -> Float[Tensor, "N hidden"]:
+        """Return embeddings for a pass whose results do not matter."""
+        shape = len(plan.positions), self.config.hidden_size
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """Return the soft embedding of a canvas's first step: zeros."""

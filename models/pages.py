@@ -124,6 +124,8 @@ class PagePool:
         for pools in (self._keys, self._values):
             for i, pool in enumerate(pools):
                 more = pool.new_empty(total - old, *pool.shape[1:])
+                if not old:
+                    more[:1].zero_()  # imagined passes read it before anything is stored
                 pools[i] = torch.cat((pool, more)) if old else more
         self._free += range(total - 1, old - 1, -1)
         self._holders += [0] * (total - old)

@@ -185,6 +185,8 @@ def measured(
         for name, constraint in (("free", None), ("constrained", spec))
     }
     engine.compile(spec).result()
+    if model.device.type == "cuda":
+        engine.warm_up()
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
     profiles: dict[str, Any] = {}
     try:

@@ -15,7 +15,7 @@ import hashlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,13 +219,15 @@ def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch
     import torch
 
     from dlm.batch.batch import Batch
+    from dlm.cli.progress_bar import progress_bar
     from dlm.collector import tune_garbage_collector
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
     devices = args.device.split(",") if args.device else [None]
     own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
-    engine = loading_of(own).engine()
+    with progress_bar("warming up") if args.workers == 1 else nullcontext() as progress:
+        engine = loading_of(own).engine(progress)
     tune_garbage_collector()
     return Batch(engine, form, _ahead(args))
 

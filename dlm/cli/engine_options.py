@@ -43,6 +43,8 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     )
     add("--cache-tokens", type=int, metavar="N", help=purpose)
     add("--slots", type=int, default=8, metavar="N", help=f"How many {slots}.")
+    purpose = "Begin without warming up a GPU: first requests wait for kernels and captures."
+    add("--no-warm-up", action="store_false", dest="warm_up", help=purpose)
     add_decoding(parser)
     purpose = (
         "Which constraints may be asked for: none, data (schemas, choices and tools), or all "
@@ -128,6 +130,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         cache_tokens=args.cache_tokens,
         writes=args.decoding,
         temperature=temperature_of(args),
+        warm_up=args.warm_up,
         tuned=args.tuned and str(Path(args.tuned).resolve()),
     )
 

@@ -80,6 +80,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 writes=args.decoding,
                 temperature=temperature_of(args),
                 tuned=args.tuned,
+                warm_up=False,  # it would take longer than this one request
             ).engine()
         loaded = time.perf_counter() - started
         engine.add(request)

@@ -90,6 +90,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     """Serve one engine in this process."""
     import uvicorn
 
+    from dlm.cli.progress_bar import progress_bar
     from dlm.serving.app import app_of
     from dlm.serving.protocol import Limits
     from dlm.serving.server import IDLE_SECONDS, DrainingServer
@@ -98,7 +99,9 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     connections = connections_of(args)
     given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
-    app, service = app_of(loading_of(args).engine(), settings)
+    with progress_bar("warming up") as progress:
+        engine = loading_of(args).engine(progress)
+    app, service = app_of(engine, settings)
     config = uvicorn.Config(
         app,
         ws="none",

@@ -84,7 +84,7 @@ def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_k
     monkeypatch.setattr(attention, "_KEYS", 12)
     both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
     both.model.backends["layers"] = "torch"  # in the interpreter they would take minutes
-    both.model.graphs = made = PassGraphs(both.caches[0], recorder)
+    both.model.graphs = made = PassGraphs(both.caches[0], recorder, between=0)
     both.run()
     for replayed, eager in zip(*both.logits, strict=True):
         assert torch.equal(replayed, eager)
@@ -93,17 +93,43 @@ def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_k
     assert made.replays == both.alone - 2, "but for those whose key was new"
 
 
+@pytest.mark.interpreted
+def test_after_a_warm_up_all_passes_of_canvases_alone_are_replayed_and_none_is_captured(
+    reference, tmp_path, monkeypatch
+):
+    """Interpreted kernels; the requests are those above, and no pass over canvases is eager."""
+    interpreter.install()
+    monkeypatch.setattr(attention, "_KEYS", 12)
+    both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
+    both.model.backends["layers"] = "torch"
+    both.model.graphs = made = PassGraphs(both.caches[0], recorder)
+    for part in both.model.warm_up(both.caches[0], 2):
+        part()
+    captured = recorder.graphs
+    assert captured == len(made) >= 4, "of one slot and of two, long and short"
+    assert [cache.length(slot) for cache in both.caches for slot in range(4)] == [0] * 8
+    both.run()
+    for replayed, eager in zip(*both.logits, strict=True):
+        assert torch.equal(replayed, eager)
+    assert recorder.graphs == captured
+    assert made.replays == both.alone
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("stored", [torch.bfloat16, E4M3], ids=str)
 def test_a_gpu_replays_what_it_computes(stored, reference, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "_KEYS", 12)
     both = Both(small(reference, tmp_path, GPU), stored)
     both.model.use_graphs(both.caches[0])
+    for part in both.model.warm_up(both.caches[0], 4):
+        part()
+    captured = len(both.model.graphs)
     both.run()
     for replayed, eager in zip(*both.logits, strict=True):
         assert torch.equal(replayed, eager)
     assert both.model.graphs.status == "captured"
-    assert both.model.graphs.replays > 0
+    assert both.model.graphs.replays == both.alone
+    assert len(both.model.graphs) == captured > 0
 
 
 def test_what_is_captured_touches_no_number_of_the_host(reference, tmp_path):
@@ -147,10 +173,11 @@ def told_of(x, plan):
 class Passes:
     """Passes of `told_of` over one cache, each held against an eager one."""
 
-    def __init__(self, capture=None, most=graphs.MOST, run=told_of):
+    def __init__(self, capture=None, most=graphs.MOST, run=told_of, between=0):
         self.cache, self._run = filled(), run
         self.recorder = Recorder()
-        self.graphs = PassGraphs(self.cache, capture or self.recorder, most=most)
+        capture = capture or self.recorder
+        self.graphs = PassGraphs(self.cache, capture, most=most, between=between)
 
     def __call__(self, *slots: int, encode=None, length: int = 8) -> torch.Tensor | None:
         """The states of a pass, or None if it is not taken."""
@@ -203,6 +230,77 @@ def test_the_least_recently_used_graph_makes_way():
     for _ in range(2):
         passes(0, 1)
     assert passes.recorder.graphs == 3
+
+
+def warm_up(passes: Passes, slots: int) -> int:
+    """Return the number of passes that were to be captured."""
+    plans = passes.cache.imagined_passes(slots, 8)
+    zeros = [torch.zeros(len(plan.positions), 1) for plan in plans]
+    inputs = dict(zip(map(id, plans), zeros, strict=True))
+    parts = passes.graphs.captures_of(told_of, lambda plan: inputs[id(plan)], plans)
+    for part in parts:
+        part()
+    return len(parts)
+
+
+def test_after_a_warm_up_no_pass_of_up_to_its_slots_is_captured(monkeypatch):
+    monkeypatch.setattr(attention, "_KEYS", 16)
+    passes = Passes(between=graphs.BETWEEN)
+    count = warm_up(passes, 3)
+    assert passes.recorder.graphs == len(passes.graphs) == count
+    for slots in [(0,), (3,), (0, 1), (2, 3), (1, 2, 3), (0, 1, 2)]:
+        passes(*slots)
+    assert passes.recorder.graphs == count
+    assert passes.graphs.replays == 6
+    for _ in range(2):
+        passes(0, 1, 2, 3)
+    assert passes.recorder.graphs == count + 1, "of more slots than were warmed up"
+
+
+def test_imagined_passes_have_every_launch_that_passes_over_canvases_have(monkeypatch):
+    monkeypatch.setattr(attention, "_KEYS", 16)
+    cache = KVCache(paged.config(), 3, torch.bfloat16, CPU, 400, page=paged.PAGE)
+    known = {str(cache.launches(plan)) for plan in cache.imagined_passes(3, 8)}
+    seen = set()
+    for canvases in (1, 2, 3):
+        for position in range(0, 393):
+            seen.add(str(cache.launches(cache.imagined(canvases, 8, position))))
+    assert seen == known
+    assert len(seen) > 3
+    assert [cache.length(slot) for slot in range(3)] == [0, 0, 0]
+    assert cache.usage == 0
+
+
+def test_graphs_of_a_warm_up_do_not_crowd_out_those_of_other_keys():
+    passes = Passes(most=1)
+    count = warm_up(passes, 3)
+    for _ in range(2):
+        passes(0, 1, 2, 3)
+    for slots in [(0,), (0, 1), (0, 1, 2)]:
+        passes(*slots)
+    assert passes.recorder.graphs == len(passes.graphs) == count + 1
+
+
+def test_a_capture_that_fails_ends_the_warm_up():
+    def capture(run):
+        raise RuntimeError("CUDA error: out of memory")
+
+    passes = Passes(capture)
+    assert warm_up(passes, 3) > 1
+    assert passes.graphs.status == "eager: a capture failed: CUDA error: out of memory"
+    assert passes(0) is None
+
+
+def test_captures_while_requests_run_are_passes_apart():
+    """New keys in a row: each pass is eager until its turn comes, and none is lost."""
+    passes = Passes(between=3)
+    for slots in [(0,), (0, 1), (0, 1, 2)]:
+        passes(*slots)
+    made = []
+    for slots in [(0,), (0, 1), (0, 1, 2), (0, 1), (0, 1, 2), (0, 1, 2), (0, 1, 2)]:
+        passes(*slots)
+        made.append(passes.recorder.graphs)
+    assert made == [1, 1, 1, 2, 2, 2, 3]
 
 
 def test_more_keys_in_turn_than_are_remembered_are_not_captured_again_and_again():

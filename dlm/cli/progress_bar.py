@@ -1,0 +1,21 @@
+"""Bar on a terminal's stderr for what takes seconds and has parts."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that is given the number of finished parts and of all; the bar appears with
+    its first call, and goes at the end. Nothing is shown where stderr is no terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(doing, total=None, visible=False)
+
+        def show(done: int, parts: int) -> None:
+            progress.update(task, completed=done, total=parts, visible=True)
+
+        yield show

@@ -1,0 +1,235 @@
+"""After a warm-up no request of the slots and contexts that it covers waits for a capture."""
+
+import argparse
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from doubles import Scripted
+from values import PROMPT, V
+
+from dlm import DlmError, Engine, JsonObject, Policy, Request
+from dlm import engine as engine_module
+from dlm.cli import progress_bar, serve
+from dlm.cli.engine_options import add_engine_options, loading_of
+from dlm.kernels.attention import Launch, key_counts
+from dlm.kernels.paging import Segment
+from dlm.loading import Loading
+from dlm.models import cache as cache_module
+from dlm.models.graphs import Captured, PassGraphs
+from dlm.warm_up import warm_up_requests
+
+SLOTS = 3
+
+
+def launch(paging, window, *_):
+    """A launch as of heads that kernels take: keys are split by the longest context."""
+    longest = max(one.position + one.tokens for one in paging.segments)
+    splits = max(1, (min(longest, window or longest) // key_counts()[1]).bit_length())
+    return Launch(len(paging.segments), splits, 0, ())
+
+
+class Captures:
+    """A capture whose replays compute the pass anew from the memory that was captured."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, run):
+        self.count += 1
+        x, plan = run.args
+        states = run()
+
+        def replay():
+            paging = {
+                kind: one._replace(segments=tuple(Segment(*row) for row in one.numbers.T.tolist()))
+                for kind, one in plan.paging.items()
+            }
+            states.copy_(run.func(x, plan._replace(paging=paging)))
+
+        return Captured(replay, states)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The built-in model, whose passes over canvases alone are captured, and what captures them."""
+    monkeypatch.setattr(cache_module, "launch_of", launch)
+    engine, captures = Engine.load(device="cpu", slots=SLOTS, cache_tokens=4096), Captures()
+    engine.model.graphs = PassGraphs(engine._cache, captures)
+    yield engine, captures
+    engine.close()
+
+
+def requests() -> list[Request]:
+    """Of different lengths: long ones are beyond where launches change."""
+    long = list(range(300, 560)) * 2
+    return [
+        Request(prompt="Say something.", seed=1, max_tokens=64),
+        Request(token_ids=long, seed=2, max_tokens=96),
+        Request(prompt="Give a object.", constraint=JsonObject(), seed=3, max_tokens=48),
+    ]
+
+
+def test_after_a_warm_up_no_request_captures_and_answers_are_those_without_one(captured):
+    engine, captures = captured
+    eager = Engine.load(device="cpu", slots=SLOTS)
+    expected = [result.token_ids for result in eager.generate(requests())]
+    eager.close()
+
+    reports: list[tuple[int, int]] = []
+    engine.warm_up(lambda *counts: reports.append(counts))
+
+    before = captures.count
+    assert before >= 2 * SLOTS, "short and long contexts of each number of slots"
+    parts = len(reports) - 1
+    assert reports == [(done, parts) for done in range(parts + 1)]
+    assert parts > before
+    together = engine.generate(requests())
+    alone = [engine.generate(one) for one in requests()]
+    assert captures.count == before
+    for results in (together, alone):
+        assert [result.token_ids for result in results] == expected
+    assert [result.stats.cached for result in together] == [0, 0, 0], "of a warm-up"
+    stats = alone[0].stats
+    assert stats.graphed == stats.denoiser_calls - stats.canvases > 0, "also the first of its kind"
+    assert engine.occupancy.running == engine.occupancy.waiting == engine.occupancy.cache == 0
+
+
+def test_without_a_warm_up_requests_capture(captured):
+    engine, captures = captured
+    engine.generate(requests()[0])
+    assert captures.count == 1
+
+
+def test_left_to_right_captures_no_canvases(monkeypatch):
+    monkeypatch.setattr(cache_module, "launch_of", launch)
+    engine = Engine.load(device="cpu", slots=2, cache_tokens=4096, decoding="left-to-right")
+    captures = Captures()
+    engine.model.graphs = PassGraphs(engine._cache, captures)
+    engine.warm_up()
+    assert captures.count == 0
+    engine.close()
+
+
+def test_a_cache_that_grows_has_no_pages_to_run_passes_over():
+    engine = Engine.load(device="cpu")
+    assert engine.model.warm_up(engine._cache, 8) == []
+    engine.warm_up()
+    engine.close()
+
+
+def test_a_warm_up_waits_for_no_running_request(captured):
+    engine, _ = captured
+    number = engine.add(requests()[0])
+    with pytest.raises(DlmError, match="warm_up would take the slots of requests"):
+        engine.warm_up()
+    engine.cancel(number)
+
+
+def test_models_without_passes_of_their_own_run_requests_alone(engine_of):
+    engine = engine_of(Scripted(V, len(PROMPT), [1]))
+    reports: list[tuple[int, int]] = []
+    engine.warm_up(lambda *counts: reports.append(counts))
+    count = len(warm_up_requests(engine.policy))
+    assert reports == [(done, count) for done in range(count + 1)]
+
+
+def test_on_a_cpu_nothing_is_warmed_up():
+    progress = lambda *_: pytest.fail("warmed up")  # noqa: E731
+    Engine.load(device="cpu", progress=progress).close()
+    Loading(policy=Policy(), device="cpu").engine(progress).close()
+
+
+class OnGpu:
+    """A double of the storage whose model is on a GPU, as far as an engine can see."""
+
+    @classmethod
+    def of(cls, *_):
+        return cls()
+
+    def load(self, directory, slots, *_):
+        model = Scripted(1536, len(PROMPT), [1])  # the built-in tokenizer's size
+        model.device = torch.device("cuda")
+        return model, model.new_cache(slots), None
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_on_a_gpu_an_engine_is_warmed_up_unless_that_is_off(wanted, monkeypatch):
+    calls = []
+    monkeypatch.setattr(engine_module, "Storage", OnGpu)
+    monkeypatch.setattr(Engine, "warm_up", lambda self, progress: calls.append(progress))
+    Loading(policy=Policy(), warm_up=wanted).engine(print).close()
+    assert calls == [print] * wanted
+
+
+def test_an_engine_that_cannot_be_warmed_up_is_closed(monkeypatch):
+    closed, close = [], Engine.close
+
+    def fail(self, progress):
+        raise DlmError("no memory")
+
+    monkeypatch.setattr(engine_module, "Storage", OnGpu)
+    monkeypatch.setattr(Engine, "warm_up", fail)
+    monkeypatch.setattr(Engine, "close", lambda self: (closed.append(self), close(self)))
+    with pytest.raises(DlmError, match="no memory"):
+        Loading(policy=Policy()).engine()
+    assert len(closed) == 1
+
+
+def test_requests_of_a_warm_up_are_those_that_a_policy_serves():
+    assert [bool(one.constraint) for one in warm_up_requests(Policy())] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    nothing = warm_up_requests(Policy(kinds=frozenset()))
+    assert [(one.constraint, one.top_k) for one in nothing] == [(None, 0), (None, 4)]
+    assert replace(nothing[0], top_k=4) == nothing[1]
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--no-warm-up"], False)])
+def test_a_flag_turns_it_off(flags, wanted):
+    parser = argparse.ArgumentParser()
+    add_engine_options(parser, "slots", "data")
+    args = parser.parse_args([*flags, "--slots", "1"])
+    args.device = None
+    assert loading_of(args).warm_up is wanted
+
+
+def test_the_server_is_ready_after_its_engine_was_warmed_up(monkeypatch):
+    """Nothing listens before: the application is made of a loaded engine."""
+    order = []
+
+    def engine(self, progress):
+        progress(0, 2)
+        order.append("warmed up")
+        return "engine"
+
+    def app_of(made, settings):
+        order.append(made)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loading, "engine", engine)
+    monkeypatch.setattr("dlm.serving.app.app_of", app_of)
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--port", "0"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as end:
+        serve.main()
+    assert end.value.code == 130
+    assert order == ["warmed up", "engine"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_shown_on_a_terminal_alone(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stderr = io.StringIO()
+    stderr.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress_bar.progress_bar("warming up") as progress:
+        assert "warming up" not in stderr.getvalue()
+        progress(1, 4)
+    assert ("warming up" in stderr.getvalue()) == terminal
+    assert ("25%" in stderr.getvalue()) == terminal
