@@ -47,7 +47,7 @@ class Captures:
                 kind: one._replace(segments=tuple(Segment(*row) for row in one.numbers.T.tolist()))
                 for kind, one in plan.paging.items()
             }
-            states.copy_(run.func(x, plan._replace(paging=paging)))
+            states.copy_(run.func(x, plan._replace(paging=paging), **run.keywords))
 
         return Captured(replay, states)
 
