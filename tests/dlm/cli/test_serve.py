@@ -169,7 +169,7 @@ def configured(monkeypatch):
 
     monkeypatch.setattr(uvicorn, "Config", config)
     monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
-    monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda: None))
+    monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda _: None))
     monkeypatch.setattr(serve, "check_address", lambda _: None)
     return read
 
