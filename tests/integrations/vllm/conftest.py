@@ -36,7 +36,7 @@ ENVIRONMENT = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--held-out", type=int, default=200, metavar="N", help="prompts")
-    parser.addoption("--mixed", type=int, default=60, metavar="N", help="requests, some aborted")
+    parser.addoption("--mixed", type=int, default=40, metavar="N", help="requests, some aborted")
     parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
 
 
