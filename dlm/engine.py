@@ -2,6 +2,7 @@
 
 from collections import abc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -192,6 +193,12 @@ class Engine:
         if warm_up and model.device.type == "cuda":
             try:
                 engine.warm_up(progress)
+            except torch.OutOfMemoryError as error:
+                engine.close()
+                raise ModelError(
+                    f"{slots} slots: {model.device} has no memory left to warm up their passes; "
+                    "ask for fewer slots or cache_tokens"
+                ) from error
             except BaseException:
                 engine.close()
                 raise
@@ -209,13 +216,18 @@ class Engine:
         slots = self._slots if self.decoding.shares_passes else 0
         model = getattr(self.model, "warm_up", None)  # those of other makers may have none
         parts = [] if model is None else model(self._cache, slots)
-        parts += [partial(self.generate, request) for request in warm_up_requests(self.policy)]
+        parts += [partial(self._try, request) for request in warm_up_requests(self.policy)]
         for done, part in enumerate(parts):
             if progress is not None:
                 progress(done, len(parts))
             part()
         if progress is not None:
             progress(len(parts), len(parts))
+
+    def _try(self, request: Request) -> None:
+        """Answer a request, unless this engine is too small for it."""
+        with suppress(RequestError):
+            self.generate(request)
 
     @property
     def backends(self) -> abc.Mapping[str, str]:

@@ -183,7 +183,7 @@ def images_after_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[
                 moved += [{"type": "text", "text": named}, *images]
                 texts = (part["text"] for part in parts if not is_image(part))
                 message = {**message, "content": "\n".join(texts)}
-        else:
+        elif message["role"] != "system":  # one among results does not end them
             if moved and message["role"] == "user":
                 message = {**message, "content": [*moved, *_parts(message)]}
             elif moved:

@@ -86,12 +86,17 @@ class Prompts:
         """Return the prompt with a mark for each image, the tower that reads the images, and the
         images. The tower is None if there is no image."""
         request = self.fetched(request)
-        shown = pictures(request.messages or ())
-        if shown and not self._marks_results:
-            request = replace(request, messages=images_after_results(request.messages or ()))
-        tokens = self._chat.prompt(request)
+        shown, tower = pictures(request.messages or ()), self._tower
+        if not shown or tower is None:
+            tokens, tower = self._chat.prompt(request), None
+        elif self._marks_results:
+            tokens = self._chat.prompt(request)
+            if tokens.count(tower.markers.image) != len(shown):  # of a result far from its call
+                tokens = self._chat.prompt(_with_images_after_results(request))
+        else:
+            tokens = self._chat.prompt(_with_images_after_results(request))
         check_tokens("prompt: token", tokens, self._vocab_size)
-        return tokens, self._tower if shown else None, shown
+        return tokens, tower, shown
 
     @cached_property
     def _marks_results(self) -> bool:
@@ -134,3 +139,7 @@ class Prompts:
             else:
                 joined.append(token)
         return joined
+
+
+def _with_images_after_results(request: Request) -> Request:
+    return replace(request, messages=images_after_results(request.messages or ()))

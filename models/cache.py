@@ -160,9 +160,10 @@ class KVCache:
         return max(pool.held / max(1, len(pool)) for pool in self._pools.values())
 
     @property
-    def pages(self) -> dict[str, int]:
-        """Number of allocated pages, by kind of layer."""
-        return {kind: len(pool) for kind, pool in self._pools.items()}
+    def most_pages(self) -> dict[str, int]:
+        """Maximum number of pages that a slot can hold, by kind of layer."""
+        longest = -(-self._config.max_positions // self._page)
+        return {kind: min(len(pool), longest) for kind, pool in self._pools.items()}
 
     def length(self, slot: int) -> int:
         """Return the number of tokens committed in `slot`."""
@@ -252,11 +253,12 @@ class KVCache:
     def imagined_passes(self, slots: int, length: int) -> list[Pass]:
         """Return a pass over canvases of each number of slots with each launch that its context may
         lead to, the most canvases first: what all passes that encode nothing are like."""
-        longest = min(self._capacity or self._config.max_positions, self._config.max_positions)
+        last = self._config.max_positions - length
+        last = max(0, last if self._capacity is None else min(self._capacity, last))
         found: dict[Hashable, Pass] = {}
         for canvases in range(slots, 0, -1):
             for keys in key_counts():
-                position = min(max(0, keys - length), max(0, longest - length))
+                position = min(max(0, keys - length), last)
                 plan = self.imagined(canvases, length, position)
                 found.setdefault((canvases, *self.launches(plan)), plan)
         return [*found.values()]

@@ -19,6 +19,7 @@ This module does not know the operations of a pass. Tests use a recorder of oper
 GPU's graphs, and interpreted kernels.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -37,10 +38,10 @@ Graphs = Literal["auto", "off"]
 
 MOST = 32
 """Number of keys that are kept beside those of a warm-up, and so of graphs; the least recently used
-is dropped. Beside shared memory, each has memory for its canvases (1.4 MB for one of the 26B) and
-page tables."""
+is dropped. All share memory for canvases and results; each has page tables of its own."""
 BETWEEN = 16
 """Number of passes between two captures while requests run, at least."""
+_LOG = logging.getLogger("dlm")
 _WARM_UPS = 3  # passes before the first capture, as torch's documentation recommends
 _CAPTURED = "experts", "nvfp4", "attention"  # operations of a pass
 
@@ -73,6 +74,7 @@ class PassGraphs:
         self._most, self._between = most, between
         self._graphs: OrderedDict[Hashable, _Graph | None] = OrderedDict()  # None: seen once
         self._wait = 0  # passes until another may be captured
+        self._memory: Tensor | None = None  # inputs of the largest captured pass, then its results
         self.replays = 0
 
     @property
@@ -138,10 +140,14 @@ class PassGraphs:
         """Capture a pass; returns None if that fails: then there are no more graphs, and `status`
         says why."""
         try:
-            return _Graph(x, plan, self._cache.pages, run, capture)
+            if self._memory is None or len(self._memory) < len(x):
+                self._memory = torch.empty_like(x)
+            memory = self._memory[: len(x)]
+            return _Graph(memory, x, plan, self._cache.most_pages, run, capture)
         except RuntimeError as error:
             why = str(error).partition("\n")[0]
             self._capture, self._obstacle = None, f"a capture failed: {why}"
+            _LOG.warning("passes are not captured: %s", why)
             self._graphs.clear()
             return None
 
@@ -153,13 +159,20 @@ class PassGraphs:
 
 
 class _Graph:
-    """Captured pass, with the memory that it reads and writes."""
+    """Captured pass, with the memory that it reads and writes. Its results replace its inputs."""
 
     def __init__(
-        self, x: Tensor, plan: Pass, pages: Mapping[str, int], run: RunPass, capture: Capture
+        self,
+        memory: Tensor,
+        x: Tensor,
+        plan: Pass,
+        pages: Mapping[str, int],
+        run: RunPass,
+        capture: Capture,
     ):
-        """`pages` is the maximum that a slot can hold of each kind: the width of page tables."""
-        self._x = torch.empty_like(x)
+        """`memory` is for inputs and results; other graphs may use it too. `pages` is the maximum
+        that a slot can hold of each kind: the width of page tables."""
+        self._x = memory
         paging = {
             kind: one._replace(
                 numbers=torch.empty_like(one.numbers),
@@ -170,7 +183,7 @@ class _Graph:
         self._plan = Pass([], torch.empty_like(plan.positions), paging)
         self._filled: Pass | None = None
         self._fill(x, plan)
-        self._captured = capture(partial(run, self._x, self._plan))
+        self._captured = capture(partial(_run_in_place, run, self._x, self._plan))
 
     def __call__(self, x: Tensor, plan: Pass) -> Tensor:
         self._fill(x, plan)
@@ -189,6 +202,10 @@ class _Graph:
             mine = self._plan.paging[kind]
             mine.numbers.copy_(one.numbers)
             mine.table[:, : one.table.shape[1]].copy_(one.table)
+
+
+def _run_in_place(run: RunPass, x: Tensor, plan: Pass) -> Tensor:
+    return x.copy_(run(x, plan))
 
 
 class CudaCapture:

@@ -27,6 +27,7 @@ from dlm.models.image_tokens import FIRST, EncodedImages
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.passes import Pass
 
+_ROWS = 32, 64, 128, 256, 512  # numbers of rows between which configurations of products change
 _OPERATIONS = "experts", "attention", "layers", "vocabulary"  # operations that kernels may compute
 
 
@@ -87,16 +88,18 @@ class DiffusionGemma(nn.Module):
     def warm_up(self, cache: KVCache, slots: int) -> list[Callable[[], Any]]:
         """Return the parts of a warm-up over `cache`, each to be called once; they store nothing.
 
-        The first ones run a pass over one token at each kind of context: kernels of few rows are
-        compiled. The others capture the passes over canvases alone that up to `slots` slots can
-        lead to, if passes are captured. There are none for a cache that grows: it has no pages yet.
+        The first ones run passes over one token at each kind of context, and over more rows, since
+        the configurations of products depend on their number: their kernels are compiled. The
+        others capture the passes over canvases alone that up to `slots` slots can lead to, if
+        passes are captured. There are none for a cache that grows: it has no pages yet.
         """
         if cache.capacity is None:
             return []
         run = torch.inference_mode()(partial(self._states, cache=cache))
-        parts: list[Callable[[], Any]] = [
-            partial(run, self._zeros(plan), plan) for plan in cache.imagined_passes(1, 1)
-        ]
+        by_kernel = self.backends["attention"] == "triton"  # only kernels have launches that differ
+        plans = cache.imagined_passes(1, 1) if by_kernel else []
+        plans += [cache.imagined(1, rows, 0) for rows in _ROWS if rows <= self.config.max_positions]
+        parts: list[Callable[[], Any]] = [partial(run, self._zeros(plan), plan) for plan in plans]
         if self.graphs is not None and self.graphs.captures:
             plans = cache.imagined_passes(slots, self.canvas_length)
             captures = self.graphs.captures_of(run, self._zeros, plans)

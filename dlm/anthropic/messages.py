@@ -195,8 +195,8 @@ class PromptBody(LenientModel):
 (with text, images, documents and search results). A document and a search result become their \
 text between two tags, after lines of title, context and source; `citations.enabled` is a 400. A \
 `compaction` is its text. Earlier thinking and server tools are left out; documents of other \
-sources are a 400. Images stand in the user's messages alone. Messages of the system may stand \
-among them, and the last one is the user's",
+sources are a 400. Images stand in messages of the user, results included. Messages of the \
+system may stand among them, and the last one is the user's",
     )
     model: ModelName | None = Field(None, description="one of the names, else 404")
     system: TextContent | None = Field(None, description="text, or blocks of text")
@@ -374,13 +374,13 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
                 calls.append(book.call(id, name, arguments_of(given)))
             case ResultBlock(tool_use_id=id):
                 results += 1
-                shown = _content(block.content, f"{where}[{i}].content")
+                content = _content(block.content, f"{where}[{i}].content")
                 if block.is_error:
-                    shown = _as_error(shown)
-                yield book.result(f"{where}[{i}].tool_use_id", id, shown, "messages")
-    content = _content(message.content, where)
-    if content or calls or not results:
-        turn: Body = {"role": message.role, "content": content}
+                    content = _as_error(content)
+                yield book.result(f"{where}[{i}].tool_use_id", id, content, "messages")
+    rest = _content(message.content, where)
+    if rest or calls or not results:
+        turn: Body = {"role": message.role, "content": rest}
         yield {**turn, "tool_calls": calls} if calls else turn
 
 

@@ -10,6 +10,7 @@ run, 2 bad usage or no GPU.
 """
 
 import argparse
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from triton.runtime.errors import TritonError
 
 from dlm.cli.canvas_view import status
 from dlm.cli.command_line import CommandParser, fail
-from dlm.kernels.configurations import Configuration, target_of
+from dlm.kernels.configurations import Configuration, TunableKernel, target_of
 from dlm.kernels.tuned import FILE, Timing, TunedFile, card_name
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
@@ -56,9 +57,10 @@ GPU cannot run it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedCase:
-    """Case with the times of its configurations that can run, in microseconds."""
+    """Kernel at a shape, with the times of its configurations that can run, in microseconds."""
 
-    case: TuningCase
+    kernel: TunableKernel
+    shape: Mapping[str, int]
     times: list[tuple[float, Configuration]]
     by_rule: float | None  # time of the configuration that is chosen without a file
 
@@ -78,6 +80,7 @@ def main(measure: Measure | None = None) -> None:
         context = min(args.context, config.max_positions - config.canvas_length)
         cases = tuning_cases(config, args.weights, args.slots, context, device)
         found = tuned_cases(cases, device, measure or time_on_gpu)
+        show(found)  # before it is written: the times took minutes
         output, file = output_path(args), file_of(found, device)
         file.write(output)
     except ModelError as error:
@@ -88,7 +91,6 @@ def main(measure: Measure | None = None) -> None:
         fail(str(error), 1)
     except OSError as error:
         fail(f"cannot write {error.filename}: {error.strerror}")
-    show(found)
     print(f"{output}: {len(found)} shapes on {file.card}")
 
 
@@ -111,15 +113,24 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.context < 0:
         fail(f"--context is {args.context}: it takes 0 or more tokens")
-    if not output_path(args).parent.is_dir():
-        fail(f"--output {args.output}: there is no directory {args.output.parent}")
+    if args.model is not None and not args.model.exists():
+        fail(f"--model {args.model}: there is no such directory or file")
+    output = output_path(args)
+    if not output.parent.is_dir():
+        fail(f"--output {output}: there is no directory {output.parent}")
+    if output.is_dir() or not os.access(output if output.exists() else output.parent, os.W_OK):
+        fail(f"--output {output}: no file can be written there")
     return args
 
 
 def numbers(text: str) -> list[int]:
-    found = [int(part) for part in text.split(",")]
+    """Read numbers of slots. Raises `argparse.ArgumentTypeError`."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
     if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: it takes numbers from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r}: it takes numbers from 1 on, such as 1,2,4")
     return found
 
 
@@ -130,7 +141,7 @@ def config_path(args: argparse.Namespace) -> Path:
 def output_path(args: argparse.Namespace) -> Path:
     if args.output is not None:
         return args.output
-    return args.model / FILE if args.model is not None and args.model.is_dir() else Path(FILE)
+    return Path(FILE) if args.model is None else config_path(args).parent / FILE
 
 
 def tuned_cases(
@@ -158,7 +169,7 @@ def tuned_case(case: TuningCase, device: torch.device, measure: Measure) -> Tune
         raise RuntimeError(f"{where}: no configuration runs on this GPU: {problem}")
     rule = case.kernel.by_rule(target_of(device), case.shape)
     by_rule = next((time for time, each in times if each == rule), None)
-    return TunedCase(case=case, times=times, by_rule=by_rule)
+    return TunedCase(kernel=case.kernel, shape=case.shape, times=times, by_rule=by_rule)
 
 
 def time_on_gpu(case: TuningCase, configuration: Configuration) -> float:
@@ -179,8 +190,8 @@ def time_on_gpu(case: TuningCase, configuration: Configuration) -> float:
 def file_of(found: list[TunedCase], device: torch.device) -> TunedFile:
     timings = [
         Timing(
-            kernel=each.case.kernel.name,
-            shape={**each.case.shape},
+            kernel=each.kernel.name,
+            shape={**each.shape},
             configuration=each.fastest[1],
             microseconds=each.fastest[0],
         )
@@ -218,8 +229,8 @@ def show(found: list[TunedCase]) -> None:
     for each in found:
         time, configuration = each.fastest
         table.add_row(
-            each.case.kernel.name,
-            words(each.case.shape),
+            each.kernel.name,
+            words(each.shape),
             words(configuration),
             f"{time:.1f}",
             "-" if each.by_rule is None else f"{each.by_rule:.1f}",

@@ -246,6 +246,10 @@ def _with_question(request: Request, question: Question) -> Request:
     if last["role"] == "user" and isinstance(last["content"], str):
         extended = {**last, "content": f"{last['content']}\n\n{question.text}"}
         return replace(request, messages=[*before, extended])
+    if last["role"] == "user" and isinstance(last["content"], list | tuple):  # with images
+        asking = {"type": "text", "text": f"\n\n{question.text}"}
+        extended = {**last, "content": [*last["content"], asking]}
+        return replace(request, messages=[*before, extended])
     return replace(
         request, messages=[*request.messages, {"role": "user", "content": question.text}]
     )

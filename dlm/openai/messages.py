@@ -81,6 +81,7 @@ def content_of(
         if isinstance(part, ImagePart)
         else {"type": "text", "text": text_of([part])}
         for i, part in enumerate(content)
+        if not isinstance(part, ThoughtContent)
     ]
 
 

@@ -1,13 +1,6 @@
 """Nodes of patterns and of grammar rules, and sets of characters.
 
 Sets of characters are ranges of code points. Knows no notation, no vocabulary and no schema.
-
-JSON data that a user gives, as text or as Python's own, and finished JSON texts.
-
-Grammar rules of arrays and of listed values.
-
-Arrays have constraints on single items, on their number and on how many of them fit a condition.
-Knows neither what an item is nor how it is written.
 """
 
 import re

@@ -1,9 +1,6 @@
 """Translation of a JSON schema into grammar rules. Knows no draft and no keyword.
 
-Tool calls in the textual forms of Qwen, Hermes and Llama: rules and parsers.
-
-Diffusion models were made from models that write calls in these forms. A parser raises
-`InvalidValueError` for a malformed call. It does not check arguments.
+`Elements` is the form of objects that Qwen writes as XML elements.
 """
 
 import re

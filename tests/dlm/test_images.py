@@ -9,8 +9,8 @@ from bad_images import bad_images
 from pictured import content, picture
 from PIL import Image
 
-from dlm import Engine, JsonSchema, Policy, Request, RequestError
-from dlm.images import ImageFile
+from dlm import Decision, Engine, JsonSchema, Policy, Predicate, Request, RequestError
+from dlm.images import ImageFile, images_after_results
 from dlm.models.image_tokens import FIRST
 
 SCHEMA = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}
@@ -317,3 +317,20 @@ def test_decisions_about_images(seeing):
     by_causal = seeing.decide(request, [question], by="causal")
     assert by_canvas[0].probability < 1
     assert by_causal[0].probability < 1
+
+
+def test_a_question_about_an_image_is_asked_in_the_turn_that_shows_it():
+    decision = Decision(request=asked(picture()), questions=[Predicate(instructions="Is it red?")])
+    ((_, _, request),) = decision.prompted()
+    (message,) = request.messages
+    assert [part["type"] for part in message["content"][-2:]] == ["text", "text"]
+    assert "Is it red?" in message["content"][-1]["text"]
+
+
+def test_a_system_message_among_results_does_not_part_them():
+    shown = [{"type": "image", "image": content(picture())}]
+    results = [{"role": "tool", "name": name, "content": shown} for name in ("a", "b")]
+    moved = images_after_results([results[0], {"role": "system", "content": "x"}, results[1]])
+    assert [message["role"] for message in moved] == ["tool", "system", "tool", "user"]
+    assert [part["type"] for part in moved[-1]["content"]] == ["text", "image"] * 2
+    assert moved[-1]["content"][2]["text"] == "Images in result 2 (b):"

@@ -39,7 +39,7 @@ class Captures:
 
     def __call__(self, run):
         self.count += 1
-        x, plan = run.args
+        inner, x, plan = run.args
         states = run()
 
         def replay():
@@ -47,7 +47,7 @@ class Captures:
                 kind: one._replace(segments=tuple(Segment(*row) for row in one.numbers.T.tolist()))
                 for kind, one in plan.paging.items()
             }
-            states.copy_(run.func(x, plan._replace(paging=paging), **run.keywords))
+            run.func(inner, x, plan._replace(paging=paging))
 
         return Captured(replay, states)
 
@@ -110,6 +110,14 @@ def test_left_to_right_captures_no_canvases(monkeypatch):
     engine.model.graphs = PassGraphs(engine._cache, captures)
     engine.warm_up()
     assert captures.count == 0
+    engine.close()
+
+
+@pytest.mark.parametrize("tokens", [4096, 24])
+def test_attention_of_torch_needs_no_launches_and_small_caches_none_of_the_requests(tokens):
+    engine = Engine.load(device="cpu", cache_tokens=tokens)
+    assert engine.model.backends["attention"] == "torch"
+    engine.warm_up()
     engine.close()
 
 
@@ -223,13 +231,15 @@ def test_the_server_is_ready_after_its_engine_was_warmed_up(monkeypatch):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_shown_on_a_terminal_alone(terminal, monkeypatch):
+def test_a_bar_is_shown_on_a_terminal_and_a_line_elsewhere(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stderr = io.StringIO()
     stderr.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", stderr)
     with progress_bar.progress_bar("warming up") as progress:
         assert "warming up" not in stderr.getvalue()
+        progress(0, 4)
         progress(1, 4)
-    assert ("warming up" in stderr.getvalue()) == terminal
+    assert "warming up" in stderr.getvalue()
+    assert terminal or stderr.getvalue() == "warming up\n"
     assert ("25%" in stderr.getvalue()) == terminal

@@ -112,8 +112,13 @@ def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["--model", "/no/such/place"], "/no/such holds no place"),
+        (
+            ["--model", "/no/such/place"],
+            "--model /no/such/place: there is no such directory or file",
+        ),
         (["--slots", "0"], "it takes numbers from 1 on"),
+        (["--slots", "a,b"], "'a,b': it takes numbers from 1 on, such as 1,2,4"),
+        (["--output", "/"], "--output /: no file can be written there"),
         (["--context", "-1"], "--context is -1: it takes 0 or more tokens"),
         (["--output", "/no/such/file"], "there is no directory /no/such"),
     ],
