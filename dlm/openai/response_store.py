@@ -13,7 +13,7 @@ from dlm.errors import RequestError
 from dlm.openai.body import Body
 
 _ENTRY = 1024  # bytes that a response takes at least
-_LONGEST = 16 << 20  # bytes of a conversation: as many as a body may have by default
+_LONGEST = 16 << 20  # bytes of a conversation: the default limit of a body
 
 
 class UnknownResponseError(RequestError):
