@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 import torch
@@ -32,7 +31,7 @@ class TunedError(DlmError):
 class Tuned:
     """Choice of configurations: the measured ones, and those of rules for all other shapes."""
 
-    fastest: Mapping[_Key, Configuration] = field(default_factory=lambda: MappingProxyType({}))
+    fastest: Mapping[_Key, Configuration] = field(default_factory=dict[_Key, Configuration])
 
     @classmethod
     def only(cls, kernel: TunableKernel, shape: Shape, configuration: Configuration) -> Self:
@@ -96,7 +95,7 @@ class TunedFile(BaseModel):
     def tuned(self) -> Tuned:
         keys = ((each.kernel, KERNELS[each.kernel].key(each.shape)) for each in self.timings)
         each = (timing.configuration for timing in self.timings)
-        return Tuned(MappingProxyType(dict(zip(keys, each, strict=True))))
+        return Tuned(dict(zip(keys, each, strict=True)))
 
 
 def tuned_for(
