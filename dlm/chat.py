@@ -77,20 +77,6 @@ class Chat:
         opened = list(prompt[-len(self._turn) :]) == self._turn
         return list(self._no_thought) if opened else []
 
-    def marks_results(self, mark: int) -> bool:
-        """Whether the template writes the token `mark` for an image in the result of a tool."""
-        call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
-        parts = [{"type": "text", "text": "A picture."}, {"type": "image"}]
-        messages = [
-            {"role": "user", "content": "Look."},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "1", "name": "look", "content": parts},
-        ]
-        try:
-            return self._render(messages, (), False).count(mark) == 1
-        except RequestError:
-            return False
-
     def raw(self, text: str) -> list[int]:
         """Return the tokens of a text in which the names of control tokens are control tokens."""
         if SURROGATES.search(text):

@@ -8,8 +8,8 @@ lately are kept, by a hash of the image.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
@@ -87,21 +87,22 @@ class Prompts:
         images. The tower is None if there is no image."""
         request = self.fetched(request)
         shown, tower = pictures(request.messages or ()), self._tower
-        if not shown or tower is None:
-            tokens, tower = self._chat.prompt(request), None
-        elif self._marks_results:
-            tokens = self._chat.prompt(request)
-            if tokens.count(tower.markers.image) != len(shown):  # of a result far from its call
-                tokens = self._chat.prompt(_with_images_after_results(request))
+        if shown and tower is not None:
+            tokens = self._marked(request, tower.markers.image, len(shown))
         else:
-            tokens = self._chat.prompt(_with_images_after_results(request))
+            tokens, tower = self._chat.prompt(request), None
         check_tokens("prompt: token", tokens, self._vocab_size)
         return tokens, tower, shown
 
-    @cached_property
-    def _marks_results(self) -> bool:
-        """Whether the template marks images in results of tools."""
-        return self._tower is not None and self._chat.marks_results(self._tower.markers.image)
+    def _marked(self, request: Request, mark: int, count: int) -> list[int]:
+        """Return the prompt with `count` images where they stand, or, if the template does not mark
+        all of them there, with those in results of tools after these results."""
+        with suppress(RequestError):  # a template may take no list in a result
+            tokens = self._chat.prompt(request)
+            if tokens.count(mark) == count:
+                return tokens
+        messages = images_after_results(request.messages or ())
+        return self._chat.prompt(replace(request, messages=messages))
 
     def _image(self, tower: VisionTower, picture: Picture) -> EncodedImage:
         digest = picture.digest
@@ -139,7 +140,3 @@ class Prompts:
             else:
                 joined.append(token)
         return joined
-
-
-def _with_images_after_results(request: Request) -> Request:
-    return replace(request, messages=images_after_results(request.messages or ()))
