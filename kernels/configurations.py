@@ -64,16 +64,17 @@ class TunableKernel:
         return self.rule(target, shape, self.candidates(target.sm, shape))
 
 
-def major(device: torch.device) -> int:
-    """Return the major version of a GPU's SM; 9 for the interpreter, and while a pass is traced."""
-    there = device.type == "cuda" and torch.cuda.is_available()
-    return torch.cuda.get_device_capability(device)[0] if there else 9
-
-
 def target_of(device: torch.device) -> Target:
-    there = device.type == "cuda" and torch.cuda.is_available()
-    properties = torch.cuda.get_device_properties(device) if there else None
-    return Target(major(device), properties.multi_processor_count if properties else 1)
+    """Return a GPU as a target; one of SM 9.0 for the interpreter, and while a pass is traced."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return Target(9, 1)
+    properties = torch.cuda.get_device_properties(device)
+    return Target(properties.major, properties.multi_processor_count)
+
+
+def major(device: torch.device) -> int:
+    """Return the major version of a GPU's SM, as `target_of` has it."""
+    return target_of(device).sm
 
 
 # Layout of a product with weights of four bits, so that decoded numbers stay where they are. On
@@ -139,22 +140,22 @@ def _of_experts(target: Target, shape: Shape, tiles: Sequence[Configuration]) ->
 
 
 _TILE = "BLOCK_N", "BLOCK_M", "num_warps", "num_stages"
-GATE_UP = TunableKernel(
-    name="gate_up",
-    axes=_OF_EXPERTS,
-    options=_TILE,
-    rows="slots",
-    candidates=lambda sm, shape: _fitting(_GATE_UP.get(shape["bits"], ()), sm, shape["bits"] == 4),
-    rule=_of_experts,
-)
-DOWN = TunableKernel(
-    name="down",
-    axes=_OF_EXPERTS,
-    options=_TILE,
-    rows="slots",
-    candidates=lambda sm, shape: _fitting(_DOWN.get(shape["bits"], ()), sm, shape["bits"] == 4),
-    rule=_of_experts,
-)
+
+
+def _product_of_experts(name: str, tiles: dict[int, tuple[Configuration, ...]]) -> TunableKernel:
+    """Return a kernel with the `tiles` of each number of bits."""
+    return TunableKernel(
+        name=name,
+        axes=_OF_EXPERTS,
+        options=_TILE,
+        rows="slots",
+        candidates=lambda sm, shape: _fitting(tiles.get(shape["bits"], ()), sm, shape["bits"] == 4),
+        rule=_of_experts,
+    )
+
+
+GATE_UP = _product_of_experts("gate_up", _GATE_UP)
+DOWN = _product_of_experts("down", _DOWN)
 
 # W4A16: BLOCK_N rows of activations by BLOCK_M of weights per program, from the largest. UNROLL
 # groups of 64 columns make an iteration: with few weights per lane, the other instructions in it
@@ -260,20 +261,20 @@ _MORE: dict[bool, dict[tuple[int, int], tuple[tuple[int, ...], ...]]] = {  # by 
 }
 
 
-def _of_attention(sm: int, shape: Shape) -> Sequence[Configuration]:
-    key = shape["head_dim"], shape["bytes"]
-    tables = (_LARGE_TILES, _TILES) if sm in _LARGE else (_TILES,)
-    more: list[Configuration] = [
-        dict(zip(_OPTIONS, numbers, strict=True)) for numbers in _MORE[sm in _LARGE].get(key, ())
-    ]
-    return [table[key] for table in tables if key in table] + more
+def _all_tiles(large: bool, key: tuple[int, int]) -> tuple[Configuration, ...]:
+    tables = (_LARGE_TILES, _TILES) if large else (_TILES,)
+    more = (dict(zip(_OPTIONS, numbers, strict=True)) for numbers in _MORE[large].get(key, ()))
+    return (*(table[key] for table in tables if key in table), *more)
 
 
+_ATTENTION = {(large, *key): _all_tiles(large, key) for large in (False, True) for key in HEADS}
 ATTENTION = TunableKernel(
     name="attention",
     axes=("head_dim", "bytes"),
     options=_OPTIONS,
-    candidates=_of_attention,
+    candidates=lambda sm, shape: _ATTENTION.get(
+        (sm in _LARGE, shape["head_dim"], shape["bytes"]), ()
+    ),
     rule=lambda target, shape, tiles: tiles[0],
 )
 

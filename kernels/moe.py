@@ -153,7 +153,7 @@ def _choices(
 ) -> Tensor:
     """Launch as one operator, since tracers cannot see into a launch."""
     (N, k), H, route = weight.shape, x.shape[1], Route(order, starts)
-    h = run_gate_up(x, k, route, gate_up, GATE_UP.configuration(gate_up_tile), len(down) > 1)
+    h = run_gate_up(x, k, route, gate_up, len(down) > 1, GATE_UP.configuration(gate_up_tile))
     return run_down(h, weight, route, down, DOWN.configuration(down_tile)).view(N, k, H)
 
 
@@ -167,8 +167,8 @@ def run_gate_up(
     k: int,
     route: Route,
     gate_up: list[Tensor],
-    tile: Configuration,
     ordered_h: bool,
+    tile: Configuration,
 ) -> Float[Tensor, "S I"]:
     """Launch the first product and its GELU; columns of the result are `ordered` if wanted."""
     S, E, inner, sm = len(route.order), len(route.starts) - 1, _rows(gate_up) // 2, major(x.device)

@@ -141,13 +141,11 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     ),
 ]
 for D, size in HEADS:
-    for sm in SHARED:
+    for sm in SHARED if D > 128 else (90, 120):  # only wide heads use all of an SM
         kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
         both = ((1, "*bf16"), (4, "*fp32"))
         for options in ATTENTION.candidates(sm // 10, {"head_dim": D, "bytes": size}):
             for splits, out in both if D > 128 else both[size - 1 : size]:  # one is enough
-                if D <= 128 and sm not in (90, 120):  # only wide heads use all of an SM
-                    continue
                 shape = f"{8 if D == 512 else 2} {D}"
                 signature = OF_ATTENTION.format(kind, out, shape, options, splits)
                 needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}

@@ -26,7 +26,7 @@ from dlm.kernels.configurations import (
     TunableKernel,
     major,
 )
-from dlm.kernels.moe import Route, route, run_down, run_gate_up
+from dlm.kernels.moe import route, run_down, run_gate_up
 from dlm.kernels.nvfp4 import NVFP4, matmul_w4a4
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.tiles import Tiles
@@ -87,12 +87,10 @@ def _experts(
     config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
 ) -> Iterator[TuningCase]:
     """Yield the experts' two products; none if kernels do not run them."""
-    H, E, k, bits = config.hidden_size, config.experts, config.experts_per_token, 4
-    inner = padded(config.expert_size)
+    H, E, k = config.hidden_size, config.experts, config.experts_per_token
+    inner, bits = padded(config.expert_size), 16 if weights == "bf16" else 4
     if H % 64:
         return
-    if weights == "bf16":
-        bits = 16
     for kernel, R, C, parts in ((GATE_UP, 2 * inner, H, 2), (DOWN, H, inner, 1)):
         stack = [*_tiles(rng, E, R, C, parts)] if bits == 4 else [_normal(rng, E, R, C) / C**0.5]
         for N in rows:
@@ -100,25 +98,11 @@ def _experts(
             given, weight = route(expert.contiguous(), E), torch.ones(N, k, device=rng.device)
             if kernel is GATE_UP:
                 x = _normal(rng, N, H)
-                run = partial(_run_gate_up, x, k, given, stack, bits == 4)
+                run = partial(run_gate_up, x, k, given, stack, bits == 4)
             else:
                 run = partial(run_down, _normal(rng, N * k, inner), weight, given, stack)
-            shape = {"bits": bits, "slots": N * k, "experts": E, "rows": inner, "columns": H}
-            if kernel is DOWN:
-                shape |= {"rows": H, "columns": inner}
+            shape = {"bits": bits, "slots": N * k, "experts": E, "rows": R // parts, "columns": C}
             yield TuningCase(kernel=kernel, shape=shape, run=run)
-
-
-def _run_gate_up(
-    x: Tensor,
-    k: int,
-    route: Route,
-    stack: list[Tensor],
-    ordered_h: bool,
-    configuration: Configuration,
-) -> Tensor:
-    """Run with the configuration as the last argument."""
-    return run_gate_up(x, k, route, stack, configuration, ordered_h)
 
 
 def _products(
