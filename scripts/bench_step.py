@@ -36,9 +36,10 @@ from torch.profiler import ProfilerActivity, profile
 
 import dlm
 from dlm.chat import Chat
-from dlm.cli.command_line import fail
+from dlm.cli.command_line import fail, numbers
 from dlm.engine import BUILT_IN
 from dlm.kernels.cards import card_of
+from dlm.kernels.tuned import card_name
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
@@ -93,7 +94,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels)
     model = random_model(config, args.weights, dispatch)
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "device": card_name(device),
         "commit": commit(),
         "torch": torch.__version__,
         "config": args.config.name,
@@ -160,13 +161,6 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def numbers(text: str) -> list[int]:
-    found = [int(part) for part in text.split(",")]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: it takes numbers from 1 on")
-    return found
-
-
 def measured(
     model: DiffusionGemma, chat: Chat, spec: dlm.Spec, slots: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -197,7 +191,7 @@ def measured(
             profiles[name] = profiled(engine, requests, args.steps)
     finally:
         engine.close()
-    device = torch.cuda.get_device_name() if model.device.type == "cuda" else "cpu"
+    device = card_name(model.device)
     return [
         {
             "slots": slots,

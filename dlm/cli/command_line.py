@@ -59,6 +59,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def numbers(text: str) -> list[int]:
+    """Read the numbers of an option, between commas. Raises `argparse.ArgumentTypeError`."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: it takes numbers from 1 on, such as 1,2,4")
+    return found
+
+
 def fail(message: str, code: int = 2) -> NoReturn:
     """Print `message` as one line on stderr, after the command's name, and exit with `code`."""
     text = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()

@@ -26,7 +26,7 @@ from rich.table import Table
 from triton.runtime.errors import TritonError
 
 from dlm.cli.canvas_view import status
-from dlm.cli.command_line import CommandParser, fail
+from dlm.cli.command_line import CommandParser, fail, numbers
 from dlm.kernels.configurations import Configuration, TunableKernel, target_of
 from dlm.kernels.tuned import FILE, Timing, TunedFile, card_name
 from dlm.models import ModelConfig, ModelError, plan
@@ -123,17 +123,6 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def numbers(text: str) -> list[int]:
-    """Read numbers of slots. Raises `argparse.ArgumentTypeError`."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: it takes numbers from 1 on, such as 1,2,4")
-    return found
-
-
 def config_path(args: argparse.Namespace) -> Path:
     return args.model / "config.json" if args.model.is_dir() else args.model
 
@@ -148,11 +137,8 @@ def tuned_cases(
     cases: Iterable[TuningCase], device: torch.device, measure: Measure
 ) -> list[TunedCase]:
     """Time all candidates of all cases. Raises `RuntimeError` for a case without one that runs."""
-    found = []
     with status("timing kernels"):
-        for case in cases:
-            found.append(tuned_case(case, device, measure))
-    return found
+        return [tuned_case(case, device, measure) for case in cases]
 
 
 def tuned_case(case: TuningCase, device: torch.device, measure: Measure) -> TunedCase:
