@@ -13,7 +13,6 @@ from dlm.errors import RequestError
 from dlm.openai.body import Body
 
 _ENTRY = 1024  # bytes that a response takes at least
-_LONGEST = 16 << 20  # bytes of a conversation: the default limit of a body
 
 
 class UnknownResponseError(RequestError):
@@ -56,9 +55,13 @@ class _Shelf:
 class ResponseStore:
     """Responses of all clients."""
 
-    def __init__(self, most: int = 1000, most_bytes: int = 64 << 20):
-        """Keep at most `most` responses, 0 for none, of `most_bytes` together."""
+    def __init__(
+        self, most: int = 1000, most_bytes: int = 64 << 20, conversation_bytes: int = 16 << 20
+    ):
+        """Keep at most `most` responses, 0 for none, of `most_bytes` together. A conversation of
+        over `conversation_bytes` is not continued."""
         self._most, self._most_bytes = most, most_bytes
+        self.conversation_bytes = conversation_bytes
         self._clients: dict[str, _Shelf] = {}
         self._count, self._size = 0, 0  # responses of all clients, and their bytes
         self._lock = Lock()
@@ -146,10 +149,10 @@ class ClientResponses:
                     field="previous_response_id",
                 )
             size += found.turn_size
-            if size > _LONGEST:
+            if size > self.store.conversation_bytes:
                 raise RequestError(
-                    f"previous_response_id {id!r:.60} continues a conversation of over {_LONGEST} "
-                    "bytes: send the items that matter as input",
+                    f"previous_response_id {id!r:.60} continues a conversation of over "
+                    f"{self.store.conversation_bytes} bytes: send the items that matter as input",
                     field="previous_response_id",
                 )
             turns.append([*found.items, *found.response["output"]])

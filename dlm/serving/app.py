@@ -270,7 +270,11 @@ class Service(Routes):
     def __init__(self, engine: Engine, settings: Settings):
         super().__init__(settings)
         self._engine = engine
-        self._responses = ResponseStore(settings.stored_responses, settings.stored_bytes)
+        self._responses = ResponseStore(
+            settings.stored_responses,
+            settings.stored_bytes,
+            settings.max_body_bytes,  # as if the client sent all of a conversation
+        )
         L = getattr(engine.model, "canvas_length", 0)  # left-to-right models have none
         self.metrics = Metrics(settings.names[0], L, lambda: engine.occupancy)
         self.engine: AsyncEngine  # while it serves
