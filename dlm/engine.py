@@ -193,14 +193,13 @@ class Engine:
         if warm_up and model.device.type == "cuda":
             try:
                 engine.warm_up(progress)
-            except torch.OutOfMemoryError as error:
+            except BaseException as error:
                 engine.close()
-                raise ModelError(
-                    f"{slots} slots: {model.device} has no memory left to warm up their passes; "
-                    "ask for fewer slots or cache_tokens"
-                ) from error
-            except BaseException:
-                engine.close()
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise ModelError(
+                        f"{slots} slots: {model.device} has no memory left to warm up their "
+                        "passes; ask for fewer slots or cache_tokens"
+                    ) from error
                 raise
         return engine
 

@@ -243,13 +243,11 @@ def _with_question(request: Request, question: Question) -> Request:
     if request.messages is None:
         raise RequestError("instructions cannot be put after token_ids: give a prompt or messages")
     *before, last = request.messages
-    if last["role"] == "user" and isinstance(last["content"], str):
-        extended = {**last, "content": f"{last['content']}\n\n{question.text}"}
-        return replace(request, messages=[*before, extended])
-    if last["role"] == "user" and isinstance(last["content"], list | tuple):  # with images
-        asking = {"type": "text", "text": f"\n\n{question.text}"}
-        extended = {**last, "content": [*last["content"], asking]}
-        return replace(request, messages=[*before, extended])
-    return replace(
-        request, messages=[*request.messages, {"role": "user", "content": question.text}]
-    )
+    content = last["content"]
+    if last["role"] != "user" or content is None:
+        before, last, content = request.messages, {"role": "user"}, question.text
+    elif isinstance(content, str):
+        content = f"{content}\n\n{question.text}"
+    else:  # parts, with images
+        content = [*content, {"type": "text", "text": f"\n\n{question.text}"}]
+    return replace(request, messages=[*before, {**last, "content": content}])

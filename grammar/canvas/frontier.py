@@ -37,7 +37,7 @@ from dlm.grammar.masks import Mask
 from dlm.grammar.parse.compiled import Compiled, most_tokens
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.matcher import CONTEXT, Matcher
 from dlm.grammar.tokens import common_prefix
 from dlm.grammar.vocabulary import Reasoning
 
@@ -95,7 +95,6 @@ class CanvasPass:
         return last if last >= len(self.fixed.pinned) else -1
 
 
-_CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 _TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
 
 
@@ -341,7 +340,7 @@ class Frontier:
 
     def _recent(self, tokens: Sequence[int]) -> list[int]:
         """Return the last tokens of the text, where `tokens` come after the committed ones."""
-        return [*self._committed[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
+        return [*self._committed[-CONTEXT:], *tokens[-CONTEXT:]][-CONTEXT:]
 
 
 class Bounded(Free):

@@ -313,7 +313,7 @@ class Matcher:
 
 
 _AMPLE = 32  # tokens left beyond a completion, from which on the budget is not checked per token
-_CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
+CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 
 
 class LeftToRight:
@@ -412,14 +412,14 @@ class LeftToRight:
             others = words & ~token_words(refused, len(self._vocabulary))
             words = others if others.any() else words
         if not words.any():
-            text = self._vocabulary.text(self._tokens[-_CONTEXT:])
+            text = self._vocabulary.text(self._tokens[-CONTEXT:])
             raise DeadEndError(f"no token is allowed after {text!r}")
         return words
 
     def _take_forced(self) -> list[int]:
         """Read the forced text, in the tokenizer's spelling. Returns its tokens."""
         text, taken = self._matcher.forced(), []
-        for token in self._vocabulary.canonical(self._tokens[-_CONTEXT:], text) if text else ():
+        for token in self._vocabulary.canonical(self._tokens[-CONTEXT:], text) if text else ():
             if not self._take(token):
                 break
             taken.append(token)

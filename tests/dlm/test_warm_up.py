@@ -63,7 +63,7 @@ def captured(monkeypatch):
 
 
 def requests() -> list[Request]:
-    """Of different lengths: long ones are beyond where launches change."""
+    """Requests of different lengths: long ones are beyond where launches change."""
     long = list(range(300, 560)) * 2
     return [
         Request(prompt="Say something.", seed=1, max_tokens=64),

@@ -100,6 +100,7 @@ def test_after_a_warm_up_all_passes_of_canvases_alone_are_replayed_and_none_is_c
     """Interpreted kernels; the requests are those above, and no pass over canvases is eager."""
     interpreter.install()
     monkeypatch.setattr(attention, "_KEYS", 12)
+    monkeypatch.setattr("dlm.models.model._ROWS", (32,))  # more rows take the interpreter minutes
     both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
     both.model.backends["layers"] = "torch"
     both.model.graphs = made = PassGraphs(both.caches[0], recorder)

@@ -133,7 +133,7 @@ def objects(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
 
 
 def misjudged(schema: dict[str, Any], taken: Sequence[Any], refused: Sequence[Any]) -> list[Any]:
-    """Those of the arguments `taken` and `refused` of which a tool's rules think otherwise."""
+    """Return the arguments of `taken` and `refused` that a tool's rules judge otherwise."""
     reader = recogniser(tools(schema))
     wrong = [value for value in taken if not reader.accepts(call_text("f", value))]
     return wrong + [value for value in refused if reader.accepts(call_text("f", value))]
