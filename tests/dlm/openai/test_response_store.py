@@ -78,8 +78,8 @@ def test_deleted_responses_make_room():
     assert (kept(store, "a", "x"), kept(store, "b", "y")) == (["x"], ["y"])
 
 
-def test_a_conversation_is_at_most_as_long_as_a_body():
-    mine = ResponseStore().of("me")
+def test_a_conversation_is_at_most_as_long_as_the_store_allows():
+    mine = ResponseStore(conversation_bytes=4 << 20).of("me")
     for i in range(5):
         part = stored(str(i), 1 << 20, str(i - 1) if i else None)
         mine.put(replace(part, turn_size=1 << 20))
