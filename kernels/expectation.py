@@ -7,8 +7,8 @@ log-sum-exp, and multiplied by a piece of the table. No tensor as large as the l
 The result of a row is the same, bit for bit, whatever rows are beside it (CPU, fp32): pieces and
 blocks have fixed sizes, and products are padded to row counts that round alike.
 
-Shapes: `n` distributions over `V` tokens, `s` of them listed, with `t` tokens in all, and `f` flat;
-`N` rows of logits; a table of `D` columns.
+Shapes: `n` distributions over `V` tokens, `c` of them certain, `s` listed, with `t` tokens in all,
+and `f` flat; `N` rows of logits; a table of `D` columns.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import ROWS
-from dlm.kernels.vocab_rows import RowMasks, forbid_, heated, mask_words
+from dlm.kernels.vocab_rows import RowMasks, forbid_, heated, listed, mask_words
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
 _GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; with fewer rows, more tokens
@@ -27,13 +27,33 @@ _LEAST = -80.0  # nats: torch's exp is slow when it underflows; smaller terms ar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
-    """Distributions over a few tokens each, one after another."""
+class Certain:
+    """Distributions that give all mass to one token each."""
 
-    rows: Int64[Tensor, " s"]  # which of the n
-    offsets: Int32[Tensor, " s"]  # where the tokens of each begin
-    tokens: Int32[Tensor, " t"]
-    probs: Float32[Tensor, " t"]
+    rows: Int64[Tensor, " c"]  # which of the n
+    tokens: Int64[Tensor, " c"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """Distributions over the few tokens that a vocabulary pass lists."""
+
+    rows: Int64[Tensor, " s"]  # which of the n, and of `found`
+    found: Int32[Tensor, "n packed"]  # results of the pass, which must stay until they are used
+    lengths: Int64[Tensor, " s"]  # number of tokens of each
+    total: int  # t
+    inverse_temperature: Float32[Tensor, " s"]
+    lse: Float32[Tensor, " s"]
+    softcap: float | None
+
+    def tokens(self) -> tuple[Int32[Tensor, " t"], Float32[Tensor, " t"], Int64[Tensor, " s"]]:
+        """Return tokens, their probabilities, and where those of each distribution begin."""
+        offsets = self.lengths.cumsum(0) - self.lengths
+        own = torch.repeat_interleave(self.lengths, output_size=self.total)
+        places = torch.arange(self.total, device=own.device) - offsets[own]
+        ids, logits = listed(self.found, self.rows[own], places)
+        x = heated(logits[:, None], self.inverse_temperature[own], self.softcap)[:, 0]
+        return ids, (x - self.lse[own]).exp(), offsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +70,10 @@ class Flat:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributions:
-    """`n` distributions of tokens. One that is neither listed nor flat is empty."""
+    """`n` distributions of tokens. One that is not certain, listed or flat is empty."""
 
     n: int
+    certain: Certain
     listed: Listed
     flat: Flat
 
@@ -63,14 +84,14 @@ class Distributions:
         fp32. Mass that a list leaves out is left out of the mean, which is not rescaled: its error
         is at most that mass times the longest row of the table.
         """
-        listed, out = self.listed, table.new_zeros(self.n, table.shape[1])
-        if len(listed.rows):
-            out[listed.rows] = F.embedding_bag(
-                listed.tokens,
-                table,
-                listed.offsets,
-                mode="sum",
-                per_sample_weights=listed.probs.type_as(table),
+        out = table.new_zeros(self.n, table.shape[1])
+        if len(self.certain.rows):
+            out[self.certain.rows] = table[self.certain.tokens]
+        if len(self.listed.rows):
+            tokens, probs, offsets = self.listed.tokens()
+            weights = probs.type_as(table)
+            out[self.listed.rows] = F.embedding_bag(
+                tokens, table, offsets.int(), mode="sum", per_sample_weights=weights
             )
         size, tokens = _CPU_PIECE if table.device.type == "cpu" else _GPU_PIECE
         for begin in range(0, len(self.flat.rows), size):

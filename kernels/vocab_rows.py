@@ -54,6 +54,10 @@ class VocabPass(NamedTuple):
         ids, logits = packed[:, 6 : 6 + k], floats[:, 6 + k :]
         return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
 
+    def split(self, size: int) -> list["VocabPass"]:
+        """Return the results of each `size` rows, as views."""
+        return [VocabPass(*parts) for parts in zip(*(x.split(size) for x in self), strict=True)]
+
     @classmethod
     def certain(cls, tokens: Int64[Tensor, " n"], k: int) -> "VocabPass":
         """Return the results of rows that allow one token each; their lse is that of a logit of
@@ -65,6 +69,16 @@ class VocabPass(NamedTuple):
         argmax, draw, above = tokens.clone(), tokens.clone(), torch.ones_like(tokens)
         logits = torch.zeros(n, k, device=device)
         return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
+
+
+def listed(
+    packed: Int32[Tensor, "n 6+2*K"], rows: Int64[Tensor, " t"], places: Int64[Tensor, " t"]
+) -> tuple[Int32[Tensor, " t"], Float32[Tensor, " t"]]:
+    """Return the ids of tokens at `places` of the lists of `rows`, and their logits."""
+    width, k = packed.shape[1], (packed.shape[1] - 6) // 2
+    at = rows * width + places + 6
+    ids = packed.flatten().index_select(0, at)
+    return ids, packed.view(torch.float32).flatten().index_select(0, at + k)
 
 
 def heated(

@@ -3,7 +3,7 @@
 Also the copies between host and device: each one of a step is counted.
 """
 
-from math import exp, log
+from math import exp, isfinite, log
 
 import numpy as np
 import torch
@@ -67,16 +67,14 @@ class CanvasLogits:
         """`found` are the results of a pass over `logits`, unmasked and on the host. It lists the
         tokens of probability `THRESHOLD` or more, at most `CANDIDATES`. Rows of `logits` are
         fetched by `copies`."""
-        V = logits.shape[1]
-        argmax, lse = found.argmax.numpy(), found.lse.numpy()  # slices of these cost nothing
         # A row without a possible token has no argmax: any token stands for it.
-        self.argmax: list[int] = np.minimum(np.maximum(argmax, 0), V - 1).tolist()
+        self.argmax: list[int] = found.argmax.numpy().clip(0, logits.shape[1] - 1).tolist()
         self.rows = 0  # rows that were fetched
-        self._above, self._tail = found.above.numpy().tolist(), found.tail.numpy().tolist()
-        self._lse = np.where(np.isfinite(lse), lse, 0).tolist()  # a row may hold nothing but -inf
+        self._above, self._tail = found.above.numpy(), found.tail.numpy()
+        self._lse = found.lse.numpy()
         self._ids, self._listed_logits = found.ids.numpy(), found.logits.numpy()
         self._logits, self._copies, self._fetched = logits, copies, dict[int, Tensor]()
-        self._scale = torch.tensor([inverse_temperature]), softcap
+        self._heat, self._softcap = inverse_temperature, softcap
 
     @property
     def copies(self) -> int:
@@ -130,12 +128,12 @@ class CanvasLogits:
         top = x.amax(-1, keepdim=True).clamp(min=-_LOWEST)
         sums = x.new_zeros(len(x), count).index_add_(1, sent[1], (x - top).exp_())
         host = self._copies.to_host(sums.log_().add_(top)).numpy()
-        return host - np.array(self._lse[:length])[:, None]
+        return host - np.array([self._lse_of(position) for position in range(length)])[:, None]
 
     def _listed(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the listed tokens that are allowed, ascending, and their logits: no other is
         likelier. Both are empty where a list would be too long."""
-        above = self._above[position]
+        above = int(self._above[position])
         above = above if above <= self._ids.shape[1] else 0
         tokens = self._ids[position, :above]
         here = np.flatnonzero(_bits(allowed, tokens))
@@ -143,7 +141,7 @@ class CanvasLogits:
 
     def _list_suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
         """Whether tokens that are not listed are no candidates and change the mass by little."""
-        tail = self._tail[position]
+        tail = float(self._tail[position])
         if not len(logp) or tail > _UNSEEN * float(np.exp(logp).sum()):
             return False
         likeliest = min(THRESHOLD, tail)  # bound for a token that is not listed
@@ -207,7 +205,7 @@ class CanvasLogits:
         bits = words[:, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
         bits = bits.flatten()[: len(row)].bool()
         top = torch.where(bits, row.clamp(min=-_LOWEST), -torch.inf).topk(min(count, len(row)))
-        logp = self._heated_there(row[None])[0] - self._lse[position]
+        logp = self._heated_there(row[None])[0] - self._lse_of(position)
         mass = torch.where(bits, logp, -torch.inf).exp().sum()
         packed = torch.cat((top.values, mass[None], top.indices.int().view(torch.float32)))
         packed = self._copies.to_host(packed).numpy()
@@ -222,13 +220,18 @@ class CanvasLogits:
 
     def _heated_there(self, rows: Float[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
         """Return `rows` with softcap and temperature applied, without a copy to their device."""
-        inverse_temperature, softcap = self._scale
-        heat = torch.full((len(rows),), inverse_temperature.item(), device=rows.device)
-        return heated(rows, heat, softcap)
+        heat = torch.full((len(rows),), self._heat, device=rows.device)
+        return heated(rows, heat, self._softcap)
 
     def _logp(self, position: int, logits: np.ndarray) -> np.ndarray:
         """Return the log-probabilities of tokens at `position`, given their logits."""
-        return heated(torch.from_numpy(logits)[None], *self._scale)[0].numpy() - self._lse[position]
+        x = self._heated_there(torch.from_numpy(logits)[None])[0]
+        return x.numpy() - self._lse_of(position)
+
+    def _lse_of(self, position: int) -> float:
+        """Return the log-sum-exp of a row; 0 for a row that has none, or nothing but -inf."""
+        lse = float(self._lse[position])
+        return lse if isfinite(lse) else 0.0
 
     def _row(self, position: int) -> Tensor:
         if position not in self._fetched:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.grammar import Guidance
-from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm.kernels.expectation import Certain, Distributions, Flat, Listed
 from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -31,7 +31,7 @@ _TAIL = 1e-4  # probability that may be missing in a row's list of tokens
 def distributions(
     found: VocabPass,
     sent: Int32[Tensor, "n packed"],
-    named: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
+    certain: tuple[Int64[Tensor, " c"], Int64[Tensor, " c"]],
     counted: Bool[Tensor, " n"],
     logits: Float[Tensor, "n V"],
     heat: Float32[Tensor, " n"],
@@ -39,35 +39,35 @@ def distributions(
     masks: RowMasks | None,
     copies: DeviceCopies,
 ) -> Distributions:
-    """Return the distributions of the rows of `logits` that are `counted`, for an expectation under
-    them.
+    """Return the distributions of the rows of `logits` that are `counted` or `certain`, for an
+    expectation under them.
 
     `found` are the results of the vocabulary pass; `sent` are the same results, packed and on the
-    device. Rows in `named` take one token each: their results are added to `sent` here. `heat` are
-    inverse temperatures. All but `sent`, `logits` and a bitmask is on the host. A list may leave
-    out a probability of 1e-4 at most.
+    device. `certain` are rows that are given one token each, and these tokens: they are not
+    `counted`. `heat` are inverse temperatures. All but `sent`, `logits` and a bitmask is on the
+    host. A list may leave out a probability of 1e-4 at most.
     """
     short = found.tail <= _TAIL
     rows, flat = (short & counted).nonzero()[:, 0], (~short & counted).nonzero()[:, 0]
-    above = found.above[rows]
-    begins, count = above.cumsum(0) - above, int(above.sum())
+    lengths = found.above[rows]
     theirs = torch.full_like(flat, -1) if masks is None else masks.rows[flat]
-    of_rows = rows, above, begins, heat[rows], found.lse[rows]
+    of_rows = rows, lengths, heat[rows], found.lse[rows]
     of_flat = flat, theirs, heat[flat], found.lse[flat]
-    sent_columns = copies.to_device(*of_rows, *of_flat, *named)
-    rows, above, begins, row_heat, row_lse = sent_columns[:5]
-    flat, theirs, flat_heat, lse, named_rows, named_tokens = sent_columns[5:]
-    if len(named_rows):
-        sent[named_rows] = VocabPass.certain(named_tokens, found.ids.shape[1]).packed()
-    on_device = VocabPass.unpacked(sent)
-    # For each listed token: the index of its row in `rows`, and its place in that row.
-    listed_row = torch.repeat_interleave(above, output_size=count)
-    row, at = rows[listed_row], torch.arange(count, device=listed_row.device) - begins[listed_row]
-    x = heated(on_device.logits[row, at][:, None], row_heat[listed_row], softcap)[:, 0]
-    tokens, probs, offsets = on_device.ids[row, at], (x - row_lse[listed_row]).exp(), begins.int()
+    total, sent_columns = int(lengths.sum()), copies.to_device(*of_rows, *of_flat, *certain)
+    rows, lengths, row_heat, row_lse = sent_columns[:4]
+    flat, theirs, flat_heat, lse, certain_rows, certain_tokens = sent_columns[4:]
     return Distributions(
         n=len(found.lse),
-        listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
+        certain=Certain(rows=certain_rows, tokens=certain_tokens),
+        listed=Listed(
+            rows=rows,
+            found=sent,
+            lengths=lengths,
+            total=total,
+            inverse_temperature=row_heat,
+            lse=row_lse,
+            softcap=softcap,
+        ),
         flat=Flat(
             rows=flat,
             logits=logits,
@@ -108,7 +108,7 @@ class TokenDistributions:
         (self._sent_heat,) = self.copies.to_device(self._heat)
         self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
         self._found = VocabPass.unpacked(self.copies.to_host(self._sent))
-        self._certain: list[tuple[Tensor, Tensor]] = []  # rows and tokens, not in `_sent` yet
+        self._certain: list[tuple[Tensor, Tensor]] = []  # rows and tokens, not in `_sent`
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
         # By canvas: rows that take one token, and it; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
@@ -146,14 +146,13 @@ class TokenDistributions:
         chosen = torch.where(named, chosen, found.draw[rows])
         return torch.where(temperatures == 0, found.argmax[rows], chosen)
 
-    def scores(self, i: int) -> CanvasLogits:
-        """Return the logits of canvas `i` for its constraint, before masks."""
-        rows = slice(i * self._L, (i + 1) * self._L)
-        found = VocabPass(*(column[rows] for column in self._found))
-        heat = float(self._heat[rows.start])
-        return CanvasLogits(
-            found, self._logits[i], heat, self._softcap, DeviceCopies(self._logits.device)
-        )
+    def scores(self) -> list[CanvasLogits]:
+        """Return the logits of each canvas for its constraint, before masks."""
+        found, heats = self._found.split(self._L), self._heat[:: self._L].tolist()
+        return [
+            CanvasLogits(each, logits, heat, self._softcap, DeviceCopies(logits.device))
+            for each, logits, heat in zip(found, self._logits, heats, strict=True)
+        ]
 
     def restrict(self, i: int, guidance: Guidance) -> None:
         """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
@@ -232,14 +231,14 @@ class TokenDistributions:
     def distributions(self) -> Distributions:
         """Return the distributions of all `B * L` rows, for the expectation of the model's
         embedding. Excluded canvases have none."""
-        counted = torch.ones(self._B, self._L, dtype=torch.bool)
-        counted[self._excluded] = False
+        counted = torch.ones(self._B * self._L, dtype=torch.bool)
+        counted.view(self._B, self._L)[self._excluded] = False
         masks = RowMasks(self._bitmask, self._masks) if self._moved or self._cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.copies
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))
-        self._certain = []
-        return distributions(self._found, self._sent, (rows, tokens), counted.flatten(), *more)
+        counted[rows] = False
+        return distributions(self._found, self._sent, (rows, tokens), counted, *more)
 
     def _passed(
         self,

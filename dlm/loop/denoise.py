@@ -7,8 +7,9 @@ queue.
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from dlm.config import DecodeConfig
@@ -93,8 +94,7 @@ def pass_output(
     distributions = TokenDistributions(
         logits, temperatures, uniform, model.softcap, masks, by_kernel, cuts, tuned
     )
-    scores = [distributions.scores(i) for i in range(len(running))]
-    return PassOutput(plan, distributions, scores, perf_counter() - start)
+    return PassOutput(plan, distributions, distributions.scores(), perf_counter() - start)
 
 
 @torch.inference_mode()
@@ -193,10 +193,10 @@ def _advance(
     expected = model.expected_embedding(distributions.distributions())
     soft_embeddings = expected.unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
-    for i, (slot, each) in enumerate(zip(canvases, guided, strict=True)):
+    rows = zip(entropies.numpy(), accepted.tolist(), tokens, soft_embeddings, strict=True)
+    for slot, sequence, each, row in zip(canvases, running, guided, rows, strict=True):
         if isinstance(each, Guidance):
-            rows = entropies[i], accepted[i], tokens[i], soft_embeddings[i]
-            outcomes[slot] = _settle(running[i], each, *rows, config)
+            outcomes[slot] = _settle(sequence, each, *row, config)
     return outcomes
 
 
@@ -263,8 +263,8 @@ def _guide(
 def _settle(
     sequence: Sequence,
     guidance: Guidance,
-    entropies: Float[Tensor, " L"],
-    accepted: Bool[Tensor, " L"],
+    entropies: Float32[np.ndarray, " L"],
+    accepted: list[bool],
     tokens: Int[Tensor, " L"],
     soft_embedding: Float[Tensor, "L hidden"],
     config: DecodeConfig,
@@ -274,8 +274,8 @@ def _settle(
         canvas = sequence.canvas
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
-        entropy = entropies[: guidance.scored].mean().item()
+        entropy = float(entropies[: guidance.scored].mean())
         settled = canvas.settle(guidance, entropy, config)
     except Exception as error:
         return error
-    return Outcome(guidance=guidance, entropy=entropy, accepted=accepted.tolist(), settled=settled)
+    return Outcome(guidance=guidance, entropy=entropy, accepted=accepted, settled=settled)

@@ -13,16 +13,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlm.kernels import expectation
-from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm.kernels.expectation import Certain, Distributions, Flat, Listed
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.vocab_rows import RowMasks
+from dlm.kernels.vocab_rows import RowMasks, VocabPass
 
-NOTHING = Listed(
-    rows=torch.zeros(0, dtype=torch.int64),
-    offsets=torch.zeros(0, dtype=torch.int32),
-    tokens=torch.zeros(0, dtype=torch.int32),
-    probs=torch.zeros(0),
-)
+NONE = torch.zeros(0, dtype=torch.int64)
+NOBODY = Certain(rows=NONE, tokens=NONE)
+
+
+def lists(n: int, tokens: dict[int, list[int]], probs: dict[int, list[float]]) -> Listed:
+    """Lists of some of `n` rows, as a pass returns them, with a logit that is log p + 5."""
+    found = VocabPass.certain(torch.zeros(n, dtype=torch.int64), 128)
+    for row, ids in tokens.items():
+        found.ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
+        found.logits[row, : len(ids)] = torch.tensor(probs[row]).log() + 5
+    lengths = torch.tensor([len(ids) for ids in tokens.values()], dtype=torch.int64)
+    return Listed(
+        rows=torch.tensor(list(tokens), dtype=torch.int64),
+        found=found.packed(),
+        lengths=lengths,
+        total=int(lengths.sum()),
+        inverse_temperature=torch.ones(len(tokens)),
+        lse=torch.full((len(tokens),), 5.0),
+        softcap=None,
+    )
+
+
+NOTHING = lists(1, {}, {})
 
 
 def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: RowMasks | None, softcap) -> Flat:
@@ -72,7 +89,7 @@ def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype
     masks = RowMasks(bitmask, torch.randint(-1, 3, (f,), generator=rng)) if masked else None
 
     flat = flat_of(logits, rows, inverse, masks, softcap)
-    actual = Distributions(n=N, listed=NOTHING, flat=flat).expected(table)
+    actual = Distributions(n=N, certain=NOBODY, listed=NOTHING, flat=flat).expected(table)
 
     p = probabilities(logits[rows], inverse, masks, softcap)
     X = 75 if softcap else 2 * float(logits[logits.isfinite()].abs().max())
@@ -88,18 +105,17 @@ def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype
 def test_listed_rows_have_the_mean_of_what_is_listed(dtype, rng):
     """The rows come in any order, and one has an empty list; what is left out is left out."""
     table = torch.randn(50, 6, generator=rng).to(dtype)
-    listed = Listed(
-        rows=torch.tensor([3, 0, 2]),
-        offsets=torch.tensor([0, 2, 2]).int(),
-        tokens=torch.tensor([7, 49, 7, 8, 9]).int(),
-        probs=torch.tensor([0.5, 0.25, 0.125, 0.125, 0.75]),
-    )
-    flat = flat_of(torch.zeros(4, 50), torch.zeros(0).long(), torch.zeros(0), None, None)
+    tokens = {3: [7, 49], 0: [], 2: [7, 8, 9]}
+    listed = lists(5, tokens, {3: [0.5, 0.25], 0: [], 2: [0.125, 0.125, 0.75]})
+    certain = Certain(rows=torch.tensor([4]), tokens=torch.tensor([11]))
+    flat = flat_of(torch.zeros(5, 50), torch.zeros(0).long(), torch.zeros(0), None, None)
 
-    actual = Distributions(n=4, listed=listed, flat=flat).expected(table)
+    actual = Distributions(n=5, certain=certain, listed=listed, flat=flat).expected(table)
 
+    assert torch.equal(actual[4], table[11])
     wide = table.double()
-    expected = torch.zeros(4, 6).double()
+    expected = torch.zeros(5, 6).double()
+    expected[4] = wide[11]
     expected[3] = 0.5 * wide[7] + 0.25 * wide[49]
     expected[2] = 0.125 * (wide[7] + wide[8]) + 0.75 * wide[9]
     torch.testing.assert_close(actual, expected.to(dtype))
@@ -111,18 +127,18 @@ def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
     N = 150
     logits, table = torch.randn(N, V, generator=rng), torch.randn(V, D, generator=rng)
     counts = torch.randint(1, 100, (N,), generator=rng)
-    tokens, probs = torch.randint(V, (N, 100), generator=rng).int(), torch.rand(N, 100)
+    tokens = torch.randint(V, (N, 100), generator=rng).tolist()
+    probs = torch.rand(N, 100, generator=rng).tolist()
 
     def expected(flat: Tensor, few: Tensor) -> Tensor:
-        there = torch.arange(100) < counts[few][:, None]
-        listed = Listed(
-            rows=few,
-            offsets=(counts[few].cumsum(0) - counts[few]).int(),
-            tokens=tokens[few][there],
-            probs=probs[few][there],
+        some = {row: int(counts[row]) for row in few.tolist()}
+        listed = lists(
+            N,
+            {row: tokens[row][:count] for row, count in some.items()},
+            {row: probs[row][:count] for row, count in some.items()},
         )
         flat = flat_of(logits, flat, torch.ones(len(flat)), None, 30.0)
-        return Distributions(n=N, listed=listed, flat=flat).expected(table)
+        return Distributions(n=N, certain=NOBODY, listed=listed, flat=flat).expected(table)
 
     order = torch.randperm(N, generator=rng)
     together = expected(order[:100], order[100:])
@@ -140,7 +156,9 @@ def test_nothing_of_the_size_of_the_logits_is_made(monkeypatch, rng):
     logits, V = torch.randn(200, 20_000, generator=rng), 20_000
     flat = flat_of(logits, torch.arange(200), torch.ones(200), None, None)
 
-    Distributions(n=200, listed=NOTHING, flat=flat).expected(torch.randn(V, 4, generator=rng))
+    Distributions(n=200, certain=NOBODY, listed=NOTHING, flat=flat).expected(
+        torch.randn(V, 4, generator=rng)
+    )
 
     assert sum(sizes) == 200 * V
     assert max(sizes) <= 1 << 18

@@ -133,7 +133,9 @@ class _RawDistributions(TokenDistributions):
         self._decoding = decoding
 
     def mask(self) -> None:
-        self._before = super().entropies, super().distributions()
+        before = super().distributions()
+        lists = replace(before.listed, found=before.listed.found.clone())  # masks change them
+        self._before = super().entropies, replace(before, listed=lists)
         super().mask()
 
     @property

@@ -132,7 +132,8 @@ def test_nothing_is_expected_of_a_canvas_that_is_only_read(engine_of):
         rows: list[int] = []  # noqa: RUF012
 
         def expected_embedding(self, distributions):
-            found = distributions.listed.rows.tolist() + distributions.flat.rows.tolist()
+            parts = distributions.certain, distributions.listed, distributions.flat
+            found = [row for part in parts for row in part.rows.tolist()]
             self.rows.append(len(found))
             return super().expected_embedding(distributions)
 

@@ -146,7 +146,9 @@ def test_a_constraint_is_told_of_whole_distributions(step):
     logits, uniform, _ = step
     every = np.full(WORDS, -1, dtype=np.int32).view(np.uint32)
     cut, whole = (
-        TokenDistributions(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts).scores(0)
+        TokenDistributions(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts).scores()[
+            0
+        ]
         for cuts in (CUTS, ())
     )
     for position in range(L):
