@@ -158,15 +158,16 @@ class Engine:
         small built-in model runs on the CPU. `kernels` is "triton", "torch" or "auto": Triton
         wherever it runs; `backends` has the choice. Passes that encode nothing are CUDA graphs if
         kernels compute them and the cache does not grow; `graphs="off"` disables that.
-        `activation_bits=4` quantises activations of NVFP4 layers too, on GPUs that multiply four
-        bits. `kv` is the type of stored keys and values, one of `KV_TYPES`, or "auto": as computed.
-        `cache_tokens` limits the cache, for all requests together, and further requests wait; by
-        default it takes what is left of a GPU's memory, and grows on a CPU. `decoding` is how the
-        model writes, or the name of that; by default as its `generation_config.json` says in
-        `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name decodes left to right with
-        `temperature`. `tuned` is a file of `dlm tune`, with configurations of kernels for this GPU;
-        by default `dlm_tuned.json` in the directory, if there is one. On a GPU the engine is warmed
-        up, unless `warm_up` is false; `progress` is that of `warm_up`.
+        `activation_bits=4` quantises activations of NVFP4 layers and experts too, on GPUs that
+        multiply four bits. `kv` is the type of stored keys and values, one of `KV_TYPES`, or
+        "auto": as computed. `cache_tokens` limits the cache, for all requests together, and further
+        requests wait; by default it takes what is left of a GPU's memory, and grows on a CPU.
+        `decoding` is how the model writes, or the name of that; by default as its
+        `generation_config.json` says in `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name
+        decodes left to right with `temperature`. `tuned` is a file of `dlm tune`, with
+        configurations of kernels for this GPU; by default `dlm_tuned.json` in the directory, if
+        there is one. On a GPU the engine is warmed up, unless `warm_up` is false; `progress` is
+        that of `warm_up`.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`

@@ -21,6 +21,7 @@ class Loading:
     device: str | None = None  # None: cuda if there is one, else cpu
     slots: int = 8
     kv: str = "auto"
+    activation_bits: int = 16  # or 4: those of products with NVFP4 weights are quantised too
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
     writes: Writes | None = None  # None: as the checkpoint says
     temperature: float = 0.0  # left to right; multiplied by a request's own
@@ -49,6 +50,7 @@ class Loading:
             slots=self.slots,
             policy=self.policy,
             kv=self.kv,
+            activation_bits=self.activation_bits,
             cache_tokens=self.cache_tokens,
             decoding=self.writes,
             temperature=self.temperature,

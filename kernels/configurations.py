@@ -197,7 +197,7 @@ W4A16 = TunableKernel(
     rule=_of_w4a16,
 )
 
-# W4A4: BLOCK_N activations by BLOCK_M weights for a program. Below 128 x 128, SM 10.0 has no
+# W4A4: BLOCK_N activations by BLOCK_M weights per program. Below 128 x 128, SM 10.0 has no
 # instruction.
 _W4A4: tuple[Configuration, ...] = (
     {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
@@ -213,6 +213,28 @@ W4A4 = TunableKernel(
     candidates=lambda sm, shape: _W4A4[:1] if sm == 10 else _W4A4,
     rule=lambda target, shape, tiles: tiles[0 if shape["rows"] > 64 else -1],
 )
+
+# Experts in W4A4: BLOCK_N slots by BLOCK_M rows of weights. None was timed on a card.
+_EXPERTS_W4A4: tuple[Configuration, ...] = (
+    {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+    {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
+    {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
+)
+
+
+def _product_in_w4a4(name: str) -> TunableKernel:
+    return TunableKernel(
+        name=name,
+        axes=_OF_EXPERTS[1:],
+        options=_TILE,
+        rows="slots",
+        candidates=lambda sm, shape: _EXPERTS_W4A4[-1:] if sm == 10 else _EXPERTS_W4A4,
+        rule=_of_experts,
+    )
+
+
+GATE_UP_W4A4 = _product_in_w4a4("gate_up_w4a4")
+DOWN_W4A4 = _product_in_w4a4("down_w4a4")
 
 # Attention, by head dim and bytes of a cached number: rows of a tile (queries times the heads of a
 # group), cached keys and keys of the canvas at a time, numbers of a value per program.
@@ -295,4 +317,5 @@ VOCABULARY = TunableKernel(
     rule=lambda target, shape, tiles: tiles[0],
 )
 
-KERNELS = {one.name: one for one in (GATE_UP, DOWN, W4A16, W4A4, ATTENTION, VOCABULARY)}
+_ALL = (GATE_UP, DOWN, GATE_UP_W4A4, DOWN_W4A4, W4A16, W4A4, ATTENTION, VOCABULARY)
+KERNELS = {one.name: one for one in _ALL}

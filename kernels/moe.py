@@ -7,7 +7,8 @@ empty experts end at once. Each slot's result is written to its own place and a 
 added in the order of its choices: the same input gives the same output.
 
 Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
-`tiles.py`, and as in files for torch. This module does not know how experts are chosen.
+`tiles.py`, and as in files for torch. For activations of four bits, see `moe_w4a4.py`. This module
+does not know how experts are chosen.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from dlm.kernels.configurations import DOWN, GATE_UP, Configuration, layout, major, scales
 from dlm.kernels.norms import gelu_tanh
-from dlm.kernels.nvfp4 import NVFP4, dequantize
+from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
 from dlm.kernels.tiles import (
     Tiles,
     activations,
@@ -56,17 +57,25 @@ def moe_reference(
     expert: Int64[Tensor, "N k"],
     gate_up: Stack,
     down: Stack,
+    input_scales: Float32[Tensor, "2"] | None = None,
 ) -> Float[Tensor, "N H"]:
     """Define `moe` in fp32; values between the products and each choice's result are rounded as `x`
-    is."""
+    is. With `input_scales` it defines `moe_w4a4`: the inputs of both products are quantised to
+    NVFP4, each by its scale."""
+
+    def rounded(rows: Tensor, product: int) -> Tensor:
+        if input_scales is None:
+            return rows.float()
+        return dequantize(quantize_reference(rows, input_scales[product]))
+
     y = x.new_zeros(*expert.shape, x.shape[1])
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
-        gate, up = (x[token].float() @ matrix(gate_up, e).float().T).chunk(2, -1)
-        inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype).float()
-        made = inner @ matrix(down, e).float().T * weight[token, choice, None]
+        gate, up = (rounded(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
+        inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype)
+        made = rounded(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
         y[token, choice] = made.to(x.dtype)
-    return _summed(y)
+    return summed(y)
 
 
 def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
@@ -104,17 +113,18 @@ def moe(
     not checked: that would wait for the device. `by_kernel` overrides the device, as in
     `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
-    _check(x, weight, expert, gate_up, down)
+    check_experts(x, weight, expert, gate_up, down)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
         return moe_reference(x, weight, expert, gate_up, down)
     if isinstance(gate_up, NVFP4) or isinstance(down, NVFP4):
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
     chosen = route(expert, len(_tensors(gate_up)[0]))
-    return _summed(choices(x, weight, chosen, gate_up, down, tuned))
+    return summed(choices(x, weight, chosen, gate_up, down, tuned))
 
 
-def _summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
+def summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
+    """Return the sums over each token's choices."""
     return choices.sum(1, dtype=torch.float32).to(choices.dtype)
 
 
@@ -225,7 +235,8 @@ def _pointers(stack: list[Tensor], sm: int) -> tuple[tuple[Tensor, Tensor, Tenso
     return (words, scales(scale, sm), scale_2), True
 
 
-def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
+def check_experts(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
+    """Raise `ValueError` for shapes, types and devices that do not fit."""
     if x.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16) or x.shape[1] % 64:
         raise ValueError(f"x is [N, H] of bf16 or fp16, H % 64 == 0, got {[*x.shape]} of {x.dtype}")
     if len(x) and x.stride(1) != 1:
@@ -275,7 +286,9 @@ def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
 
 
 @triton.jit
-def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+def tile_of(
+    starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr
+):
     """Return the program's tile: its expert, or `experts` if there is none; its slots and the end
     of the expert's slots; its rows of weights."""
     index, tile = tl.arange(0, EXPERTS), tl.program_id(1)
@@ -314,7 +327,7 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
     expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
         token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
@@ -369,7 +382,7 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
     expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
         place = tl.minimum(n, end - 1).to(tl.int64)

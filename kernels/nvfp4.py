@@ -88,7 +88,7 @@ def quantize(
     if scale_2 is not None and (scale_2.shape != () or scale_2.dtype != torch.float32):
         raise ValueError(f"scale_2 is one fp32, got {[*scale_2.shape]} of {scale_2.dtype}")
     if by_kernel is None:
-        by_kernel = scale_2 is not None and _capability(x) >= (8, 9)
+        by_kernel = scale_2 is not None and _capability(x.device) >= (8, 9)
     if not by_kernel or scale_2 is None:
         return quantize_reference(x, scale_2)
     M, K = x.shape
@@ -113,11 +113,7 @@ def matmul_w4a4(
     activations. The kernel is for SM 10.0 and 12.0. `by_kernel` is as in `quantize`. Raises
     `ValueError` for arguments that do not fit, and for another GPU."""
     check(x, w)
-    if _capability(x)[0] not in (0, *_NATIVE):
-        raise ValueError(
-            f"W4A4 is for GPUs of SM {' and '.join(f'{sm}.0' for sm in _NATIVE)}, this one is of "
-            f"SM {'.'.join(map(str, _capability(x)))}: matmul_w4a16 is for all from 8.0"
-        )
+    check_block_scaled(x.device)
     q = quantize(x, input_scale, by_kernel)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
         return matmul_reference(dequantize(q), w).to(x.dtype)
@@ -133,8 +129,18 @@ def matmul_w4a4(
     return y
 
 
-def _capability(x: Tensor) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(x.device) if x.device.type == "cuda" else (0, 0)
+def check_block_scaled(device: torch.device) -> None:
+    """Raise `ValueError` for a GPU that cannot multiply matrices of four bits."""
+    found = _capability(device)
+    if found[0] not in (0, *_NATIVE):
+        raise ValueError(
+            f"W4A4 is for GPUs of SM {' and '.join(f'{sm}.0' for sm in _NATIVE)}, this one is of "
+            f"SM {'.'.join(map(str, found))}: W4A16 is for all from 8.0"
+        )
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def check_activations(x: Tensor) -> None:

@@ -1,7 +1,17 @@
 """List of every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
 from dlm.kernels import configurations, norms, rotary, routing, vocab
-from dlm.kernels.configurations import ATTENTION, DOWN, GATE_UP, HEADS, VOCABULARY, W4A4, W4A16
+from dlm.kernels.configurations import (
+    ATTENTION,
+    DOWN,
+    DOWN_W4A4,
+    GATE_UP,
+    GATE_UP_W4A4,
+    HEADS,
+    VOCABULARY,
+    W4A4,
+    W4A16,
+)
 from dlm.kernels.offline import OfflineCase
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes that a block may use, by SM
@@ -27,6 +37,9 @@ CUT = (
 )
 OF_W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
 OF_W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
+OF_STACKS_W4A4 = "*u8:16 *i32:16 *fp32 *u8:16 *i32:16 *fp32:16 "
+OF_GATE_UP_W4A4 = OF_STACKS_W4A4 + "*i64:16 *i64:16 *bf16:16 i32:16 i32 i32:16 i32 128 {} "
+OF_DOWN_W4A4 = OF_STACKS_W4A4 + "*fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 128 {} "
 BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
     120: "mma.*kind::mxf4nvf4.block_scale",
@@ -122,6 +135,16 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         ("nvfp4._w4a4_kernel", OF_W4A4.format(group) + tile(options), {sm: needed})
         for sm, needed in BLOCK_SCALED.items()
         for options in W4A4.candidates(sm // 10, {})
+        for group in (1, 2)
+    ),
+    *(
+        (f"moe_w4a4.{kernel}", signature.format(group) + tile(options), {sm: needed})
+        for kernel, signature, tunable in (
+            ("_gate_up_w4a4_kernel", OF_GATE_UP_W4A4, GATE_UP_W4A4),
+            ("_down_w4a4_kernel", OF_DOWN_W4A4, DOWN_W4A4),
+        )
+        for sm, needed in BLOCK_SCALED.items()
+        for options in tunable.candidates(sm // 10, {})
         for group in (1, 2)
     ),
     *(

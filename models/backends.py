@@ -32,7 +32,7 @@ class Dispatch:
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
     dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
     kernels: Kernels = "auto"  # "auto": on GPUs, wherever they can run
-    activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices (not in experts)
+    activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices
     tuned: Tuned = BY_RULE  # configurations of kernels
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Dispatch:
             name: "triton" if kernels and why is None else "torch"
             for name, why in obstacles.items()
         }
-        if self.activation_bits == 4 and chosen.get("nvfp4") == "triton":
+        if self.activation_bits == 4 and kernels:
             self._check_four_bits()
         return chosen
 

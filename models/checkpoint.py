@@ -56,8 +56,9 @@ def load(
     """Load the model of `directory` on `device`: floats in `dtype`, NVFP4 as it is.
 
     `kernels` are the requested backends; `model.backends` has the choice. `activation_bits` is 16,
-    or 4 to quantise activations of NVFP4 matrices too, except in experts. `tuned` has the
-    configurations of kernels. Beside the model, one tensor of a file at a time is in memory.
+    or 4 to quantise activations of NVFP4 matrices too, those of experts if both of their stacks are
+    in NVFP4. `tuned` has the configurations of kernels. Beside the model, one tensor of a file at a
+    time is in memory.
 
     Before any weight is read, raises `CheckpointError` unless tensors on disk and in the text stack
     match in name, shape and type, and `BackendError` for kernels that cannot run.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.moe import Stack, choices, matrix, moe
+from dlm.kernels.moe_w4a4 import choices_w4a4, moe_w4a4
 from dlm.kernels.norms import (
     AttentionGains,
     LayerGains,
@@ -252,8 +253,8 @@ class Router(nn.Module):
 
 class Experts(nn.Module):
     """Gated MLPs, each run on the tokens routed to it. Gate and up of an expert are one matrix,
-    gate's rows first. Without a kernel, NVFP4 experts are decoded one at a time and multiplied in
-    fp32."""
+    gate's rows first. If both stacks are in NVFP4, activations can be quantised too (W4A4).
+    Without a kernel, NVFP4 experts are decoded one at a time and multiplied in fp32."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -261,6 +262,9 @@ class Experts(nn.Module):
         self.experts = E
         self.gate_up_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, 2 * M, H))
         self.down_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, H, M))
+        # Of activations in W4A4: `[E, 3]` of gates, ups and downs as in a file; `[2]` once joined.
+        self.input_scale: Tensor | None
+        self.register_buffer("input_scale", None)
         self.backend: Backend = "torch"
         self.tuned = BY_RULE
 
@@ -268,6 +272,9 @@ class Experts(nn.Module):
         """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
         gate_up, down = self._stacks()
         if self.backend == "triton":
+            if self.input_scale is not None:
+                args = NVFP4(*gate_up), NVFP4(*down), self.input_scale, True, self.tuned
+                return moe_w4a4(x, weight, expert, *args)
             return moe(x, weight, expert, gate_up, down, by_kernel=True, tuned=self.tuned)
         out = torch.zeros_like(x)
         by_expert = expert.flatten().argsort(stable=True)
@@ -278,8 +285,9 @@ class Experts(nn.Module):
             token = chosen // expert.shape[-1]
             rows = F.pad(x[token], (0, 0, 0, max(0, ROWS - len(token))))
             w = matrix(gate_up, e)
-            gate, up = F.linear(rows.type_as(w), w).chunk(2, dim=-1)
+            gate, up = F.linear(self._rounded(rows, 0).type_as(w), w).chunk(2, dim=-1)
             inner = F.gelu(gate, approximate="tanh") * up
+            inner = self._rounded(inner.type_as(x) if self.input_scale is not None else inner, 1)
             w = matrix(down, e)
             y = F.linear(inner.type_as(w), w)
             y = y[: len(token)] * weight.flatten()[chosen, None]
@@ -291,13 +299,33 @@ class Experts(nn.Module):
         `x` must be `ordered` if `order_of_tiles`."""
         if self.backend != "triton":
             return self(x, weight, expert)
-        route = sort_slots(expert, self.experts, by_kernel=True)
-        return choices(x, weight, route, *self._stacks(), self.tuned)
+        route, (gate_up, down) = sort_slots(expert, self.experts, by_kernel=True), self._stacks()
+        if self.input_scale is not None:
+            args = NVFP4(*gate_up), NVFP4(*down), self.input_scale, self.tuned
+            return choices_w4a4(x, weight, route, *args)
+        return choices(x, weight, route, gate_up, down, self.tuned)
 
     @property
     def order_of_tiles(self) -> bool:
         """Whether `by_kernels` takes columns in the order of tiles."""
         return self.backend == "triton" and isinstance(self._stacks()[0], Tiles)
+
+    def prepare(self) -> None:
+        """Make loaded weights ready: tiles for kernels of W4A16. For W4A4, one scale for all
+        experts, the largest, since tokens are quantised before they are routed."""
+        if self.input_scale is not None:
+            most = self.input_scale.amax(0)
+            self.input_scale = torch.stack((most[:2].amax(), most[2]))
+        elif self.backend == "triton":
+            for stack in (self.gate_up_proj, self.down_proj):
+                if isinstance(stack, NVFP4Weight):
+                    stack.tile()
+
+    def _rounded(self, x: Tensor, product: int) -> Tensor:
+        """Return the inputs of a product as it takes them."""
+        if self.input_scale is None:
+            return x
+        return dequantize(quantize_reference(x, self.input_scale[product]))
 
     def _stacks(self) -> tuple[Stack, Stack]:
         gate_up, down = (

@@ -7,7 +7,7 @@ scalar per layer. A vision tower may be present; `vision.py` reads it.
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -70,8 +70,6 @@ def adapt(
         if isinstance(module, nn.Linear) and _DECODER + name in quantised:
             model.set_submodule(name, NVFP4Linear(module.in_features, module.out_features))
     linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
-    if dispatch.activation_bits == 4 and not linear:
-        raise BackendError("activation_bits=4 is for linear layers in NVFP4, and there are none")
     rows = {"experts": [model.config.hidden_size]}
     if linear:
         rows["nvfp4"] = [module.in_features for module in linear]
@@ -85,10 +83,15 @@ def adapt(
             module.backend, module.tuned = model.backends["experts"], dispatch.tuned
             prefix = f"{_DECODER}{name}."
             projections = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
-            _restack(module, model.config, projections)
+            _restack(module, model.config, projections, dispatch.activation_bits)
+    scaled = any(isinstance(m, Experts) and m.input_scale is not None for m in model.modules())
+    if dispatch.activation_bits == 4 and not (linear or scaled):
+        raise BackendError("activation_bits=4 is for layers and experts in NVFP4: there are none")
 
 
-def _restack(experts: Experts, config: ModelConfig, quantised: Collection[str]) -> None:
+def _restack(
+    experts: Experts, config: ModelConfig, quantised: Collection[str], activation_bits: int
+) -> None:
     """Give experts the right stacks; `quantised` names the projections in NVFP4."""
     E, H, inner = config.experts, config.hidden_size, config.expert_size
     if experts.backend == "triton":
@@ -97,6 +100,8 @@ def _restack(experts: Experts, config: ModelConfig, quantised: Collection[str]) 
     del experts.gate_up_proj, experts.down_proj  # torch allows no module under a parameter's name
     experts.gate_up_proj = _stack(gate_up, E, 2 * inner, H, parts=2)
     experts.down_proj = _stack("down_proj" in quantised, E, H, inner, parts=1)
+    if activation_bits == 4 and gate_up and "down_proj" in quantised:
+        experts.input_scale = torch.empty(E, 3)
 
 
 def _stack(four_bit: bool, *shape: int, parts: int) -> nn.Parameter | NVFP4Weight:
@@ -172,10 +177,8 @@ def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
         setattr(model.get_submodule(module), buffer, tensors[name])
     tensors.clear()  # tiling a stack needs the memory of the previous one
     for module in model.modules():
-        if isinstance(module, Experts) and module.backend == "triton":
-            for stack in (module.gate_up_proj, module.down_proj):
-                if isinstance(stack, NVFP4Weight):
-                    stack.tile()
+        if isinstance(module, Experts):
+            module.prepare()
         if isinstance(module, NVFP4Linear) and module.takes_tiles:
             module.weight.tile()
     return model.requires_grad_(False).eval()
@@ -183,16 +186,19 @@ def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
 
 def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:
     shape = module.out_features, module.in_features
-    input_scale = Place(
-        parameter=f"{name}.input_scale",
-        shape=(),
-        stored=torch.float32,
-        held=torch.float32,
-        divisor=form.divisors,
-        default=torch.nan if module.activation_bits == 16 else None,
-    )
+    scale = _input_scale(f"{name}.input_scale", form, _whole)
+    if module.activation_bits == 16:
+        scale = replace(scale, default=torch.nan)
     matrix = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
-    return {**matrix, f"{path}.{form.input_scale}": input_scale}
+    return {**matrix, f"{path}.{form.input_scale}": scale}
+
+
+def _input_scale(parameter: str, form: Format, part: Callable[[Tensor], Tensor]) -> Place:
+    """Return the place of a scale of activations, which a file must have."""
+    fp32 = torch.float32
+    return Place(
+        parameter=parameter, shape=(), stored=fp32, held=fp32, part=part, divisor=form.divisors
+    )
 
 
 def _experts(
@@ -203,9 +209,9 @@ def _experts(
     found: dict[str, Place] = {}
     H, inner = config.hidden_size, config.expert_size
     unread = Place(parameter=None, shape=(), stored=torch.float32, default=torch.nan)
-    for stack, projections, (R, C) in (
-        ("gate_up_proj", ("gate_proj", "up_proj"), (inner, H)),
-        ("down_proj", ("down_proj",), (H, inner)),
+    for stack, projections, (R, C), first in (
+        ("gate_up_proj", ("gate_proj", "up_proj"), (inner, H), 0),
+        ("down_proj", ("down_proj",), (H, inner), 2),
     ):
         parameter, parts = f"{name}.{stack}", len(projections)
         if form is None or not isinstance(getattr(module, stack), NVFP4Weight):
@@ -218,7 +224,11 @@ def _experts(
             block = partial(_block, e=e, index=index, parts=parts, R=R)
             number = partial(_number, e=e, index=index)
             found |= _nvfp4(one, parameter, (R, C), form, block, number)
-            found[f"{one}.{form.input_scale}"] = unread  # activations of experts are not quantised
+            scale = unread
+            if module.input_scale is not None:
+                number = partial(_number, e=e, index=first + index)
+                scale = _input_scale(f"{name}.input_scale", form, number)
+            found[f"{one}.{form.input_scale}"] = scale
     return found
 
 

@@ -17,7 +17,9 @@ from dlm.kernels.attention import attention
 from dlm.kernels.configurations import (
     ATTENTION,
     DOWN,
+    DOWN_W4A4,
     GATE_UP,
+    GATE_UP_W4A4,
     HEADS,
     VOCABULARY,
     W4A4,
@@ -26,7 +28,8 @@ from dlm.kernels.configurations import (
     TunableKernel,
     major,
 )
-from dlm.kernels.moe import route, run_down, run_gate_up
+from dlm.kernels.moe import Route, route, run_down, run_gate_up
+from dlm.kernels.moe_w4a4 import run_down_w4a4, run_gate_up_w4a4
 from dlm.kernels.nvfp4 import NVFP4, matmul_w4a4
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.tiles import Tiles
@@ -74,6 +77,7 @@ def tuning_cases(
     middle = rows[len(rows) // 2]
     for cases in (
         _experts(config, weights, rows, rng),
+        _experts_w4a4(config, weights, rows, rng),
         _products(config, weights, rows, rng),
         _attention(config, middle // config.canvas_length, context, rng),
         _vocabulary(config, middle, rng),
@@ -94,8 +98,7 @@ def _experts(
     for kernel, R, C, parts in ((GATE_UP, 2 * inner, H, 2), (DOWN, H, inner, 1)):
         stack = [*_tiles(rng, E, R, C, parts)] if bits == 4 else [_normal(rng, E, R, C) / C**0.5]
         for N in rows:
-            expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k]
-            given, weight = route(expert.contiguous(), E), torch.ones(N, k, device=rng.device)
+            given, weight = _routed(N, E, k, rng)
             if kernel is GATE_UP:
                 x = _normal(rng, N, H)
                 run = partial(run_gate_up, x, k, given, stack, bits == 4)
@@ -103,6 +106,35 @@ def _experts(
                 run = partial(run_down, _normal(rng, N * k, inner), weight, given, stack)
             shape = {"bits": bits, "slots": N * k, "experts": E, "rows": R // parts, "columns": C}
             yield TuningCase(kernel=kernel, shape=shape, run=run)
+
+
+def _experts_w4a4(
+    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
+) -> Iterator[TuningCase]:
+    """Yield the same with activations of four bits, where a GPU multiplies them."""
+    H, E, k = config.hidden_size, config.experts, config.experts_per_token
+    inner = padded(config.expert_size)
+    if H % 64 or weights == "bf16" or major(rng.device) not in _BLOCK_SCALED:
+        return
+    for kernel, R, C, parts in ((GATE_UP_W4A4, 2 * inner, H, 2), (DOWN_W4A4, H, inner, 1)):
+        scale_2 = torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)
+        stack = _codes(rng, scale_2, E, R, C)
+        for N in rows:
+            given, weight = _routed(N, E, k, rng)
+            one, n = torch.ones((), device=rng.device), N if kernel is GATE_UP_W4A4 else N * k
+            x, dtype = _codes(rng, one, n, C), torch.bfloat16
+            if kernel is GATE_UP_W4A4:
+                run = partial(run_gate_up_w4a4, x, k, given, stack, dtype)
+            else:
+                run = partial(run_down_w4a4, x, weight, given, stack, dtype)
+            shape = {"slots": N * k, "experts": E, "rows": R // parts, "columns": C}
+            yield TuningCase(kernel=kernel, shape=shape, run=run)
+
+
+def _routed(N: int, E: int, k: int, rng: torch.Generator) -> tuple[Route, Tensor]:
+    """Return slots by expert, which are even, and their weights."""
+    expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k]
+    return route(expert.contiguous(), E), torch.ones(N, k, device=rng.device)
 
 
 def _products(
@@ -116,9 +148,7 @@ def _products(
         if K % 64:
             continue
         tiles, one = _tiles(rng, 1, -(-R // 64) * 64, K, 1), torch.ones((), device=rng.device)
-        packed = _random_bytes(rng, R, K // 2)
-        scale = torch.full((R, K // 16), _ONE, dtype=torch.uint8, device=rng.device)
-        matrix = NVFP4(packed, scale.view(torch.float8_e4m3fn), one)
+        matrix = _codes(rng, one, R, K)
         for N in rows:
             x, shape = _normal(rng, N, K), {"rows": N, "outputs": R, "inputs": K}
             run = partial(_run_w4a16, x, tiles, shape)
@@ -211,6 +241,13 @@ def _normal(rng: torch.Generator, *shape: int) -> Tensor:
 
 def _random_bytes(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randint(256, shape, generator=rng, device=rng.device, dtype=torch.uint8)
+
+
+def _codes(rng: torch.Generator, scale_2: Tensor, *shape: int) -> NVFP4:
+    """Return random codes whose scales are 1."""
+    *rows, C = shape
+    scale = torch.full((*rows, C // 16), _ONE, dtype=torch.uint8, device=rng.device)
+    return NVFP4(_random_bytes(rng, *rows, C // 2), scale.view(torch.float8_e4m3fn), scale_2)
 
 
 def _tiles(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> Tiles:

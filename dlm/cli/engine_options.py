@@ -71,6 +71,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kv", default="auto", metavar="TYPE", help=purpose)
     purpose = (
+        "The bits of activations in products with NVFP4 weights: 4 quantises them too, on GPUs of "
+        "SM 10.0 and 12.0."
+    )
+    parser.add_argument("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
+    purpose = (
         "Configurations of kernels that dlm tune measured on this GPU. Default: dlm_tuned.json in "
         "the model's directory, if there is one."
     )
@@ -127,6 +132,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         slots=args.slots,
         policy=dlm.Policy.server(POLICIES[args.policy], image_hosts=hosts, **limits),
         kv=args.kv,
+        activation_bits=args.activation_bits,
         cache_tokens=args.cache_tokens,
         writes=args.decoding,
         temperature=temperature_of(args),

@@ -77,6 +77,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 model=args.model,
                 slots=1,
                 kv=args.kv,
+                activation_bits=args.activation_bits,
                 writes=args.decoding,
                 temperature=temperature_of(args),
                 tuned=args.tuned,

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
+from dlm.kernels.moe_w4a4 import moe_w4a4
 from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated_gelu
 from dlm.kernels.nvfp4 import (
     NVFP4,
@@ -85,6 +86,8 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[KernelCase]:
         yield _w4a4(sizes, rng)
     for four_bit in (False, True):
         yield _experts(sizes, four_bit, rng)
+    if sm in (100, 120) or not cuda:
+        yield _experts_w4a4(sizes, rng)
     yield from _between(sizes, rng)
     for stored in (torch.bfloat16, torch.float8_e4m3fn):
         yield _attention(sizes, "sliding", sizes.sliding, sizes.window, stored, rng)
@@ -177,10 +180,8 @@ def _w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
 
 def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> KernelCase:
     """Return the experts' case, with experts chosen at random."""
-    N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
-    x = _normal(rng, N, H).bfloat16()
-    weight = torch.rand(N, k, generator=rng, device=rng.device) / k
-    expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k].contiguous()
+    H, I, E = sizes.hidden, sizes.expert, sizes.experts  # noqa: E741
+    x, weight, expert = _routed(sizes, rng)
     gate_up: Stack
     down: Stack
     if four_bit:
@@ -191,25 +192,73 @@ def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> KernelCase:
     args = x, weight, expert, gate_up, down
     stacks = [tiled(stack) if isinstance(stack, NVFP4) else stack for stack in (gate_up, down)]
     first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them
-    hit = len(expert.unique()) / E
     return KernelCase(
         name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
-        shape=f"{N} x {H}, {k} of {E} of {I}",
         run=lambda: moe(x, weight, expert, first, second),
         reference=lambda: moe_reference(*args),
         composed=lambda: _looped(*args),
-        moved=hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,
-        operations=2 * N * k * 3 * H * I,
+        **_of_experts(sizes, x, expert, gate_up, down),
     )
 
 
-def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> Tensor:
+def _experts_w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
+    H, I, E = sizes.hidden, sizes.expert, sizes.experts  # noqa: E741
+    x, weight, expert = _routed(sizes, rng)
+    gate_up, down = _stack(rng, E, 2 * I, H, 2), _stack(rng, E, H, I, 1)
+    scales = torch.stack((x.abs().amax().float(), torch.tensor(8.0, device=x.device)))
+    args = x, weight, expert, gate_up, down, scales / _MOST_SCALE
+    return KernelCase(
+        name="experts, W4A4",
+        run=lambda: moe_w4a4(*args),
+        reference=lambda: moe_reference(*args),
+        composed=lambda: _looped(*args),
+        **_of_experts(sizes, x, expert, gate_up, down),
+    )
+
+
+def _routed(sizes: Sizes, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, and the weights and ids of experts that are chosen at random."""
+    N, E, k = sizes.rows, sizes.experts, sizes.chosen
+    x = _normal(rng, N, sizes.hidden).bfloat16()
+    weight = torch.rand(N, k, generator=rng, device=rng.device) / k
+    expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k].contiguous()
+    return x, weight, expert
+
+
+def _of_experts(
+    sizes: Sizes, x: Tensor, expert: Tensor, gate_up: Stack, down: Stack
+) -> dict[str, Any]:
+    N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
+    hit = len(expert.unique()) / E
+    return {
+        "shape": f"{N} x {H}, {k} of {E} of {I}",
+        "moved": hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,
+        "operations": 2 * N * k * 3 * H * I,
+    }
+
+
+def _looped(
+    x: Tensor,
+    weight: Tensor,
+    expert: Tensor,
+    gate_up: Stack,
+    down: Stack,
+    input_scales: Tensor | None = None,
+) -> Tensor:
     """Run expert after expert, like transformers' eager experts."""
+
+    def rounded(rows: Tensor, product: int) -> Tensor:
+        if input_scales is None:
+            return rows
+        return dequantize(quantize_reference(rows, input_scales[product]), x.dtype)
+
     out = torch.zeros_like(x)
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
-        gate, up = F.linear(x[token], matrix(gate_up, e).to(x.dtype)).chunk(2, -1)
-        y = F.linear(F.gelu(gate, approximate="tanh") * up, matrix(down, e).to(x.dtype))
+        w = matrix(gate_up, e).to(x.dtype)
+        gate, up = F.linear(rounded(x[token], 0), w).chunk(2, -1)
+        inner = rounded(F.gelu(gate, approximate="tanh") * up, 1)
+        y = F.linear(inner, matrix(down, e).to(x.dtype))
         out.index_add_(0, token, (y * weight[token, choice, None]).to(x.dtype))
     return out
 

@@ -319,7 +319,7 @@ def test_a_gpu_without_block_scales_is_told_what_it_can_do(monkeypatch):
     monkeypatch.setattr(nvfp4, "_capability", lambda x: (9, 0))
     x = torch.zeros(2, 64).half()
 
-    with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0: matmul_w4a16"):
+    with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0: W4A16"):
         matmul_w4a4(x, weights(3, 64), torch.tensor(1.0))
 
 

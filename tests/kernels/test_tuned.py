@@ -48,6 +48,8 @@ SHAPES = {  # a shape of each kernel
     "w4a4": {"rows": 5, "outputs": 64, "inputs": 128},
     "attention": {"head_dim": 256, "bytes": 1},
     "vocabulary": {"tokens": 700, "bytes": 2},
+    "gate_up_w4a4": {"slots": 20, "experts": 3, "rows": 64, "columns": 128},
+    "down_w4a4": {"slots": 20, "experts": 3, "rows": 128, "columns": 64},
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
-from dlm.kernels.moe import matrix
+from dlm.kernels.moe import matrix, moe_reference
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
 from dlm.kernels.tiles import Tiles
 from dlm.models import BackendError, CheckpointError, DiffusionGemma, checkpoint
@@ -337,9 +337,54 @@ def test_four_bit_activations_round_what_meets_dense_matrices(floats, tmp_path, 
     assert torch.isnan(checkpoint.load(directory).layers[0].mlp.gate_proj.input_scale)
 
 
-def test_four_bit_activations_that_no_layer_takes_are_refused(spoilt):
-    with pytest.raises(BackendError, match="for linear layers in NVFP4, and there are none"):
-        checkpoint.load(spoilt, activation_bits=4)
+def test_four_bit_activations_round_what_meets_experts(written, rng):
+    """One scale for all experts of a layer: the largest of the file's."""
+    model = checkpoint.load(written.directory, activation_bits=4)
+    experts = model.layers[0].experts
+    x, (weight, expert) = torch.randn(7, 64, generator=rng), (torch.rand(7, 2), torch.arange(14))
+    expert = (expert % experts.experts).view(7, 2)
+    stacks = experts.gate_up_proj.value, experts.down_proj.value
+    expected = moe_reference(x, weight, expert, *stacks, experts.input_scale)
+    torch.testing.assert_close(experts(x, weight, expert), expected)
+    rough = checkpoint.load(written.directory).layers[0].experts(x, weight, expert)
+    assert (rough - expected).norm() > 0.01 * expected.norm()
+    ours = {
+        name: 1 / scale if name.endswith("global_scale") else scale
+        for name, scale in load_file(written.directory / "model.safetensors").items()
+        if "layers.0.experts" in name and ".input_" in name
+    }
+    down = [float(scale) for name, scale in ours.items() if ".down_proj." in name]
+    rest = [float(scale) for name, scale in ours.items() if ".down_proj." not in name]
+    assert len(rest) == 2 * len(down) == 2 * experts.experts
+    assert experts.input_scale.tolist() == pytest.approx([max(rest), max(down)])
+
+
+@pytest.mark.interpreted
+def test_kernels_compute_experts_with_activations_of_four_bits(written, rng):
+    """As far as a last bit becomes another code; inside, experts are padded."""
+    interpreter.install()
+    options = {"dtype": torch.bfloat16, "activation_bits": 4}
+    plain = checkpoint.load(written.directory, kernels="torch", **options).layers[0].experts
+    experts = checkpoint.load(written.directory, kernels="triton", **options).layers[0].experts
+    assert isinstance(experts.gate_up_proj.value, NVFP4)
+    assert not experts.order_of_tiles
+    x, weight = torch.randn(9, 64, generator=rng).bfloat16(), torch.rand(9, 2, generator=rng)
+    expert = torch.rand(9, experts.experts, generator=rng).argsort(-1)[:, :2].contiguous()
+    expected = plain(x, weight, expert).float()
+    for found in (experts(x, weight, expert), experts.by_kernels(x, weight, expert).sum(1)):
+        assert (found.float() - expected).norm() < 0.02 * expected.norm()
+
+
+def test_experts_without_scales_for_their_activations_are_refused(spoilt):
+    name = f"{EXPERT}.down_proj.input_scale"
+    edit(spoilt, lambda tensors: tensors.pop(name))
+    assert f"{name} is missing" in refusal(spoilt, activation_bits=4)
+    assert checkpoint.load(spoilt).layers[0].experts.input_scale is None
+
+
+def test_four_bit_activations_that_no_layer_takes_are_refused(floats):
+    with pytest.raises(BackendError, match="for layers and experts in NVFP4: there are none"):
+        checkpoint.load(floats, activation_bits=4)
 
 
 def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from dlm.kernels import moe as moe_kernels
 from dlm.kernels.configurations import GATE_UP, KERNELS
 from dlm.kernels.tuned import BY_RULE, Tuned
-from dlm.models import ModelConfig, checkpoint
+from dlm.models import ModelConfig, checkpoint, tuning
 from dlm.models.checkpoint import read_json
 from dlm.models.tuning import tuning_cases
 
@@ -45,6 +45,21 @@ def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights,
         names.add(case.kernel.name)
     everywhere = {"gate_up", "down", "attention", "vocabulary"}
     assert names == everywhere | ({"w4a16"} if weights == "nvfp4" else set())
+
+
+@pytest.mark.interpreted
+def test_products_of_four_bits_are_timed_where_a_gpu_has_them(config, monkeypatch):
+    monkeypatch.setattr(tuning, "major", lambda device: 12)
+    names = set()
+    for case in tuning_cases(config, "nvfp4", [1], 40, CPU):
+        if not case.kernel.name.endswith("w4a4"):
+            continue
+        first, *others = (case.run(each).float() for each in case.candidates(CPU))
+        assert others
+        assert first.abs().max() > 0
+        assert all(torch.equal(first, other) for other in others)
+        names.add(case.kernel.name)
+    assert names == {"gate_up_w4a4", "down_w4a4", "w4a4"}
 
 
 def test_the_shapes_are_those_of_the_model(config):

@@ -27,6 +27,7 @@ ALL = {
     "NVFP4 product, W4A4",
     "experts, bf16",
     "experts, NVFP4",
+    "experts, W4A4",
     "norms after attention",
     "norms at a layer's end, summed",
     "norms at a layer's end, by choice",
@@ -42,13 +43,15 @@ ALL = {
 
 
 def test_kernel_reference_and_torch_alone_say_the_same():
-    """But for what bf16 rounds, on the way in torch alone, at the end in all: 2^-8 each time."""
+    """But for what bf16 rounds, on the way in torch alone, at the end in all: 2^-8 each time. In
+    W4A4 a last bit may become another code of four bits."""
     names = set()
     for case in cases(SMALL, torch.device("cpu")):
         expected = case.reference().float()
         for said in (case.run(), case.composed()):
             assert said.shape == expected.shape
-            assert (said.float() - expected).abs().max() < 0.02 * expected.abs().max(), case.name
+            most = (0.15 if case.name == "experts, W4A4" else 0.02) * expected.abs().max()
+            assert (said.float() - expected).abs().max() < most, case.name
         assert case.moved > 0
         names.add(case.name)
     assert names == ALL

@@ -11,6 +11,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 _BLOCK_SCALED = (10, 12)  # majors of the SMs that multiply matrices of four bits
+_KERNELS = "_w4a4_kernel", "_gate_up_w4a4_kernel", "_down_w4a4_kernel"  # that need these
 
 
 def install() -> None:
@@ -20,7 +21,7 @@ def install() -> None:
     launch = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if self.__name__ == "_w4a4_kernel" and _major() not in _BLOCK_SCALED:
+        if self.__name__ in _KERNELS and _major() not in _BLOCK_SCALED:
             pytest.skip("needs block-scaled tensor cores")
         storages = Storages()
         sent = [storages.sent(arg) for arg in args]

@@ -1,0 +1,158 @@
+"""Both products of W4A4 experts against fp64, each with the inputs that it was given.
+
+What lies between them is quantised, so that a last bit may become another code: the second product
+is compared on the codes of the first one's own results. Bounds are those of test_moe.py.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from exhaustive import by_default
+from moe_cases import CHOICES, DTYPES, Case, numbers
+
+from dlm.kernels import moe_w4a4 as kernels
+from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4
+from dlm.kernels.moe import moe_reference, route
+from dlm.kernels.moe_w4a4 import moe_w4a4, run_gate_up_w4a4
+from dlm.kernels.nvfp4 import dequantize, quantize, tensor_scale
+from dlm.kernels.tuned import Tuned
+
+U = 2.0**-24
+INNER = 64
+
+
+def four_bit(name: str, dtype: torch.dtype, rng: torch.Generator) -> Case:
+    case = Case(name, dtype, True, rng)
+    case.x = case.x.contiguous()
+    return case
+
+
+def scales_of(case: Case) -> torch.Tensor:
+    """Scales of the inputs of both products, as a calibration would find them."""
+    h = torch.tensor(40.0)
+    return torch.stack((tensor_scale(case.x), h / (6 * 448)))
+
+
+def first_products(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return h of each slot in the order of choices in fp64, and how far off fp32 may be."""
+    eps = torch.finfo(case.x.dtype).eps / 2
+    found, off = [], []
+    for n, chosen in enumerate(case.expert.tolist()):
+        row = x[n].double()
+        for e in chosen:
+            gate, up = (numbers(case.gate_up, e, part, 2) for part in range(2))
+            g, g_off = gate @ row, 130 * U * (gate.abs() @ row.abs())
+            u, u_off = up @ row, 130 * U * (up.abs() @ row.abs())
+            h = F.gelu(g, approximate="tanh") * u
+            found.append(h)
+            off.append(
+                1.13 * g_off * u.abs() + h.abs() * (eps + 8 * U) + (g.abs() + g_off) * u_off + eps
+            )
+    return torch.stack(found), torch.stack(off)
+
+
+@pytest.mark.parametrize("dtype", by_default(DTYPES, 1), ids=str)
+@pytest.mark.parametrize("name", CHOICES)
+def test_both_products_are_those_of_what_is_quantised(name, dtype, rng):
+    case = four_bit(name, dtype, rng)
+    scales, (N, k) = scales_of(case), case.expert.shape
+    sorted_slots = route(case.expert, len(case.down.packed))
+    tile = GATE_UP_W4A4.candidates(12, {})[0]
+
+    q = quantize(case.x, scales[0], by_kernel=True)
+    h = run_gate_up_w4a4(q, k, sorted_slots, case.gate_up, dtype, tile)
+    y = moe_w4a4(*case.args, scales, by_kernel=True)
+
+    expected, off = first_products(case, dequantize(q))
+    by_choice = torch.empty_like(h).index_copy_(0, sorted_slots.order, h)
+    assert h.dtype == y.dtype == dtype
+    assert ((by_choice.double() - expected).abs() <= off).all()
+    eps = torch.finfo(dtype).eps / 2
+    inner = dequantize(quantize(by_choice, scales[1])).double().view(N, k, INNER)
+    for n, chosen in enumerate(case.expert.tolist()):
+        made = torch.stack(
+            [
+                case.weight[n, i].double() * (numbers(case.down, e, 0, 1) @ inner[n, i])
+                for i, e in enumerate(chosen)
+            ]
+        )
+        size = sum(
+            case.weight[n, i] * (numbers(case.down, e, 0, 1).abs() @ inner[n, i].abs())
+            for i, e in enumerate(chosen)
+        )
+        error = (y[n].double() - made.sum(0)).abs()
+        assert (error <= 2 * eps * made.abs().sum(0) + 80 * U * size + eps).all()
+
+
+@pytest.mark.parametrize("tile", GATE_UP_W4A4.candidates(12, {}), ids=str)
+def test_every_configuration_has_the_same_result(tile, rng):
+    """The order in which columns are added does not depend on the tile."""
+    case = four_bit("more than a tile each", torch.bfloat16, rng)
+    args = *case.args, scales_of(case), True
+    shape = {"slots": 300, "experts": 3}
+    first = {**shape, "rows": INNER, "columns": 128}, GATE_UP_W4A4
+    second = {**shape, "rows": 128, "columns": INNER}, DOWN_W4A4
+    fastest = {(kernel.name, kernel.key(of)): tile for of, kernel in (first, second)}
+
+    assert torch.equal(moe_w4a4(*args, Tuned(fastest)), moe_w4a4(*args))
+
+
+def test_on_a_cpu_it_is_its_definition_and_not_that_of_whole_activations(rng):
+    case = four_bit("spread", torch.bfloat16, rng)
+    scales = scales_of(case)
+
+    y = moe_w4a4(*case.args, scales)
+
+    rounded = dequantize(quantize(case.x, scales[0])).bfloat16()
+    near = moe_reference(rounded, *case.args[1:])  # h is not quantised
+    far = moe_reference(*case.args)
+    distance = [float((y - other).float().norm() / y.float().norm()) for other in (near, far)]
+    assert 0.01 < distance[0] < distance[1] < 0.25
+
+
+def test_by_kernels_it_is_near_its_definition(rng):
+    """As far as codes differ by a last bit of what is quantised."""
+    case = four_bit("spread", torch.bfloat16, rng)
+    args = *case.args, scales_of(case)
+    one, other = (moe_w4a4(*args, by_kernel=by_kernel).float() for by_kernel in (True, False))
+    assert (one - other).norm() < 0.01 * other.norm()
+
+
+def test_a_token_has_the_same_result_whoever_is_beside_it(rng):
+    case = four_bit("more than a tile each", torch.bfloat16, rng)
+    scales = scales_of(case)
+    together = moe_w4a4(*case.args, scales, by_kernel=True)
+    for some in (slice(0, 1), slice(3, 40)):
+        args = case.x[some], case.weight[some], case.expert[some]
+        alone = moe_w4a4(*args, case.gate_up, case.down, scales, by_kernel=True)
+        assert torch.equal(alone, together[some])
+
+
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+def test_no_tokens_are_no_error(by_kernel, rng):
+    case = four_bit("spread", torch.bfloat16, rng)
+    none = case.x[:0], case.weight[:0], case.expert[:0], case.gate_up, case.down
+    assert moe_w4a4(*none, scales_of(case), by_kernel=by_kernel).shape == (0, 128)
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [(torch.ones(3), r"two of fp32, got \[3\]"), (torch.ones(2).double(), "of torch.float64")],
+)
+def test_scales_that_do_not_fit_are_refused(scales, message, rng):
+    with pytest.raises(ValueError, match=message):
+        moe_w4a4(*four_bit("spread", torch.bfloat16, rng).args, scales)
+
+
+def test_a_gpu_without_block_scales_is_refused(rng, monkeypatch):
+    monkeypatch.setattr("dlm.kernels.nvfp4._capability", lambda device: (9, 0))
+    with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0"):
+        moe_w4a4(*four_bit("spread", torch.bfloat16, rng).args, torch.ones(2))
+
+
+def test_the_operator_is_traced_by_its_shape(rng):
+    case = four_bit("spread", torch.bfloat16, rng)
+    sorted_slots = route(case.expert, len(case.down.packed))
+    args = case.x, case.weight, *sorted_slots, [*case.gate_up], [*case.down], scales_of(case)
+    tiles = [kernel.numbers(kernel.candidates(12, {})[0]) for kernel in (GATE_UP_W4A4, DOWN_W4A4)]
+    torch.library.opcheck(kernels._choices, (*args, *tiles), test_utils="test_faketensor")
