@@ -27,7 +27,7 @@ from training.lessons import sample
 from training.samples import Sample
 
 CANVASES = 2  # canvases of each sample in a batch
-MAX_TOKENS = 304  # longer samples are drawn again
+MAX_TOKENS = 384  # longer samples are drawn again
 SHELF = 16  # batches that are drawn and sorted together
 STEP = 8  # lengths are padded to a multiple, so that few shapes occur
 HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel

@@ -155,10 +155,10 @@ def _declaration(name: str, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 TASKS = {
-    extract: 0.64,
-    made_up_call: 0.17,
-    after_result: 0.06,
-    short_answer: 0.05,
+    extract: 0.53,
+    made_up_call: 0.3,
+    after_result: 0.05,
+    short_answer: 0.04,
     tool_call: 0.03,
     choice: 0.03,
     copy: 0.02,
