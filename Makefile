@@ -38,7 +38,7 @@ vllm: $(VLLM)/installed
 # The server runs in the development environment.
 clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(IN_CLIENTS)/node_modules/installed
 	DLM_PYTHON=$(BIN)/python $(CLIENTS)/bin/python $(CLIENT_TESTS) $(OPENAI_2:%=--ignore %) $(IN_CLIENTS)
-	DLM_PYTHON=$(BIN)/python $(CLIENTS)-openai-2/bin/python $(CLIENT_TESTS) $(OPENAI_2)
+	DLM_PYTHON=$(BIN)/python $(CLIENTS)-openai-2/bin/python $(CLIENT_TESTS) $(OPENAI_2) $(IN_CLIENTS)/test_recipes.py
 
 # The site, in build/site: every page, the API from docstrings, all links and anchors checked.
 docs: .venv/docs

@@ -1,6 +1,7 @@
 """Arrays of grammars, which are called for each token of a text: their shapes are checked here,
 since elsewhere that takes longer than the calls."""
 
+import pytest
 from processes import printed
 from shapes import ROOT, has_shapes, name_of
 
@@ -40,6 +41,7 @@ for name, module in sorted(sys.modules.items()):
 """
 
 
+@pytest.mark.exhaustive
 def test_texts_are_read_with_arrays_of_the_shapes_that_are_written():
     asked = set(printed(CODE).split())
     paths = (ROOT / "grammar").rglob("*.py")

@@ -93,6 +93,7 @@ def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_k
     assert made.replays == both.alone - 2, "but for those whose key was new"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.interpreted
 def test_after_a_warm_up_all_passes_of_canvases_alone_are_replayed_and_none_is_captured(
     reference, tmp_path, monkeypatch

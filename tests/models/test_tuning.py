@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import interpreter
 import pytest
 import torch
+from exhaustive import by_default
 
 from dlm.kernels import moe as moe_kernels
 from dlm.kernels.configurations import GATE_UP, KERNELS
@@ -32,7 +34,7 @@ def config(reference, tmp_path_factory) -> ModelConfig:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("weights", ["nvfp4", "bf16"])
+@pytest.mark.parametrize("weights", by_default(["nvfp4", "bf16"]))
 def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights, config):
     names = set()
     for case in tuning_cases(config, weights, [1, 3], 40, CPU):
@@ -49,6 +51,7 @@ def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights,
 
 @pytest.mark.interpreted
 def test_products_of_four_bits_are_timed_where_a_gpu_has_them(config, monkeypatch):
+    interpreter.install()
     monkeypatch.setattr(tuning, "major", lambda device: 12)
     names = set()
     for case in tuning_cases(config, "nvfp4", [1], 40, CPU):

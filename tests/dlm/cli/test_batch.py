@@ -75,6 +75,7 @@ def check_whole(process, out, right):
     assert {line["row"]: line for line in lines} == right
 
 
+@pytest.mark.exhaustive
 def test_killed_with_its_workers_it_ends_with_the_rows_of_one_run(run, whole, tmp_path):
     options, right = whole
     assert len(right) == ROWS

@@ -83,7 +83,7 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
             ("2>&- <&-", "hi", 0, "yes\n", ""),
             ("2>&- >&- <&-", "hi", 1, "", ""),
         ],
-        3,
+        2,
     ),
 )
 def test_streams_that_the_caller_has_closed_are_no_traceback(closed, prompt, code, out, err):

@@ -89,14 +89,14 @@ def test_every_prompt_is_told_in_every_mode(monkeypatch, capsys, tmp_path):
 
 def test_what_was_stopped_goes_on_and_nothing_is_run_twice(monkeypatch, capsys, tmp_path):
     some = "--modes", f"{CONSTRAINED.name},{FREE.name}"
-    compared(monkeypatch, capsys, tmp_path, *some)
+    compared(monkeypatch, capsys, tmp_path, *some, "--n", "1")
     path = tmp_path / "results.jsonl"
     lines = path.read_text().splitlines()
     marked = json.loads(lines[0]) | {"text": "from before"}
-    path.write_text("\n".join([json.dumps(marked), lines[1], lines[2][:40]]))
-    compared(monkeypatch, capsys, tmp_path, *some)
+    path.write_text("\n".join([json.dumps(marked), lines[1][:40]]))
+    compared(monkeypatch, capsys, tmp_path, *some, "--n", "1")
     found = rows(tmp_path)
-    assert len(found) == 4
+    assert len(found) == 2
     assert found[0]["text"] == "from before"
 
 

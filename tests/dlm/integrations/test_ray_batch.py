@@ -53,6 +53,7 @@ def actors(cluster, start):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered(cluster):
     rows = [InputRow(number, "kill" if number == 5 else str(number)) for number in range(20)]
     rest = Rest(partial(iter, rows), 18, frozenset({7}))

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import PATIENCE, wait_until
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.exhaustive  # a cluster and two replicas take most of a minute to start
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "serve.py"
 REPLICA = "ray::ServeReplica:dlm:engines"
