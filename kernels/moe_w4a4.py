@@ -48,9 +48,10 @@ def moe_w4a4(
     Raises `ValueError` for arguments that do not fit, and for another GPU.
     """
     check_experts(x, weight, expert, gate_up, down)
-    if input_scales.shape != (2,) or input_scales.dtype != torch.float32:
-        got = f"{[*input_scales.shape]} of {input_scales.dtype}"
-        raise ValueError(f"input_scales are two of fp32, got {got}")
+    wanted = (2,), torch.float32, x.device
+    if (input_scales.shape, input_scales.dtype, input_scales.device) != wanted:
+        got = f"{[*input_scales.shape]} of {input_scales.dtype} on {input_scales.device}"
+        raise ValueError(f"input_scales are two of fp32 on {x.device}, got {got}")
     check_block_scaled(x.device)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
         return moe_reference(x, weight, expert, gate_up, down, input_scales)

@@ -84,14 +84,17 @@ class Dispatch:
         return None
 
     def _check_four_bits(self) -> None:
-        if self.device.type == "cpu":
-            return
-        sm = torch.cuda.get_device_capability(self.device)
-        if sm not in _FOUR_BIT_SMS:
+        if self.device.type != "cpu" and not multiplies_four_bits(self.device):
+            sm = torch.cuda.get_device_capability(self.device)
             capable = " and ".join(map(_dotted, _FOUR_BIT_SMS))
             raise BackendError(
                 f"activation_bits=4 takes a GPU of SM {capable}, this one is of SM {_dotted(sm)}"
             )
+
+
+def multiplies_four_bits(device: torch.device) -> bool:
+    """Whether a GPU's tensor cores multiply NVFP4 matrices."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _FOUR_BIT_SMS
 
 
 def device_obstacle(device: torch.device) -> str | None:

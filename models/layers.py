@@ -314,8 +314,9 @@ class Experts(nn.Module):
         """Make loaded weights ready: tiles for kernels of W4A16. For W4A4, one scale for all
         experts, the largest, since tokens are quantised before they are routed."""
         if self.input_scale is not None:
-            most = self.input_scale.amax(0)
-            self.input_scale = torch.stack((most[:2].amax(), most[2]))
+            if self.input_scale.ndim == 2:
+                most = self.input_scale.amax(0)
+                self.input_scale = torch.stack((most[:2].amax(), most[2]))
         elif self.backend == "triton":
             for stack in (self.gate_up_proj, self.down_proj):
                 if isinstance(stack, NVFP4Weight):

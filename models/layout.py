@@ -86,7 +86,9 @@ def adapt(
             _restack(module, model.config, projections, dispatch.activation_bits)
     scaled = any(isinstance(m, Experts) and m.input_scale is not None for m in model.modules())
     if dispatch.activation_bits == 4 and not (linear or scaled):
-        raise BackendError("activation_bits=4 is for layers and experts in NVFP4: there are none")
+        raise BackendError(
+            "activation_bits=4 is for layers, or both stacks of experts, in NVFP4: there are none"
+        )
 
 
 def _restack(

@@ -52,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """Bytes and operations of a part of a step; experts of four bits are multiplied in bf16."""
+    """Bytes and operations of a part of a step. Experts of four bits are multiplied in bf16."""
 
     read: float  # bytes
     operations: float

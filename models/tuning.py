@@ -36,12 +36,11 @@ from dlm.kernels.tiles import Tiles
 from dlm.kernels.tuned import Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.w4a16 import matmul_w4a16
-from dlm.models.backends import padded
+from dlm.models.backends import multiplies_four_bits, padded
 from dlm.models.config import LayerConfig, ModelConfig
 from dlm.models.pages import PAGE
 from dlm.models.plan import Weights
 
-_BLOCK_SCALED = (10, 12)  # SMs that run W4A4
 _ONE = 0x38  # e4m3
 _CANDIDATES, _THRESHOLD = 128, 2.0**-20  # of a vocabulary pass, as a step has them
 
@@ -114,7 +113,7 @@ def _experts_w4a4(
     """Yield the same with activations of four bits, where a GPU multiplies them."""
     H, E, k = config.hidden_size, config.experts, config.experts_per_token
     inner = padded(config.expert_size)
-    if H % 64 or weights == "bf16" or major(rng.device) not in _BLOCK_SCALED:
+    if H % 64 or weights == "bf16" or not multiplies_four_bits(rng.device):
         return
     for kernel, R, C, parts in ((GATE_UP_W4A4, 2 * inner, H, 2), (DOWN_W4A4, H, inner, 1)):
         scale_2 = torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)
@@ -153,7 +152,7 @@ def _products(
             x, shape = _normal(rng, N, K), {"rows": N, "outputs": R, "inputs": K}
             run = partial(_run_w4a16, x, tiles, shape)
             yield TuningCase(kernel=W4A16, shape=shape, run=run)
-            if major(rng.device) in _BLOCK_SCALED:
+            if multiplies_four_bits(rng.device):
                 run = partial(_run_w4a4, x, matrix, one, shape)
                 yield TuningCase(kernel=W4A4, shape=shape, run=run)
 

@@ -55,7 +55,10 @@ RESULTS = Results(
     rows="steps",
     key=("slots", "mode"),
     figures=("milliseconds", "tokens_per_second", "peak_bytes"),
-    settings=("device", "torch", "config", "model", "weights", "kv", "context", "backends"),
+    settings=(
+        *("device", "torch", "config", "model", "weights", "activation_bits"),
+        *("kv", "context", "backends"),
+    ),
 )
 _ANSWER = 8192  # tokens of an answer at most: more than are timed
 _SETTLED = 16  # tokens of a canvas that a pass of a trained model settles, for tokens a second
@@ -64,6 +67,7 @@ _ITEMS = 32  # items of the array in the schema, so that its text does not end
 _WEIGHT = 0.02  # standard deviation of a matrix
 _LOGIT, _LOUD = 2.0, 40.0  # of a logit, before the softcap; of a loud token's
 _LOUD_TOKENS = 64
+_INPUT_SCALE = 8 / (6 * 448)  # of activations up to 8
 _FOUR_BIT = 2.9  # root mean square of the sixteen numbers of four bits
 
 
@@ -91,7 +95,8 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     chat = Chat(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
     device = torch.device(args.device)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels)
+    bits = args.activation_bits
+    dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels, activation_bits=bits)
     model = random_model(config, args.weights, dispatch)
     return {
         "device": card_name(device),
@@ -100,6 +105,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         "config": args.config.name,
         "model": shape_of(config),
         "weights": args.weights,
+        "activation_bits": bits,
         "kv": args.kv,
         "context": args.context,
         "backends": model.backends,
@@ -143,6 +149,7 @@ def arguments() -> argparse.Namespace:
     purpose = "The type in which keys and values are stored."
     add("--kv", choices=KV_TYPES, default="fp8", help=purpose)
     purpose = "The kernels of the model."
+    add("--activation-bits", type=int, choices=(16, 4), default=16, help="The bits of activations.")
     add("--kernels", choices=get_args(Kernels), default="auto", help=purpose)
     purpose = "The device of the model."
     add("--device", choices=("cuda", "cpu"), default=device, help=purpose)
@@ -347,6 +354,8 @@ def _draw(name: str, tensor: Tensor, config: ModelConfig, rng: torch.Generator) 
         tensor.random_(0, 256, generator=rng)
     elif name.endswith(".scale_2"):
         tensor.fill_(_WEIGHT / _FOUR_BIT)
+    elif name.endswith(".input_scale"):
+        tensor.fill_(_INPUT_SCALE)
     elif name.startswith("embed_tokens"):  # logits are products of it with normed states
         tensor.normal_(std=_LOGIT / config.hidden_size**0.5, generator=rng)
         tensor[:: max(1, config.vocab_size // _LOUD_TOKENS)] *= _LOUD / _LOGIT

@@ -72,7 +72,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv", default="auto", metavar="TYPE", help=purpose)
     purpose = (
         "The bits of activations in products with NVFP4 weights: 4 quantises them too, on GPUs of "
-        "SM 10.0 and 12.0."
+        "SM 10.0 and 12.0, by scales that the checkpoint must have."
     )
     parser.add_argument("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
     purpose = (

@@ -108,7 +108,7 @@ class TokenDistributions:
         (self._sent_heat,) = self.copies.to_device(self._heat)
         self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
         self._found = VocabPass.unpacked(self.copies.to_host(self._sent))
-        self._certain: list[tuple[Tensor, Tensor]] = []  # rows and tokens, not in `_sent`
+        self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
         # By canvas: rows that take one token, and it; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
@@ -147,7 +147,7 @@ class TokenDistributions:
         return torch.where(temperatures == 0, found.argmax[rows], chosen)
 
     def scores(self) -> list[CanvasLogits]:
-        """Return the logits of each canvas for its constraint, before masks."""
+        """Return the logits of each canvas for its constraint. They hold until `mask`."""
         found, heats = self._found.split(self._L), self._heat[:: self._L].tolist()
         return [
             CanvasLogits(each, logits, heat, self._softcap, DeviceCopies(logits.device))
@@ -237,6 +237,8 @@ class TokenDistributions:
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.copies
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))
+        kept = counted[rows]
+        rows, tokens = rows[kept], tokens[kept]
         counted[rows] = False
         return distributions(self._found, self._sent, (rows, tokens), counted, *more)
 

@@ -53,6 +53,7 @@ def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights,
 def test_products_of_four_bits_are_timed_where_a_gpu_has_them(config, monkeypatch):
     interpreter.install()
     monkeypatch.setattr(tuning, "major", lambda device: 12)
+    monkeypatch.setattr(tuning, "multiplies_four_bits", lambda device: True)
     names = set()
     for case in tuning_cases(config, "nvfp4", [1], 40, CPU):
         if not case.kernel.name.endswith("w4a4"):
