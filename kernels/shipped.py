@@ -116,10 +116,13 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for logits, cap, low in (("*bf16", 30.0, 16), ("*fp32", 0.0, 0))
         for where in WHERE
     ),
-    (
-        "nvfp4._quantize_kernel",
-        "*bf16:16 *fp32:16 *u8:16 *fp8e4nv:16 i32:16 64 num_warps=4",
-        dict.fromkeys((90, 100, 120), ""),
+    *(
+        (
+            "nvfp4._quantize_kernel",
+            f"*bf16:16 {scale} *u8:16 *fp8e4nv:16 i32:16 64 num_warps=4",
+            dict.fromkeys((90, 100, 120), ""),
+        )
+        for scale in ("*fp32:16", "*fp32")  # the scale of an expert's second product is not aligned
     ),
     *(
         (
