@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dlm.kernels.configurations import DOWN, GATE_UP, Configuration, layout, major, scales
 from dlm.kernels.norms import gelu_tanh
-from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
+from dlm.kernels.nvfp4 import NVFP4, dequantize, rounded
 from dlm.kernels.tiles import (
     Tiles,
     activations,
@@ -63,17 +63,15 @@ def moe_reference(
     is. With `input_scales` it defines `moe_w4a4`: the inputs of both products are quantised to
     NVFP4, each by its scale."""
 
-    def rounded(rows: Tensor, product: int) -> Tensor:
-        if input_scales is None:
-            return rows.float()
-        return dequantize(quantize_reference(rows, input_scales[product]))
+    def given(rows: Tensor, product: int) -> Tensor:
+        return rows.float() if input_scales is None else rounded(rows, input_scales[product])
 
     y = x.new_zeros(*expert.shape, x.shape[1])
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
-        gate, up = (rounded(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
+        gate, up = (given(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
         inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype)
-        made = rounded(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
+        made = given(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
         y[token, choice] = made.to(x.dtype)
     return summed(y)
 

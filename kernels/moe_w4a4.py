@@ -28,7 +28,7 @@ from dlm.kernels.moe import (
     tile_of,
 )
 from dlm.kernels.norms import gelu_tanh
-from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, quantize, scales
+from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, product, quantize
 from dlm.kernels.tuned import BY_RULE, Tuned
 
 
@@ -149,45 +149,6 @@ def _options(tile: Configuration, experts: int, groups: int) -> dict[str, Any]:
 
 
 @triton.jit
-def _operand(packed_ptr, words_ptr, row, groups, GROUP: tl.constexpr):
-    """Return pointers to the codes and scales of rows, at their first columns."""
-    byte, word = tl.arange(0, 32 * GROUP)[None, :], tl.arange(0, GROUP)[None, :]
-    row = row.to(tl.int64)[:, None]
-    return packed_ptr + row * (groups * 32) + byte, words_ptr + row * groups + word
-
-
-@triton.jit
-def _product(
-    x_ptr,
-    x_words_ptr,
-    x_row,
-    w_ptr,
-    words_ptr,
-    w_row,
-    groups,
-    GROUP: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Return the products of rows of activations with rows of weights, without tensor scales."""
-    of_x = _operand(x_ptr, x_words_ptr, x_row, groups, GROUP)
-    of_w = _operand(w_ptr, words_ptr, w_row, groups, GROUP)
-    x_at, x_word_at = of_x  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
-    w_at, word_at = of_w  # pyright: ignore[reportGeneralTypeIssues]
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for _ in range(0, groups, GROUP):
-        x_scale = scales(tl.load(x_word_at), BLOCK_N, GROUP)
-        w_scale = scales(tl.load(word_at), BLOCK_M, GROUP)
-        x, w = tl.load(x_at), tl.trans(tl.load(w_at))
-        acc = tl.dot_scaled(x, x_scale, "e2m1", w, w_scale, "e2m1", acc)
-        x_at += 32 * GROUP
-        w_at += 32 * GROUP
-        x_word_at += GROUP
-        word_at += GROUP
-    return acc
-
-
-@triton.jit
 def _gate_up_w4a4_kernel(
     x_ptr,  # [N, 32 * groups] uint8
     x_words_ptr,  # [N, groups] int32
@@ -212,11 +173,11 @@ def _gate_up_w4a4_kernel(
     if expert < experts:
         token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
         row = expert.to(tl.int64) * 2 * inner + tl.minimum(m, inner - 1)
-        gate = _product(
+        gate = product(
             x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
         )
         row += inner
-        up = _product(
+        up = product(
             x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
         )
         unit = tl.load(input_scale_ptr)
@@ -252,7 +213,7 @@ def _down_w4a4_kernel(
     if expert < experts:
         place = tl.minimum(n, end - 1)
         row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
-        acc = _product(
+        acc = product(
             h_ptr, h_words_ptr, place, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
         )
         slot = tl.load(order_ptr + place)

@@ -72,6 +72,13 @@ def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M
     return numbers.flatten(-2).to(dtype)
 
 
+def rounded(
+    x: Float[Tensor, "N K"], scale_2: Tensor, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "N K"]:
+    """Return the numbers that `x` is in NVFP4 with `scale_2`: activations as W4A4 has them."""
+    return dequantize(quantize_reference(x, scale_2), dtype)
+
+
 def matmul_reference(x: Float[Tensor, "N K"], w: NVFP4) -> Float[Tensor, "N M"]:
     """Return `x @ w.T`, computed in fp32 and rounded to the type of `x`."""
     return (x.float() @ dequantize(w).T).to(x.dtype)
@@ -218,6 +225,45 @@ def scales(words, ROWS: tl.constexpr, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _operand(packed_ptr, words_ptr, row, groups, GROUP: tl.constexpr):
+    """Return pointers to the codes and scales of rows, at their first columns."""
+    byte, word = tl.arange(0, 32 * GROUP)[None, :], tl.arange(0, GROUP)[None, :]
+    row = row.to(tl.int64)[:, None]
+    return packed_ptr + row * (groups * 32) + byte, words_ptr + row * groups + word
+
+
+@triton.jit
+def product(
+    x_ptr,  # [N, 32 * groups] uint8
+    x_words_ptr,  # [N, groups] int32
+    x_row,
+    w_ptr,  # [M, 32 * groups] uint8
+    words_ptr,  # [M, groups] int32
+    w_row,
+    groups,
+    GROUP: tl.constexpr,  # of them at once
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Return the products of rows of activations with rows of weights, without tensor scales."""
+    of_x = _operand(x_ptr, x_words_ptr, x_row, groups, GROUP)
+    of_w = _operand(w_ptr, words_ptr, w_row, groups, GROUP)
+    x_at, x_word_at = of_x  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    w_at, word_at = of_w  # pyright: ignore[reportGeneralTypeIssues]
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for _ in range(0, groups, GROUP):
+        x_scale = scales(tl.load(x_word_at), BLOCK_N, GROUP)
+        w_scale = scales(tl.load(word_at), BLOCK_M, GROUP)
+        x, w = tl.load(x_at), tl.trans(tl.load(w_at))
+        acc = tl.dot_scaled(x, x_scale, "e2m1", w, w_scale, "e2m1", acc)
+        x_at += 32 * GROUP
+        w_at += 32 * GROUP
+        x_word_at += GROUP
+        word_at += GROUP
+    return acc
+
+
+@triton.jit
 def _w4a4_kernel(
     x_ptr,  # [N, 32 * groups] uint8
     x_words_ptr,  # [N, groups] int32
@@ -235,23 +281,10 @@ def _w4a4_kernel(
 ):
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    row = tl.minimum(n, N - 1).to(tl.int64)[:, None]
-    column = tl.minimum(m, M - 1).to(tl.int64)[:, None]
-    byte, word = tl.arange(0, 32 * GROUP)[None, :], tl.arange(0, GROUP)[None, :]
-    x_ptr += row * (groups * 32) + byte
-    x_words_ptr += row * groups + word
-    packed_ptr += column * (groups * 32) + byte
-    words_ptr += column * groups + word
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for _ in range(0, groups, GROUP):
-        x_scale = scales(tl.load(x_words_ptr), BLOCK_N, GROUP)
-        w_scale = scales(tl.load(words_ptr), BLOCK_M, GROUP)
-        x, w = tl.load(x_ptr), tl.trans(tl.load(packed_ptr))
-        acc = tl.dot_scaled(x, x_scale, "e2m1", w, w_scale, "e2m1", acc)
-        x_ptr += 32 * GROUP
-        x_words_ptr += GROUP
-        packed_ptr += 32 * GROUP
-        words_ptr += GROUP
+    row, column = tl.minimum(n, N - 1), tl.minimum(m, M - 1)
+    acc = product(
+        x_ptr, x_words_ptr, row, packed_ptr, words_ptr, column, groups, GROUP, BLOCK_N, BLOCK_M
+    )
     y = acc * (tl.load(input_scale_ptr) * tl.load(scale_2_ptr))
     y = y.to(y_ptr.dtype.element_ty)
     tl.store(

@@ -54,9 +54,9 @@ class VocabPass(NamedTuple):
         ids, logits = packed[:, 6 : 6 + k], floats[:, 6 + k :]
         return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
 
-    def split(self, size: int) -> list["VocabPass"]:
-        """Return the results of each `size` rows, as views."""
-        return [VocabPass(*parts) for parts in zip(*(x.split(size) for x in self), strict=True)]
+    def split(self, sizes: int | list[int]) -> list["VocabPass"]:
+        """Return the results of each `sizes` rows, as views."""
+        return [VocabPass(*parts) for parts in zip(*(x.split(sizes) for x in self), strict=True)]
 
     @classmethod
     def certain(cls, tokens: Int64[Tensor, " n"], k: int) -> "VocabPass":

@@ -23,7 +23,7 @@ from dlm.kernels.norms import (
     gated_gelu,
     normed,
 )
-from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, quantize_reference
+from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, rounded
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles, tiled, tiled_matrix
@@ -95,7 +95,7 @@ class NVFP4Linear(nn.Module):
         else:
             rows = rows.float()
             if self.activation_bits == 4:
-                rows = dequantize(quantize_reference(rows, self.input_scale))
+                rows = rounded(rows, self.input_scale)
             y = F.linear(rows, dequantize(w)).type_as(x)
         return y.view(*x.shape[:-1], self.out_features)
 
@@ -285,9 +285,9 @@ class Experts(nn.Module):
             token = chosen // expert.shape[-1]
             rows = F.pad(x[token], (0, 0, 0, max(0, ROWS - len(token))))
             w = matrix(gate_up, e)
-            gate, up = F.linear(self._rounded(rows, 0).type_as(w), w).chunk(2, dim=-1)
+            gate, up = F.linear(self._given(rows, x, 0).type_as(w), w).chunk(2, dim=-1)
             inner = F.gelu(gate, approximate="tanh") * up
-            inner = self._rounded(inner.type_as(x) if self.input_scale is not None else inner, 1)
+            inner = self._given(inner, x, 1)
             w = matrix(down, e)
             y = F.linear(inner.type_as(w), w)
             y = y[: len(token)] * weight.flatten()[chosen, None]
@@ -322,11 +322,11 @@ class Experts(nn.Module):
                 if isinstance(stack, NVFP4Weight):
                     stack.tile()
 
-    def _rounded(self, x: Tensor, product: int) -> Tensor:
-        """Return the inputs of a product as it takes them."""
+    def _given(self, rows: Tensor, x: Tensor, product: int) -> Tensor:
+        """Return the inputs of a product as it takes them; `x` has their type in W4A4."""
         if self.input_scale is None:
-            return x
-        return dequantize(quantize_reference(x, self.input_scale[product]))
+            return rows
+        return rounded(rows.type_as(x), self.input_scale[product])
 
     def _stacks(self) -> tuple[Stack, Stack]:
         gate_up, down = (

@@ -27,14 +27,8 @@ from dlm.models.image_tokens import FIRST, EncodedImages
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.passes import Pass
 
-_ROWS = (
-    32,
-    64,
-    128,
-    256,
-    512,
-    1024,
-)  # numbers of rows between which configurations of products change
+# Numbers of rows between which configurations of products change.
+_ROWS = 32, 64, 128, 256, 512, 1024
 _OPERATIONS = "experts", "attention", "layers", "vocabulary"  # operations that kernels may compute
 
 

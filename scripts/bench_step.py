@@ -148,8 +148,9 @@ def arguments() -> argparse.Namespace:
     add("--weights", choices=get_args(plan.Weights), default="nvfp4", help=purpose)
     purpose = "The type in which keys and values are stored."
     add("--kv", choices=KV_TYPES, default="fp8", help=purpose)
+    purpose = "The bits of activations in products with NVFP4 weights."
+    add("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
     purpose = "The kernels of the model."
-    add("--activation-bits", type=int, choices=(16, 4), default=16, help="The bits of activations.")
     add("--kernels", choices=get_args(Kernels), default="auto", help=purpose)
     purpose = "The device of the model."
     add("--device", choices=("cuda", "cpu"), default=device, help=purpose)

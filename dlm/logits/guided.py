@@ -232,9 +232,8 @@ class LogitsGuide:
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        parts = copies.to_host(found.packed()).split([canvas.length for canvas in canvases])
-        for canvas, part in zip(canvases, parts, strict=True):
-            yield canvas, VocabPass.unpacked(part)
+        whole = VocabPass.unpacked(copies.to_host(found.packed()))
+        yield from zip(canvases, whole.split([c.length for c in canvases]), strict=True)
 
     def _write(
         self, logits: Float[Tensor, "N V"], pending: _PendingRows, copies: DeviceCopies

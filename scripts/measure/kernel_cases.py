@@ -24,6 +24,7 @@ from dlm.kernels.nvfp4 import (
     matmul_w4a4,
     quantize,
     quantize_reference,
+    rounded,
 )
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.rotary import norm_and_rotate
@@ -164,14 +165,13 @@ def _w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     scale = x.abs().amax().float() / _MOST_SCALE
 
     def composed() -> Tensor:
-        rounded = dequantize(quantize_reference(x, scale), torch.bfloat16)
-        return F.linear(rounded, dequantize(w, torch.bfloat16))
+        return F.linear(rounded(x, scale, x.dtype), dequantize(w, x.dtype))
 
     return KernelCase(
         name="NVFP4 product, W4A4",
         shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
         run=lambda: matmul_w4a4(x, w, scale),
-        reference=lambda: matmul_reference(dequantize(quantize_reference(x, scale)), w).bfloat16(),
+        reference=lambda: matmul_reference(rounded(x, scale), w).bfloat16(),
         composed=composed,
         moved=_size(x, w) + 2 * sizes.rows * sizes.dense,
         operations=2 * x.numel() * sizes.dense,
@@ -247,17 +247,15 @@ def _looped(
 ) -> Tensor:
     """Run expert after expert, like transformers' eager experts."""
 
-    def rounded(rows: Tensor, product: int) -> Tensor:
-        if input_scales is None:
-            return rows
-        return dequantize(quantize_reference(rows, input_scales[product]), x.dtype)
+    def given(rows: Tensor, product: int) -> Tensor:
+        return rows if input_scales is None else rounded(rows, input_scales[product], x.dtype)
 
     out = torch.zeros_like(x)
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
         w = matrix(gate_up, e).to(x.dtype)
-        gate, up = F.linear(rounded(x[token], 0), w).chunk(2, -1)
-        inner = rounded(F.gelu(gate, approximate="tanh") * up, 1)
+        gate, up = F.linear(given(x[token], 0), w).chunk(2, -1)
+        inner = given(F.gelu(gate, approximate="tanh") * up, 1)
         y = F.linear(inner, matrix(down, e).to(x.dtype))
         out.index_add_(0, token, (y * weight[token, choice, None]).to(x.dtype))
     return out
