@@ -15,10 +15,10 @@ TEXTS = ["My brother Ben Kim is a nurse in Oslo.", "Olga Lopez has been a driver
 def main(client: OpenAI) -> None:
     model = client.models.list().data[0].id
     for text in TEXTS:
-        asked = f"Answer with one word of {', '.join(LABELS)}. {text}"
+        prompt = f"Answer with one word of {', '.join(LABELS)}. {text}"
         answer = client.chat.completions.create(
             model=model,
-            messages=[{"role": "user", "content": asked}],
+            messages=[{"role": "user", "content": prompt}],
             extra_body={"structured_outputs": {"choice": LABELS}},
             temperature=0,
         )

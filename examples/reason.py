@@ -9,7 +9,7 @@ import os
 
 from openai import OpenAI
 
-ASKED = "Extract name, age as JSON. Our neighbour Olga Lopez is 61 and still runs every morning."
+PROMPT = "Extract name, age as JSON. Our neighbour Olga Lopez is 61 and still runs every morning."
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
@@ -20,7 +20,7 @@ SCHEMA = {
 def main(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model=client.models.list().data[0].id,
-        messages=[{"role": "user", "content": ASKED}],
+        messages=[{"role": "user", "content": PROMPT}],
         reasoning_effort="low",  # 256 tokens of it at most
         response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}},
         seed=1,

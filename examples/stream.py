@@ -3,7 +3,7 @@
     python scripts/serve.py &
     python examples/stream.py
 
-Text is told once it cannot change any more: a canvas at a time, or what a grammar has fixed of one.
+Text is sent once it cannot change any more: a canvas at a time, or what a grammar has fixed of one.
 `stream_options.drafts` is this server's own: between two passes it shows what each position would
 be if it were committed now. Other clients never see it.
 """
@@ -12,13 +12,13 @@ import os
 
 from openai import OpenAI
 
-ASKED = "Extract name, age as JSON. Our neighbour Olga Lopez is 61 and still runs every morning."
+PROMPT = "Extract name, age as JSON. Our neighbour Olga Lopez is 61 and still runs every morning."
 
 
 def main(client: OpenAI) -> None:
     stream = client.chat.completions.create(
         model=client.models.list().data[0].id,
-        messages=[{"role": "user", "content": ASKED}],
+        messages=[{"role": "user", "content": PROMPT}],
         response_format={"type": "json_object"},
         stream=True,
         stream_options={"include_usage": True, "drafts": True},  # type: ignore[typeddict-unknown-key]

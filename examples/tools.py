@@ -1,4 +1,4 @@
-"""A model that calls functions, is told what they return, and goes on.
+"""A model that calls functions, reads what they return, and goes on.
 
 python scripts/serve.py &
 python examples/tools.py

@@ -1,4 +1,4 @@
-"""What all tests share: devices, seeds, and shapes that are checked wherever they are written."""
+"""Set-up of all tests: devices, seeds, and checks of all shapes that annotations state."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts processes and waits for them comes first: last, there is nothing beside it."""
+    """Run tests that wait for processes first: other tests run beside them."""
     first = [shapes.ROOT / "tests" / "scripts", shapes.ROOT / "tests" / "dlm" / "cli"]
     items.sort(key=lambda item: not any(map(item.path.is_relative_to, first)))
 

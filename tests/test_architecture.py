@@ -1,4 +1,4 @@
-"""What holds for the tree as a whole: who imports whom, and how long a file may be."""
+"""Rules for the tree as a whole: which room imports which, and how long a file may be."""
 
 import ast
 import importlib
@@ -40,7 +40,7 @@ def imported(source: str) -> Iterator[str]:
 
 
 def forbidden(folder: str, source: str) -> list[str]:
-    """What `source`, a file in `folder`, imports and must not."""
+    """Return the names that `source`, a file in `folder`, imports and must not."""
     found = []
     for name in imported(source):
         top, _, rest = name.partition(".")
@@ -182,7 +182,7 @@ def test_transformers_imports_from_the_root_of_a_checkout():
 
 
 def test_an_engine_is_loaded_without_torch_s_compiler():
-    """It takes as long to import as all the rest; so did every command, and every worker."""
+    """The compiler takes as long to import as all the rest, in every command and every worker."""
     code = """if True:
         import sys
         import dlm

@@ -57,7 +57,7 @@ def test_a_value_has_its_type(client, mode):
     assert person.model_dump() == WANTED
 
 
-def test_a_value_that_a_validator_refuses_is_asked_for_again(client, mode):
+def test_a_value_that_a_validator_refuses_is_requested_again(client, mode):
     if mode == instructor.Mode.RESPONSES_TOOLS:
         pytest.skip("instructor sends no turn of the model again, so that a script has no place")
     prompt = script(*steps(mode, "Adult", {"name": "Olga", "age": 6}, WANTED))

@@ -1,6 +1,6 @@
-"""What llguidance is asked for too, and which texts then are not compared.
+"""Constraints that llguidance compiles too, and the texts that are not compared.
 
-Where the two differ on purpose, a pattern tells those texts, and says who decides it.
+Where the two differ on purpose, a pattern matches those texts, and a comment names who decides it.
 """
 
 REGEXES = r"""

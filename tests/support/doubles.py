@@ -123,7 +123,7 @@ class Random(Double):
 
 
 class Obsessed(Double):
-    """All mass on some tokens, everywhere and always."""
+    """Model with all mass on some tokens, at every position of every pass."""
 
     def __init__(self, vocab_size: int, tokens: Sequence[int], **shape: int):
         super().__init__(vocab_size, **shape)
@@ -136,15 +136,15 @@ class Obsessed(Double):
 
 
 class Scripted(Double):
-    """Sure of one text, whatever it is shown; padding behind it."""
+    """Model that is sure of one text, whatever its canvas, with padding after it."""
 
     def __init__(self, vocab_size: int, prompt: int, script: Sequence[int], **shape: int):
         super().__init__(vocab_size, **shape)
         self._prompt, self._script = prompt, list(script)
 
     def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
-        said = len(committed) - self._prompt
-        rest = self._script[said : said + self.canvas_length]
+        begun = len(committed) - self._prompt
+        rest = self._script[begun : begun + self.canvas_length]
         wanted = torch.tensor(rest + [0] * (self.canvas_length - len(rest)))
         return 100.0 * torch.nn.functional.one_hot(wanted, self.vocab_size).float()
 

@@ -28,7 +28,7 @@ COMPILER = xgr.GrammarCompiler(BYTES, cache_enabled=False, max_threads=1)
 
 
 def accepts(grammar: "Rules | str", text: str) -> bool:
-    """What xgrammar says; `grammar` may be EBNF, too."""
+    """Whether xgrammar accepts `text`; `grammar` may be EBNF, too."""
     return matches(grammar, [text])[0]
 
 
@@ -84,7 +84,7 @@ class _Writer:
         raise TypeError(f"{node!r:.80} cannot be written")
 
     def _terminal(self, node: Terminal) -> str:
-        """The name of its first rule; a rule is a state, and how many characters it is behind."""
+        """Return the name of the first rule. A rule is a state and the count of characters."""
         edges, final = node.automaton.edges, node.automaton.final
         most = node.low if node.high is None else node.high
         stem, waiting, seen = f"t{next(self._numbers)}", [(0, 0)], {(0, 0)}
@@ -140,7 +140,7 @@ def _units(low: int, high: int) -> list[tuple[Any, Any]]:
 
 
 def _hex(low: int, high: int, digits: int = 4) -> str:
-    """Numbers between two, in so many hexadecimal digits of either case."""
+    """Return a pattern of the numbers from `low` to `high` in `digits` hexadecimal digits."""
     unit = 16 ** (digits - 1)
     if digits == 1:
         known = [d for d in "0123456789abcdefABCDEF" if low <= int(d, 16) <= high]

@@ -9,7 +9,7 @@ from dlm.batch.rows import InputRow
 
 
 class Fragile:
-    """What a pool wants of a `Batch`: a row is answered by its value, in the next step."""
+    """Double of a `Batch` in a pool: it answers a row by its value, in the next step."""
 
     has_capacity = True
 
@@ -27,7 +27,7 @@ class Fragile:
         """Ends the process before it answers anything, if one of its rows is "kill"."""
         if any(row.value == "kill" for row in self._rows):
             os.kill(os.getpid(), signal.SIGKILL)
-        ended = [(row.number, {"said": row.value, "error": None}) for row in self._rows]
+        ended = [(row.number, {"answer": row.value, "error": None}) for row in self._rows]
         self._rows = []
         return ended
 

@@ -1,4 +1,4 @@
-"""What a constraint may ask of logits, by definition: in fp64, from whole rows."""
+"""Scores of logits by definition: in fp64, from whole rows."""
 
 import numpy as np
 from torch import Tensor

@@ -26,7 +26,7 @@ class Gated(Scripted):
         begun = max(
             (at for at, token in enumerate(committed) if token == self._channel), default=-1
         )
-        self._prompt = begun + 1  # whatever the prompt: answers begin behind an empty channel
+        self._prompt = begun + 1  # whatever the prompt: answers begin after an empty channel
         return super().wish(committed, canvas, soft_embedding)
 
     _channel = 101  # <channel|>

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 @contextmanager
 def hanging_up(url: str, path: str, body: Any, **headers: str) -> Iterator[None]:
-    """It has sent a request, and hangs up at the end of the block."""
+    """Send a request, and hang up at the end of the block."""
     connection = HTTPConnection(urlsplit(url).netloc)
     try:
         more = {"Content-Type": "application/json"} | headers

@@ -105,7 +105,7 @@ def _tensor(data: np.ndarray, kind: Any) -> Tensor:
 
 
 def _bits(values: Tensor, kind: Any) -> np.ndarray:
-    """As cvt.rn.satfinite does: to nearest even, and to fp8 never beyond its largest number."""
+    """Round like cvt.rn.satfinite: to nearest even, and to fp8 never beyond its largest number."""
     dtype = _FLOATS[kind]
     if dtype.itemsize == 1:
         largest = torch.finfo(dtype).max

@@ -1,6 +1,6 @@
 """llguidance over our own vocabularies, and what we ask for as it writes it.
 
-It is asked to force nothing: where only one text can follow, it would allow one spelling of it.
+It forces nothing: where only one text can follow, it would allow one spelling of it.
 """
 
 import json
@@ -38,7 +38,7 @@ class Oracle:
         )
 
     def matcher(self, source: str) -> LLMatcher:
-        """Of a Lark grammar."""
+        """Return a matcher of a Lark grammar."""
         matcher = LLMatcher(self._tokenizer, _OPTIONS + source, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
@@ -52,7 +52,7 @@ class Oracle:
 
 
 class _Pieces:
-    """What `TokenizerWrapper` asks a tokenizer for."""
+    """The part of a tokenizer that `TokenizerWrapper` uses."""
 
     bos_token_id = None
 
@@ -72,7 +72,7 @@ def of_regex(pattern: str) -> str:
 
 
 def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
-    """With whitespace bounded as ours is, and escapes wherever llguidance can be told to."""
+    """Return a matcher of a schema, with whitespace bounded as ours, and escapes if possible."""
     most = max_whitespace
     line = rf"\x0D?\x0A([\x20\x09]{{0,{2 * most}}}|(\x20{{4}}){{0,{most}}})"
     options = {
@@ -83,7 +83,7 @@ def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
 
 
 def _in_rust(pattern: str) -> str:
-    """The same in the syntax of Rust's regexes, whose `.` and classes are wider."""
+    """Return `pattern` in the syntax of Rust's regexes, whose `.` and classes are wider."""
     found, in_class, inverse = [], False, False
     for part in _PART.finditer(pattern.removeprefix("^").removesuffix("$")):
         text = part[0]

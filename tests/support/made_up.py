@@ -32,7 +32,7 @@ class Language:
     """A context-free grammar. A rule is its options, an option its parts.
 
     An option names one rule at most: grammars that can be read in many ways take xgrammar long.
-    A part is a literal `"..."`, a class `[...]`, either of them with `*`, `+` or `?` behind it, or
+    A part is a literal `"..."`, a class `[...]`, either of them with `*`, `+` or `?` after it, or
     the number of a rule. An option begins with a literal, so that no rule begins with itself, and
     the first one of every rule names no rule, so that every rule has an end.
     """
@@ -60,18 +60,18 @@ class Language:
         known: dict[tuple[int, int], set[int]] = {}
 
         def ends(rule: int, start: int) -> set[int]:
-            """Where a rule may end that begins at `start`."""
+            """Return where a rule may end that begins at `start`."""
             if (rule, start) not in known:
                 found: set[int] = set()
                 for option in self.rules[rule]:
                     at = {start}
                     for part in option:
-                        at = set().union(*(behind(part, begin) for begin in at))
+                        at = set().union(*(ends_after(part, begin) for begin in at))
                     found |= at
                 known[rule, start] = found
             return known[rule, start]
 
-        def behind(part: str | int, start: int) -> set[int]:
+        def ends_after(part: str | int, start: int) -> set[int]:
             if isinstance(part, int):
                 return ends(part, start)
             sign = part[-1] if part[-1] in "*+?" else ""
@@ -93,7 +93,7 @@ class Language:
 
 
 def _one(part: str, text: str, start: int) -> int:
-    """Where a literal or a class ends that begins at `start`; -1: it does not."""
+    """Return where a literal or a class ends that begins at `start`; -1: it does not match."""
     if part[0] == '"':
         return start + len(part) - 2 if text.startswith(part[1:-1], start) else -1
     low, high = part[1], part[3]

@@ -8,7 +8,7 @@ from dlm.grammar import Guidance, masks
 
 
 def rows_of(guidance: Guidance) -> Tensor:
-    """What each trusted position allows, as packed bits `[trusted, words]`."""
+    """Return the tokens that each trusted position allows, as packed bits `[trusted, words]`."""
     assert guidance.bitmask is not None
     rows = torch.zeros(len(guidance.rows), guidance.bitmask.shape[1], dtype=torch.int32)
     for position, row in enumerate(guidance.rows):
@@ -20,6 +20,6 @@ def rows_of(guidance: Guidance) -> Tensor:
 
 
 def tokens_in(words: Tensor | np.ndarray, size: int) -> set[int]:
-    """Of a packed row, those of the first `size` tokens that it allows."""
+    """Return those of the first `size` tokens that a packed row allows."""
     tokens = masks.tokens_in(np.asarray(words))
     return set(tokens[tokens < size].tolist())

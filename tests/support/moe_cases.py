@@ -46,7 +46,7 @@ class Case:
 
 
 def prepared(stack: Stack) -> Stack:
-    """As kernels take it."""
+    """Return the weights in the layout of the kernels."""
     return tiled(stack) if isinstance(stack, NVFP4) else stack
 
 

@@ -44,7 +44,7 @@ def _listed(
 
 
 def answer_tokens(vocabulary: Vocabulary, *parts: str | ToolCall) -> list[int]:
-    """Of texts and calls, in their order."""
+    """Return the tokens of texts and calls, in their order."""
     return [
         token
         for part in parts

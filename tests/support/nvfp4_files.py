@@ -67,7 +67,7 @@ def edit_config(directory: Path, quantisation: dict[str, Any] | None) -> None:
 
 
 def numbers_of(w: NVFP4) -> Tensor:
-    """What a matrix stands for, by the definition, in fp64 and rounded once."""
+    """Return the numbers of a matrix by the definition: in fp64, rounded once."""
     codes = torch.stack([w.packed & 15, w.packed >> 4], -1).flatten(-2).long()
     numbers = torch.cat([_NUMBERS, -_NUMBERS])[codes]
     scale = w.scale.double().repeat_interleave(16, -1) * w.scale_2.double()

@@ -55,7 +55,7 @@ class Storages:
         return made.set_(there, value.storage_offset(), value.shape, value.stride())
 
     def bring_back(self) -> None:
-        """What the device has written."""
+        """Copy the device's results back."""
         for here, there in self._pairs.values():
             here.copy_(there)
 

@@ -39,7 +39,7 @@ def make(capacity: int | None = None, segment: int | None = None, slots: int = S
     return cache
 
 
-def told(tokens: Sequence[int]) -> Tensor:
+def keys_of(tokens: Sequence[int]) -> Tensor:
     """For each token a row of `DIM` numbers that all tokens up to it decide."""
     pairs = accumulate(tokens, _next, initial=(0, 0))
     return torch.tensor([*pairs][1:], dtype=torch.float32).repeat(1, DIM // 2).view(-1, DIM)
@@ -56,7 +56,7 @@ def run(
     """One pass; `tokens` are what each slot holds. Whatever a token is to see must be there."""
     plan = cache.plan(encode, canvases, CANVAS)
     after = {slot: [*tokens[slot], *encode.get(slot, ())] for slot in tokens}
-    new = [told(after[slot])[-len(more) :] for slot, more in encode.items() if more]
+    new = [keys_of(after[slot])[-len(more) :] for slot, more in encode.items() if more]
     x = torch.cat([*new, torch.full((CANVAS * len(canvases), DIM), -1.0)])[:, None]
     for layer in range(3):
         out = cache.attend(layer, torch.zeros_like(x), x, x + layer, plan)
@@ -72,8 +72,8 @@ def run(
 
 
 def sees(cache: KVCache, slot: int, begin: int, tokens: Sequence[int]) -> None:
-    """Whether `slot` stores all that a token at `begin` or behind it may look at, of `tokens`."""
-    expected = told(tokens)
+    """Whether `slot` stores all that a token at `begin` or after it may look at, of `tokens`."""
+    expected = keys_of(tokens)
     for layer, (kind, index) in enumerate(cache._layers):
         first = 0 if kind == "full_attention" else max(0, begin - WINDOW + 1)
         held = cache._slots[slot].held[kind]
@@ -83,7 +83,7 @@ def sees(cache: KVCache, slot: int, begin: int, tokens: Sequence[int]) -> None:
 
 
 def consistent(cache: KVCache) -> None:
-    """Each page is free, idle or held by as many as say so; nobody holds more than is reserved."""
+    """Assert that each page is free, idle or held by its slots, and no slot exceeds its part."""
     for kind, pool in cache._pools.items():
         held = [slot.held[kind] for slot in cache._slots]
         holders = [0] * len(pool._holders)

@@ -15,7 +15,7 @@ BATCH = ROOT / "scripts" / "batch.py"
 
 
 def printed(code: str, **environment: str) -> str:
-    """What `code` prints in a process of its own, at the root of the checkout."""
+    """Return the output of `code` in a process of its own, at the root of the checkout."""
     run = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -40,7 +40,7 @@ def started(*args: object) -> "Iterator[subprocess.Popen[str]]":
 
 
 def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:
-    """Until so many answers are there."""
+    """Wait until `count` answers are there."""
     end = time.monotonic() + PATIENCE
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -57,12 +57,14 @@ def descendants(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def named(pid: int, name: str) -> list[int]:
-    """Those of them whose names begin so."""
-    return [child for child, said in descendants(pid) if said.startswith(name)]
+    """Return the descendants of `pid` whose command lines begin with `name`."""
+    return [child for child, command in descendants(pid) if command.startswith(name)]
 
 
 def is_running(pid: int) -> bool:
-    return read(Path(f"/proc/{pid}/cmdline")) != ""  # empty: it has ended, and nobody has asked
+    return (
+        read(Path(f"/proc/{pid}/cmdline")) != ""
+    )  # empty: it has ended, and nobody has waited for it
 
 
 def read(path: Path) -> str:

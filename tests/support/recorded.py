@@ -17,7 +17,7 @@ from dlm.models.graphs import Captured
 
 
 class Operators(TorchDispatchMode):
-    """Those that run, with their arguments and results."""
+    """Recorder of the operators that run, with their arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a constraint may ask of logits, for tests that have no engine."""
+"""Scores of logits for tests that have no engine."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, Device
 
 
 def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> CanvasLogits:
-    """Of `logits [L, V]` at a temperature of 1; a test may say what is to pass for their argmax."""
+    """Return the scores of `logits [L, V]` at a temperature of 1; `argmax` replaces theirs."""
     L = len(logits)
     found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
     scores = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))

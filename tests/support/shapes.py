@@ -1,4 +1,4 @@
-"""Where shapes are checked as they are written, by an import hook."""
+"""Modules whose annotated shapes are checked, by an import hook."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def has_shapes(path: Path) -> bool:
 
 
 def hooked() -> list[str]:
-    """All modules that have shapes to check, but for two rooms: dlm.grammar, which is called for
+    """Return the modules that have shapes to check, except two rooms: dlm.grammar, called for
     each token of a text, where a check takes many times as long as what it checks, and which has a
     test of its own; and dlm.kernels, whose jit helpers the hook breaks."""
     paths = [p for top in ("dlm", "models") for p in sorted((ROOT / top).rglob("*.py"))]

@@ -1,4 +1,4 @@
-"""All ways to write a text in tokens, one by one."""
+"""Spellings of a text in tokens, one by one."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def spellings(text: bytes, pieces: Sequence[bytes]) -> list[list[int]]:
 
 
 def probability(text: bytes, pieces: Sequence[bytes], p: np.ndarray, stops: Sequence[int]) -> float:
-    """That a canvas of independent positions `p [L, V]` says `text` and stops, however spelled."""
+    """Return the probability that independent positions `p [L, V]` spell `text` and a stop."""
     return sum(
         float(np.prod([p[i, token] for i, token in enumerate(tokens)]))
         * float(p[len(tokens), list(stops)].sum())

@@ -1,4 +1,4 @@
-"""What rules accept, with calls in Gemma 4's own form spelled as text: a character for a marker."""
+"""Texts that rules accept, with calls in Gemma 4's own form: a character for each marker."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What a worker process may be asked to do; it is imported there."""
+"""Tasks for worker processes, which import this module."""
 
 import os
 import signal

@@ -14,7 +14,7 @@ from dlm.grammar.rules import Rules
 
 
 def trees(leaves: st.SearchStrategy[Any], max_leaves: int) -> st.SearchStrategy[Any]:
-    """Of `leaves`: nodes, or texts, which are literals."""
+    """Return trees of `leaves`: nodes, or texts, which are literals."""
     return st.recursive(
         leaves,
         lambda inner: st.one_of(

@@ -1,4 +1,4 @@
-"""How long a test waits for what happens in another thread or process."""
+"""Time that a test waits for another thread or process."""
 
 import time
 from collections.abc import Callable

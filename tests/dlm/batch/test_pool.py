@@ -27,8 +27,8 @@ def test_a_row_that_ends_its_worker_three_times_is_an_error_and_those_beside_it_
     values[5] = "kill"
     found = answered(values)
     assert found[5]["error"] == "3 workers ended with this row, the last one with -9"
-    said = {number: answer.get("said") for number, answer in found.items() if number != 5}
-    assert said == {number: str(number) for number in range(20) if number != 5}
+    answers = {number: answer.get("answer") for number, answer in found.items() if number != 5}
+    assert answers == {number: str(number) for number in range(20) if number != 5}
 
 
 def test_no_rows_start_no_process():

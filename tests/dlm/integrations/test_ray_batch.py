@@ -63,7 +63,7 @@ def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered
     told = dict(found)
     problem = "workers ended with this row, the last one with this row alone"
     assert told.pop(5)["error"] == problem
-    assert {number: answer["said"] for number, answer in told.items()} == {
+    assert {number: answer["answer"] for number, answer in told.items()} == {
         number: str(number) for number in wanted - {5}
     }
 

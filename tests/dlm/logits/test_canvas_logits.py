@@ -34,8 +34,8 @@ def only(*tokens):
     count=st.sampled_from([1, 3, 200]),
 )
 def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, heat, count):
-    """From a flat row to one where a single token has all of the mass; some that many allow, some
-    that allow one token. Of equally likely tokens, any may be named."""
+    """Rows are flat, or a single token has all of the mass; masks allow many tokens, or one.
+    Of equally likely tokens, any may be named."""
     rng = np.random.default_rng(seed)
     logits = torch.tensor(scale * rng.normal(size=(3, SIZE))).to(dtype)
     allowed = rng.random(SIZE) < share
@@ -57,8 +57,8 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
     logp = (x * heat).log_softmax(-1)[1].numpy()
     border = np.abs(logp - expected.ranked[0][1] + np.log(1e3)) < 1e-3
     assert abs(len(answer.ranked) - len(expected.ranked)) <= border.sum()
-    for (token, said), (_, p) in zip(answer.ranked, expected.ranked, strict=False):
-        assert said == pytest.approx(p, abs=1e-3)
+    for (token, found_logp), (_, p) in zip(answer.ranked, expected.ranked, strict=False):
+        assert found_logp == pytest.approx(p, abs=1e-3)
         assert allowed[token]
         assert logp[token] == pytest.approx(p, abs=1e-3)
     assert len({token for token, _ in answer.ranked}) == len(answer.ranked)
@@ -100,7 +100,7 @@ def test_sums_over_classes_are_those_of_whole_rows(seed, scale, dtype, softcap, 
 def test_a_row_that_is_searched_where_it_is_answers_as_one_that_is_fetched(
     seed, scale, share, count, ruled_out
 ):
-    """As a GPU does it: of equally likely tokens, the lowest come first."""
+    """A GPU searches in place: of equally likely tokens, the lowest come first."""
     rng = np.random.default_rng(seed)
     logits = torch.tensor(scale * rng.normal(size=(2, SIZE))).bfloat16()
     logits[:, rng.random(SIZE) < ruled_out] = -torch.inf
@@ -112,14 +112,14 @@ def test_a_row_that_is_searched_where_it_is_answers_as_one_that_is_fetched(
     tokens, logp = scores._search_row(1, allowed)
     near = logp >= logp.max(initial=-np.inf) - np.log(1e3)
     order = np.lexsort((tokens[near], -logp[near]))[:count]
-    said = [p for _, p in found.ranked]
-    assert said == pytest.approx(logp[near][order].tolist(), abs=1e-4)
+    ranked = [p for _, p in found.ranked]
+    assert ranked == pytest.approx(logp[near][order].tolist(), abs=1e-4)
     assert {token for token, _ in found.ranked} <= {*tokens.tolist()}
     assert found.mass == pytest.approx(np.exp(logp).sum(), abs=1e-5)
 
 
 def test_tokens_that_a_nearly_full_mask_forbids_are_no_candidates():
-    """The likeliest three have nearly all of the mass, or less than is told apart from none."""
+    """The likeliest three have nearly all of the mass, or nearly none."""
     logits = 0.1 * torch.randn(1, SIZE, generator=torch.Generator().manual_seed(0))
     allowed = np.ones(SIZE, dtype=bool)
     allowed[[5, 1000, 2999]] = False
@@ -180,7 +180,7 @@ def test_a_row_is_fetched_only_where_its_list_cannot_answer():
 
 
 def test_candidates_that_are_not_listed_are_looked_up_if_they_come_near():
-    """Of two that are allowed, one is just below what is listed, and one above."""
+    """One of two allowed tokens is just below the listed ones, and one above."""
     logits = torch.full((1, SIZE), -60.0)
     logits[0, [10, 20, 30]] = torch.tensor([0.0, -13.5, -14.5])
     scores = scores_of(logits)
@@ -196,8 +196,8 @@ def test_along_a_text_rows_come_in_ever_larger_copies():
     logits = torch.randn(256, SIZE, generator=torch.Generator().manual_seed(0))
     scores = scores_of(logits)
 
-    said = [scores.best(position, only(5, 6)) for position in range(256)]
+    best = [scores.best(position, only(5, 6)) for position in range(256)]
 
-    assert said == [5 if row[5] >= row[6] else 6 for row in logits]
+    assert best == [5 if row[5] >= row[6] else 6 for row in logits]
     assert scores.rows == 256
     assert scores.copies == 9  # 1, 1, 2, 4, 8, 16, 32, 64, 128

@@ -142,7 +142,7 @@ def test_without_a_cut_nothing_is_read_twice(step):
         assert marginals.copies.count == copies
 
 
-def test_a_constraint_is_told_of_whole_distributions(step):
+def test_a_constraint_reads_whole_distributions(step):
     logits, uniform, _ = step
     every = np.full(WORDS, -1, dtype=np.int32).view(np.uint32)
     cut, whole = (

@@ -1,4 +1,4 @@
-"""What goes over the link arrives as it was, in one copy, and is counted."""
+"""Copies between host and device: unchanged, in one transfer, and counted."""
 
 import torch
 

@@ -192,7 +192,7 @@ def test_a_token_that_is_drawn_although_its_row_is_all_but_sure_is_an_allowed_on
 
 
 def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
-    """Of rows that are sure of token 5: one whose mask forbids others, one whose mask forbids 5;
+    """Rows that are sure of token 5: one whose mask forbids others, one whose mask forbids 5;
     and a flat row, whose mask forbids a token that is as likely as any."""
     logits = torch.zeros(1, L, SIZE)
     logits[0, :2, 5] = 60.0
@@ -252,7 +252,7 @@ def test_a_step_with_nothing_to_repair_makes_one_copy_to_the_host(
 
 
 def test_copies_and_rows_are_counted(engine_of, to_host):
-    """Of a model that wants what is forbidden and is sure of nothing: all that comes to the host
+    """A model wants forbidden tokens and is sure of nothing: all that comes to the host
     is in its stats, and little is fetched."""
     spec = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
     engine = engine_of(Dreamer(V, 0, scale=3.0), slots=1)

@@ -22,8 +22,8 @@ SIZE, WORDS = 300, 10
 STOPS = 1, 106, 50
 
 
-class Told:
-    """A constraint that says what it was told."""
+class Given:
+    """A constraint that returns the guidance it was made with."""
 
     def __init__(self, read: Guidance | Exception):
         self.work, self._read = 0, read
@@ -72,7 +72,7 @@ def test_rows_say_what_the_guidance_says_and_others_are_left_alone(seed, scale, 
     before, first, canvases, readings = logits.clone(), 2, [], []
     for length in lengths:
         read = random_guidance(rng, logits[first : first + length])
-        canvases.append(GuidedCanvas(constraint=Told(read), first=first, length=length))
+        canvases.append(GuidedCanvas(constraint=Given(read), first=first, length=length))
         readings.append(read)
         first += length
 
@@ -97,7 +97,7 @@ def test_rows_say_what_the_guidance_says_and_others_are_left_alone(seed, scale, 
 
 
 def canvas_of(read: Guidance, **more) -> GuidedCanvas:
-    return GuidedCanvas(constraint=Told(read), first=0, length=len(read.guess), **more)
+    return GuidedCanvas(constraint=Given(read), first=0, length=len(read.guess), **more)
 
 
 def allowing(*tokens: int) -> torch.Tensor:
@@ -146,10 +146,10 @@ def test_what_one_constraint_raises_is_its_own_result_and_its_rows_stay():
     logits = torch.randn(6, SIZE)
     before, right = logits.clone(), random_guidance(np.random.default_rng(0), logits[:3])
     wrong = replace(right, guess=[0])
-    for failing in (Told(Unfinished("more time")), Told(wrong)):
+    for failing in (Given(Unfinished("more time")), Given(wrong)):
         rows = logits.clone()
         canvases = [
-            GuidedCanvas(constraint=Told(right), first=0, length=3),
+            GuidedCanvas(constraint=Given(right), first=0, length=3),
             GuidedCanvas(constraint=failing, first=3, length=3),
         ]
         good, bad = LogitsGuide(SIZE).guide_(rows, canvases)
@@ -228,25 +228,25 @@ def test_the_example_of_the_docs_answers(chat, vocabulary):
     exec(compile(dedent(code), "docs/serving_stacks.md", "exec"), names)
     engine = names["Grammars"](chat.tokenizer, V, STOPS, 0)
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-    rng, said = torch.Generator().manual_seed(0), {"a": [], "free": [], "b": []}
+    rng, emitted = torch.Generator().manual_seed(0), {"a": [], "free": [], "b": []}
     engine.admit("a", schema, 30)
     engine.admit("b", schema, 12)
     L, step = 16, 0
     while engine.running:
         logits = 20 * torch.randn(3, L, V, generator=rng)
         step += 1
-        failed, again = engine.before_sampling([*said], logits, [step % 4 == 0] * 3)
+        failed, again = engine.before_sampling([*emitted], logits, [step % 4 == 0] * 3)
         assert not failed
         if step % 4 or again:
             continue
-        for name, tokens in zip(said, logits.argmax(-1).tolist(), strict=True):
+        for name, tokens in zip(emitted, logits.argmax(-1).tolist(), strict=True):
             if name not in engine.running:
                 continue
             engine.committed(name, tokens)
-            said[name] += tokens
+            emitted[name] += tokens
             if {*STOPS} & {*tokens}:
                 engine.ended(name)
     for name in ("a", "b"):
-        end = next(i for i, token in enumerate(said[name]) if token in STOPS)
-        assert JsonSchema(schema).value(vocabulary.text(said[name][:end])) is not None
+        end = next(i for i, token in enumerate(emitted[name]) if token in STOPS)
+        assert JsonSchema(schema).value(vocabulary.text(emitted[name][:end])) is not None
     engine.compiler.close()

@@ -69,7 +69,7 @@ def test_a_grammar_that_is_gone_is_not_taken_for_another():
     assert table.count == 5
 
 
-def test_words_behind_the_vocabulary_are_not_kept():
+def test_words_after_the_vocabulary_are_not_kept():
     table, wide = MaskTable(WORDS), grammar(1, words=WORDS + 4)
     placed(table, [(wide, [1])], link())
     assert table.bitmask.shape[1] == WORDS

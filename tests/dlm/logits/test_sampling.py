@@ -71,7 +71,7 @@ def test_accept_always_keeps_at_least_one(costs):
 
 @given(st.lists(LOGITS, min_size=1, max_size=1), st.integers(1, 4))
 def test_settled_is_the_reference_criterion(drawn, repeats):
-    """The same logits several times, then others: stable and confident are what they are there."""
+    """Equal logits several times, then others: "stable" and "confident" mean the same as there."""
     logits = drawn[0]
     for scale in (1.0, 60.0):
         scaled = logits * scale

@@ -38,7 +38,7 @@ SPECS = {
 
 @dataclass
 class Decoded:
-    """All that comes of a request."""
+    """The events of a request, and its result."""
 
     drafts: list[tuple[Any, ...]] = field(default_factory=list)  # of drafts, all but the entropy
     tokens: list[int] = field(default_factory=list)

@@ -15,7 +15,7 @@ ITEMS = [extract(Dice(f"drafts/{i}"), "heldout") for i in range(6)]
 SETTINGS = [("schema", 0.0), ("free", 0.8), ("schema", 0.8), ("free", 0.0)]
 
 
-def asked(spec):
+def requests_of(spec):
     return [
         Request(
             prompt=item.prompt,
@@ -45,8 +45,8 @@ def engines():
 @pytest.mark.parametrize(("spec", "heat"), by_default(SETTINGS, 2))
 def test_drafted_answers_are_those_written_token_by_token(engines, spec, heat):
     """Greedy, and drawn too: a token is drawn by the same number, whichever pass it is drawn in."""
-    plain = engines[heat, False].generate(asked(spec))
-    drafted = engines[heat, True].generate(asked(spec))
+    plain = engines[heat, False].generate(requests_of(spec))
+    drafted = engines[heat, True].generate(requests_of(spec))
     for one, other in zip(plain, drafted, strict=True):
         assert other.token_ids == one.token_ids
         assert other.finish_reason == one.finish_reason
@@ -59,24 +59,24 @@ def test_drafted_answers_are_those_written_token_by_token(engines, spec, heat):
 
 def test_different_numbers_to_draw_by_give_different_answers(engines):
     """Otherwise the equality of drawn answers would say nothing."""
-    request = asked("free")[0]
-    said = {
+    request = requests_of("free")[0]
+    texts = {
         tuple(engines[0.8, True].generate(Request(prompt=request.prompt, seed=seed)).token_ids)
         for seed in range(3)
     }
-    assert len(said) > 1
+    assert len(texts) > 1
 
 
 def test_drafted_requests_give_in_a_batch_exactly_what_each_gives_alone(engines):
     engine = engines[0.8, True]
-    together = engine.generate(asked("schema")[:3])
-    for request, result in zip(asked("schema")[:3], together, strict=True):
+    together = engine.generate(requests_of("schema")[:3])
+    for request, result in zip(requests_of("schema")[:3], together, strict=True):
         alone = engine.generate(request)
         assert alone.token_ids == result.token_ids
         assert alone.stats.drafted == result.stats.drafted
 
 
-def test_a_sure_canvas_is_written_in_one_pass_and_the_next_is_drafted_behind_it(
+def test_a_sure_canvas_is_written_in_one_pass_and_the_next_is_drafted_after_it(
     engine_of, tokens_of
 ):
     script = tokens_of('{"name": "Olga Lopez", "age": 61, "city": "Oslo"}<turn|>')
@@ -88,7 +88,7 @@ def test_a_sure_canvas_is_written_in_one_pass_and_the_next_is_drafted_behind_it(
     assert result.stats.drafted == result.stats.drafts_kept >= len(script) - 2 * 8
 
 
-def test_a_draft_that_is_wrong_costs_no_pass_and_leaves_nothing_behind(engine_of):
+def test_a_draft_that_is_wrong_costs_no_pass_and_leaves_no_trace(engine_of):
     """Canvases want one thing, and the causal model another: each pass writes one token still."""
 
     class Torn(Obsessed):

@@ -64,14 +64,14 @@ def left_to_right():
     engine.close()
 
 
-def asked(count):
+def samples(count):
     return [extract(Dice(f"autoregressive/{i}"), "heldout") for i in range(count)]
 
 
 def test_its_tokens_are_those_of_transformers_encoder_and_head(left_to_right):
-    """Greedy: each token is the likeliest behind all before it, by transformers' own model, which
+    """Greedy: each token is the likeliest after all before it, by transformers' own model, which
     reads the whole text at once."""
-    requests = [Request(prompt=item.prompt, max_tokens=96) for item in asked(8)]
+    requests = [Request(prompt=item.prompt, max_tokens=96) for item in samples(8)]
     for request, result in zip(requests, left_to_right.generate(requests), strict=True):
         *wanted, stop = likeliest(left_to_right.chat.prompt(request), result.token_ids)
         assert result.token_ids == wanted
@@ -86,7 +86,7 @@ def test_requests_give_in_a_batch_exactly_what_each_gives_alone(left_to_right):
         Request(
             prompt=s.prompt, seed=i, max_tokens=96, constraint=JsonSchema(s.schema) if c else None
         )
-        for i, s in enumerate(asked(2))
+        for i, s in enumerate(samples(2))
         for c in (False, True)
     ]
     alone = [left_to_right.generate(request) for request in requests]
@@ -97,7 +97,7 @@ def test_requests_give_in_a_batch_exactly_what_each_gives_alone(left_to_right):
 
 
 def test_a_schema_is_kept_and_what_it_leaves_no_choice_about_takes_no_pass(left_to_right):
-    items = asked(6)
+    items = samples(6)
     results = left_to_right.generate(
         [Request(prompt=s.prompt, constraint=JsonSchema(s.schema)) for s in items]
     )
@@ -108,33 +108,33 @@ def test_a_schema_is_kept_and_what_it_leaves_no_choice_about_takes_no_pass(left_
 
 def naive(engine, model, spec, request, temperature):
     """One token after the other, from whole rows of logits in fp64: tokens, without the stop."""
-    rng, said, budget = torch.Generator().manual_seed(request.seed), [], request.max_tokens
+    rng, emitted, budget = torch.Generator().manual_seed(request.seed), [], request.max_tokens
     matcher = spec and Matcher(engine._compiler.compile(spec))
     uniform = [u for _ in range(4) for u in torch.rand(64, generator=rng).tolist()]
     while True:
         if matcher:
-            for token in engine.vocabulary.canonical(said[-20:], matcher.forced()):
+            for token in engine.vocabulary.canonical(emitted[-20:], matcher.forced()):
                 if not matcher.accept(token):
                     break
-                if not matcher.closes_within(budget - len(said) - 2):
+                if not matcher.closes_within(budget - len(emitted) - 2):
                     matcher.rollback(1)
                     break
-                said.append(token)
-        text = [*request.token_ids, *said]
+                emitted.append(token)
+        text = [*request.token_ids, *emitted]
         blank = torch.zeros(model.canvas_length, dtype=torch.long), model.no_soft_embedding()
         logits = model.wish(text, *blank)[0].double()
         if matcher:
-            allowed = unpacked(matcher.allowed(budget - len(said)))[:V].astype(bool)
+            allowed = unpacked(matcher.allowed(budget - len(emitted)))[:V].astype(bool)
             logits[torch.tensor(~allowed)] = -torch.inf
         token = int(logits.argmax())
         if temperature:
             mass = (logits / temperature).softmax(-1).cumsum(-1)
-            token = int((mass > uniform[len(said)] * mass[-1]).nonzero()[0, 0])
+            token = int((mass > uniform[len(emitted)] * mass[-1]).nonzero()[0, 0])
         if matcher:
             assert matcher.accept(token)
-        said.append(token)
-        if token in engine.config.stops or len(said) == budget:
-            return said
+        emitted.append(token)
+        if token in engine.config.stops or len(emitted) == budget:
+            return emitted
 
 
 WAYS = [(0.7, True), (0.0, False), (0.7, False), (0.0, True)]
@@ -169,7 +169,7 @@ def test_a_seed_repeats_what_it_draws_and_another_draws_something_else(engine_of
 
 
 def test_what_is_drawn_has_the_probability_that_the_model_gives_it(rng):
-    """Of evenly spread numbers to draw by, each token gets its share, of what a row allows."""
+    """Evenly spread numbers to draw by give each token its share of what a row allows."""
     logits, n = torch.randn(1, 9, generator=rng), 4000
     words = np.array([0b101101], dtype=np.uint32)
     uniform = ((torch.arange(n) + 0.5) / n).tolist()
@@ -227,9 +227,9 @@ def test_events_tell_of_each_token_once_and_of_no_draft(engine_of, tokens_of):
     engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
     events = events_of(engine)
     assert not [event for event in events if isinstance(event, Draft)]
-    told = [event for event in events if isinstance(event, Committed)]
-    assert [token for event in told for token in event.tokens] == script
-    assert "".join(event.text for event in told) == '["laptop", "desk"]'
+    committed = [event for event in events if isinstance(event, Committed)]
+    assert [token for event in committed for token in event.tokens] == script
+    assert "".join(event.text for event in committed) == '["laptop", "desk"]'
     assert isinstance(events[-1], Finished)
     assert events[-1].result.parsed == ["laptop", "desk"]
 
@@ -276,8 +276,8 @@ def test_a_model_says_whether_it_can_be_decoded_so(engine_of):
 
 
 def test_a_conversation_of_many_chunks_is_read_in_several_passes(left_to_right):
-    """What is written behind it is what transformers writes, which reads it at once."""
-    request = Request(prompt="The weather is fine. " * 150 + asked(1)[0].prompt, max_tokens=24)
+    """The answer is that of transformers, which reads all of the conversation at once."""
+    request = Request(prompt="The weather is fine. " * 150 + samples(1)[0].prompt, max_tokens=24)
     prompt = left_to_right.chat.prompt(request)
     assert 1024 < len(prompt) < 2048 - 24
     left_to_right.add(request)
@@ -287,8 +287,8 @@ def test_a_conversation_of_many_chunks_is_read_in_several_passes(left_to_right):
         steps, result = steps + 1, ends[0].result if ends else None
     assert result is not None
     assert steps == result.stats.causal_calls + -(-len(prompt) // CHUNK) - 1
-    said = [*result.token_ids, *[106] * (result.finish_reason == "stop")]
-    assert likeliest(prompt, said[:-1]) == said
+    answer = [*result.token_ids, *[106] * (result.finish_reason == "stop")]
+    assert likeliest(prompt, answer[:-1]) == answer
 
 
 @cache
@@ -296,10 +296,10 @@ def transformers_model():
     return DiffusionGemmaForBlockDiffusion.from_pretrained(BUILT_IN).eval()
 
 
-def likeliest(prompt, said):
-    """The likeliest token behind the prompt, and behind each of `said`, by transformers' model."""
+def likeliest(prompt, answer):
+    """Return transformers' likeliest token after the prompt, and after each token of `answer`."""
     theirs = transformers_model()
     with torch.no_grad():
-        ids = torch.tensor([[*prompt, *said]])
+        ids = torch.tensor([[*prompt, *answer]])
         states = theirs.model.encoder.language_model(input_ids=ids).last_hidden_state[0]
         return theirs.lm_head(states[len(prompt) - 1 :]).argmax(-1).tolist()

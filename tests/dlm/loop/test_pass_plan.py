@@ -1,4 +1,4 @@
-"""What a pass works on: chunks of prompts, finished canvases, canvases as soon as they can be."""
+"""Plans of passes: chunks of prompts, finished canvases, canvases as soon as they can be."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ BUDGET = 2 * CHUNK
 
 @dataclass
 class Running:
-    """As much of a sequence as a turn asks for."""
+    """The part of a sequence that a plan reads."""
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
@@ -127,4 +127,4 @@ def test_a_new_request_with_a_long_prompt_lets_others_step(engine_of):
     engine.step()
     engine.add(Request(token_ids=[2] * (4 * CHUNK), max_tokens=4))
     drafts = [{event.request for event in engine.step()} for _ in range(3)]
-    assert all(quick in told for told in drafts)
+    assert all(quick in slots for slots in drafts)

@@ -1,4 +1,4 @@
-"""All canvases that are ready share a pass; what becomes of each does not depend on the others."""
+"""Canvases that are ready share a pass, and the result of each does not depend on the others."""
 
 import pytest
 from doubles import Dreamer

@@ -27,8 +27,8 @@ ENGINE = {
 
 
 def params_of(job: dict[str, Any]) -> SamplingParams:
-    asked = job.get("structured_outputs")
-    outputs = None if asked is None else StructuredOutputsParams(**asked)
+    wanted = job.get("structured_outputs")
+    outputs = None if wanted is None else StructuredOutputsParams(**wanted)
     more = {k: v for k, v in job.items() if k not in ("prompt", "structured_outputs")}
     return SamplingParams(structured_outputs=outputs, **more)
 
@@ -43,7 +43,7 @@ def answer(llm: LLM, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def refused(llm: LLM, job: dict[str, Any]) -> str | None:
-    """What vLLM says against a job; None: it is answered."""
+    """Return vLLM's reason to refuse a job; None: it is answered."""
     try:
         answer(llm, [job])
     except (VLLMValidationError, ValueError) as error:

@@ -63,9 +63,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str,
     ) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("answers")
         jobs, results = folder / "jobs.json", folder / "results.json"
-        asked: dict[str, Any] = {"together": list(together), "alone": list(alone)}
-        asked |= {} if fail_at is None else {"fail_at": fail_at}
-        jobs.write_text(json.dumps(asked))
+        all_jobs: dict[str, Any] = {"together": list(together), "alone": list(alone)}
+        all_jobs |= {} if fail_at is None else {"fail_at": fail_at}
+        jobs.write_text(json.dumps(all_jobs))
         command = [sys.executable, HERE / "answers.py", model, jobs, results, json.dumps(engine)]
         own = environment(plugin, VLLM_ENABLE_V1_MULTIPROCESSING="0")
         done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
@@ -121,7 +121,7 @@ class Server:
             self._process.wait()
 
     def metrics(self) -> dict[str, float]:
-        """What vLLM counts, by name; labels are left out."""
+        """Return vLLM's counters, by name; labels are left out."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         pairs = [line.rsplit(" ", 1) for line in lines if line and line[0] != "#"]

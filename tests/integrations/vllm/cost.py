@@ -1,4 +1,4 @@
-"""What constraints cost a step of vLLM: its sampler's time, with all requests constrained and none.
+"""Measure what constraints cost in a step of vLLM: its sampler's time, with and without them.
 
     PYTHONPATH=scripts python tests/integrations/vllm/cost.py [MODEL]
 

@@ -1,4 +1,4 @@
-"""What is hard: a model that wants nothing, real schemas, aborts, a full cache, hostile schemas."""
+"""Hard cases: a model that wants nothing, real schemas, aborts, a full cache, hostile schemas."""
 
 import json
 import lzma
@@ -49,7 +49,7 @@ def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_an
     jobs = [{"prompt": "x", "structured_outputs": {"json": schema}} for schema in schemas]
     found = answers([], [job | {"max_tokens": 1} for job in jobs], max_model_len=2048)
     refusals = zip(jobs, found["refused"], strict=True)
-    served = [(job, needed(said)) for job, said in refusals if said and "shortest" in said]
+    served = [(job, needed(reason)) for job, reason in refusals if reason and "shortest" in reason]
     served = [(job, tokens) for job, tokens in served if tokens <= 120][:60]
     print(f"{len(served)} of {len(jobs)} schemas can be enforced, in at most 120 tokens")
     tight = [job | {"max_tokens": tokens} for job, tokens in served]
@@ -128,9 +128,9 @@ def test_a_hostile_schema_does_not_hold_up_the_others(server, held_out):
     beside = {}
     for name, ask in (("free", other), ("hostile", hostile)):
         with ThreadPoolExecutor(1) as threads:
-            asked = threads.submit(ask)
+            answer = threads.submit(ask)
             beside[name] = seconds()
-            said = asked.result()
+            ended = answer.result()
     print(f"an answer takes {beside['free']:.2f} s beside a free one, {beside['hostile']:.2f} s")
-    print(f"beside a hostile one, which ended: {said}")
-    assert said[0] == "stop"
+    print(f"beside a hostile one, which ended: {ended}")
+    assert ended[0] == "stop"

@@ -71,13 +71,13 @@ def test_held_out_prompts_are_all_answered_validly_streamed_and_not_eight_at_a_t
 
 
 def test_every_kind_of_constraint_is_kept(server):
-    def text(**asked):
-        answer, reason = whole(server, PROMPT, **asked)
+    def text(**body):
+        answer, reason = whole(server, PROMPT, **body)
         assert reason == "stop"
         return answer
 
-    def outputs(**asked):
-        return text(extra_body={"structured_outputs": asked})
+    def outputs(**constraint):
+        return text(extra_body={"structured_outputs": constraint})
 
     jsonschema.validate(json.loads(text(response_format=formatted(INVOICE))), INVOICE)
     assert isinstance(json.loads(text(response_format={"type": "json_object"})), dict)
@@ -135,7 +135,7 @@ def test_tools_of_responses_are_called_with_valid_arguments(server, choice):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("body", "reason"),
     [
         ({"response_format": formatted({"$ref": "#/nope"})}, "nope"),
         ({"response_format": formatted(INVOICE), "max_tokens": 3}, "the shortest answer takes"),
@@ -145,9 +145,9 @@ def test_tools_of_responses_are_called_with_valid_arguments(server, choice):
         ({"extra_body": {"vllm_xargs": {"dlm_tools": "{}"}}}, "not a client's to send"),
     ],
 )
-def test_what_cannot_be_served_is_a_400_that_says_why(server, asked, said):
-    with pytest.raises(openai.BadRequestError, match=re.escape(said)):
-        server.chat(PROMPT, **asked)
+def test_what_cannot_be_served_is_a_400_that_says_why(server, body, reason):
+    with pytest.raises(openai.BadRequestError, match=re.escape(reason)):
+        server.chat(PROMPT, **body)
 
 
 def test_without_the_plugin_it_is_the_400_that_it_was(tmp_path, held_out):
