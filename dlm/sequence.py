@@ -45,7 +45,7 @@ class Progress:
     pinned: list[int] = field(default_factory=list)  # leading tokens that are fixed
     barred: Bans = field(default_factory=dict)  # tokens of answers that were refused
     banned: Bans = field(default_factory=dict)  # tokens taken back: they led nowhere
-    guess: list[int] | None = None  # of the last pass, up to where the constraint has read it
+    guess: list[int] | None = None  # of the last pass, if the constraint has read all of it
     steps: int = 0  # passes
     retries: int = 0  # choices taken back
     frontier: int = -1  # the first position that the grammar has not confirmed
@@ -72,8 +72,8 @@ class Progress:
         self.steps += 1
         self.work = 0
         self.stats.repairs += guidance.repaired
-        stable = self.guess is not None and guess[: len(self.guess)] == self.guess
-        self.guess = guess[: guidance.read]
+        stable = guess == self.guess
+        self.guess = guess if guidance.read >= len(guess) else None
         late = self.steps - config.max_steps
         if suspect >= guidance.scored:
             return late >= 0 or sampling.settled(stable, entropy, config.confidence)

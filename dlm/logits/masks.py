@@ -99,12 +99,20 @@ def changed_by_masks(
     """Return which of `rows` of a pass change under their masks, rows of `words`. A row changes if
     its drawn token or a listed one is forbidden, or if too much is not listed."""
     above, tail, draw = (one.numpy()[rows] for one in (found.above, found.tail, found.draw))
-    few = above <= CANDIDATES
-    most = int(above[few].max(initial=0))
-    tokens = np.concatenate((draw[:, None], found.ids.numpy()[rows, :most]), axis=1)
-    allowed = words[masks[:, None], tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
-    there = np.arange(most + 1) <= above[:, None]
-    return ~few | (tail > _UNNOTICED) | ((allowed == 0) & there).any(1)
+    ids = found.ids.numpy()
+    changed = (above > CANDIDATES) | (tail > _UNNOTICED) | ~_allowed(words, masks, draw)
+    # Most rows list their drawn token alone.
+    more = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
+    if len(more):
+        tokens = ids[rows[more], : int(above[more].max())]
+        there = np.arange(tokens.shape[1]) < above[more, None]
+        changed[more] = (there & ~_allowed(words, masks[more, None], tokens)).any(1)
+    return changed
+
+
+def _allowed(words: np.ndarray, masks: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return which of `tokens` their `masks`, rows of `words`, allow."""
+    return (words[masks, tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1).astype(bool)
 
 
 def certain(found: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -204,7 +204,8 @@ class Frontier:
 
         Forced tokens right after a repair are not suspect.
         """
-        while True:
+        going_on = True
+        while going_on:
             self._run(here)
             position = len(here.guess)
             if self._matcher.ended or position == len(here.wanted):
@@ -212,10 +213,7 @@ class Frontier:
             here.forced = here.forced or self._spelled(here.guess, self._matcher.forced())
             if here.repair is not None and here.suspect is None and not here.forced:
                 here.suspect = position
-            self._advance(scores, here)
-            refused = here.guess[position] != here.wanted[position]
-            if refused and here.suspect is not None and not here.fixed.last:
-                return
+            going_on = self._advance(scores, here)
 
     def _run(self, here: CanvasPass) -> None:
         """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
@@ -225,17 +223,18 @@ class Frontier:
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
         trail: list[tuple[State, Keys | None]] = []
-        keys = self._matcher.keys
+        keys, parser, pieces = self._matcher.keys, self._compiled.parser, self._vocabulary.pieces
         for position in range(begin, len(wanted)):
             token = wanted[position]
-            onward = self._compiled.after(state, token)
+            onward = parser.after(state, token, pieces[token])
             if onward is None or onward.cost is None or position in banned:
                 break
-            read = keys and keys.after(self._vocabulary.pieces[token])
+            read = keys and keys.after(pieces[token])
             rest = most_tokens(onward.cost) if keys else onward.cost
             if rest >= left - position or (keys and not read):
                 break
-            forced = forced or self._spelled(here.guess, self._compiled.parser.forced(state))
+            if not forced and state.forced != "":
+                forced = self._spelled(here.guess, parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
                 alone = is_forced or position < len(here.fixed.pinned)
@@ -253,10 +252,13 @@ class Frontier:
         self._matcher.follow(trail, state, keys)
         self._accepted += here.guess[begin:]
 
-    def _advance(self, scores: Scores, here: CanvasPass) -> None:
-        """Extend the guess by one token."""
+    def _advance(self, scores: Scores, here: CanvasPass) -> bool:
+        """Extend the guess by one token. Returns False at a refusal after which nothing is read."""
         position, forced = len(here.guess), here.forced
-        token, mask = self._take(scores, here)
+        taken = self._take(scores, here)
+        if taken is None:
+            return False
+        token, mask = taken
         if here.suspect is None:
             here.masks.append(mask)
         is_forced, completion = forced[:1] == [token], here.completions.get(position, [])
@@ -267,9 +269,13 @@ class Frontier:
         here.forced = forced[1:] if is_forced else []
         here.guess.append(token)
         self._accepted.append(token)
+        return True
 
-    def _take(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
-        """Accept the first proposal that the grammar allows and that fits the budget."""
+    def _take(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask] | None:
+        """Accept the first proposal that the grammar allows and that fits the budget.
+
+        None: the model's choice at a suspect position is refused, and the next pass predicts it.
+        """
         matcher, position = self._matcher, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
         for token, mask in self._proposals(scores, here, refused):
@@ -278,6 +284,8 @@ class Frontier:
                     return token, mask
                 matcher.rollback(1)
             refused.add(token)
+        if here.suspect is not None and not here.fixed.last:
+            return None
         text = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {text!r}")
 
@@ -296,6 +304,8 @@ class Frontier:
             return
         if wanted not in refused:
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
+        if here.suspect is not None and not here.fixed.last:
+            return
         first = here.repair is None
         if first:
             here.repair = position
@@ -307,7 +317,7 @@ class Frontier:
             found = self._candidates(scores, position, self._mask(here, refused))
             here.mass = found.mass
             yield from ((token, self._mask(here, refused)) for token, _ in found.ranked)
-        elif here.fixed.last:
+        elif here.suspect is not None:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
         yield self._completing(scores, here)
 

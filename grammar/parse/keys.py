@@ -166,6 +166,7 @@ def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"
 _SPACE = b" \t\r\n"
+_ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
 _ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
 
@@ -201,6 +202,9 @@ class Keys:
         open_, key, expected = self.open, self.key, self.expected
         string, escaped, text = self.string, self.escaped, bytearray(self.text)
         watched = any(isinstance(each, SeenItems) for each in open_)
+        plain = (_ENDS_STRING if string else _STRUCTURE).isdisjoint(piece)
+        if plain and not (watched or escaped or key is not None):
+            return self  # most tokens are within a string or a number
         for place, byte in enumerate(piece):
             if string:
                 if watched:

@@ -101,8 +101,11 @@ class Matcher:
         self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
     ) -> None:
         """Move past tokens of the answer, given state and keys before each and after all."""
-        for state, before in trail:
-            self._trail.append((_Phase.ANSWER, state, 0, self._thought, before, self._promised))
+        if trail:
+            phase, thought = _Phase.ANSWER, self._thought
+            first, *others = trail
+            self._trail.append((phase, first[0], 0, thought, first[1], self._promised))
+            self._trail += [(phase, state, 0, thought, before, None) for state, before in others]
             self._promised = None
         self._state, self._keys = end, keys
 

@@ -7,7 +7,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAID = {
-    "extract": ["AK-4071: Silver Robotics owes 0"],
+    "extract": ["AK-4071: Silver Robotics owes "],
     "stream": ["pass 1: ", "final: ", " tokens"],
     "tools": ["get_weather({'city': ", "sunny, 21 degrees", " messages"],
     "decide": [

@@ -92,16 +92,16 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
     assert len(guidance.rows) == guidance.suspect  # and no mask further right
 
 
-def test_behind_the_second_refusal_nothing_is_read_before_a_last_pass(frontier, vocabulary):
-    """It is left as the model has it; in a last pass a valid text goes on."""
+def test_nothing_is_read_from_the_second_refusal_on_before_a_last_pass(frontier, vocabulary):
+    """The rest is left as the model has it; in a last pass a valid text goes on."""
     wanted = [*encode(vocabulary, "no{"), *encode(vocabulary, "} and more")]
     scores = scores_of(logits_of(vocabulary, (wanted * L)[:L], L))
     early, late = frontier.guide(scores), frontier.guide(scores, LAST)
     assert early.repaired
     assert 0 < early.suspect == late.suspect < L
-    assert early.suspect < early.read < L <= late.read
-    assert early.guess[: early.read - 1] == late.guess[: early.read - 1]
-    assert early.guess[early.read - 1] != scores.argmax[early.read - 1]
+    assert early.suspect <= early.read < L <= late.read
+    assert early.guess[: early.read] == late.guess[: early.read]
+    assert late.guess[early.read] != scores.argmax[early.read]
     assert early.guess[early.read :] == scores.argmax[early.read :]
     assert (early.scored, early.stop) == (L, L)
     frontier.commit(early.guess[: early.read])
