@@ -31,7 +31,7 @@ from training.samples import Sample
 
 import dlm
 from dlm.cli.command_line import fail
-from dlm.cli.comparison.judging import found, same
+from dlm.cli.compare.judging import found, same
 from dlm.config import Writes
 from dlm.loading import Loading
 

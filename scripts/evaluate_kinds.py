@@ -22,7 +22,7 @@ from training.lessons import choice, tool_call
 from training.samples import Sample
 
 import dlm
-from dlm.cli.comparison.judging import same
+from dlm.cli.compare.judging import same
 from dlm.grammar import Spec
 
 

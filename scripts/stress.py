@@ -32,7 +32,7 @@ from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
 from rich.console import Console
 
 from dlm import DecodeConfig, JsonSchema, Stats
-from dlm.cli.comparison.judging import is_valid
+from dlm.cli.compare.judging import is_valid
 from dlm.grammar import (
     BudgetError,
     Candidates,

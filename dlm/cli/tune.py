@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 from triton.runtime.errors import TritonError
 
-from dlm.cli.canvas_view import status
 from dlm.cli.command_line import CommandParser, fail, numbers
+from dlm.cli.display import status
 from dlm.kernels.configurations import (
     DOWN_W4A4,
     GATE_UP_W4A4,

@@ -6,7 +6,7 @@ from typing import Any
 from training.samples import Sample
 
 import dlm
-from dlm.cli.comparison.judging import MISSING, is_valid, value_of
+from dlm.cli.compare.judging import MISSING, is_valid, value_of
 from dlm.grammar import InvalidValueError, Spec, Vocabulary
 
 

@@ -16,7 +16,7 @@ from training.extraction import extract
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.cli.comparison.judging import leaves
+from dlm.cli.compare.judging import leaves
 from dlm.models import checkpoint
 from dlm.models.layers import Experts
 

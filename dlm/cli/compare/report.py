@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from dlm.cli.comparison.modes import Mode
-from dlm.cli.comparison.runs import Run
+from dlm.cli.compare.modes import Mode
+from dlm.cli.compare.runs import Run
 
 _RESAMPLES, _LEVEL = 2000, 0.95
 
