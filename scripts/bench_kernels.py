@@ -28,10 +28,18 @@ from typing import Any, cast
 
 import torch
 import triton
-from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.kernel_cases import KernelCase, Sizes, cases
 from measure.options import MeasureParser
-from measure.report import commit, print_table
+from measure.report import (
+    ResultForm,
+    add_beside,
+    commit,
+    compare,
+    earlier_of,
+    print_table,
+    show_settings,
+    with_change,
+)
 from torch import Tensor
 
 from dlm.kernels.cards import CARDS, Card
@@ -39,7 +47,7 @@ from dlm.kernels.configurations import DOWN, GATE_UP, W4A16, Target
 from dlm.kernels.offline import OfflineCase, findings
 from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
 
-RESULTS = Results(
+RESULTS = ResultForm(
     script="bench_kernels.py",
     rows="kernels",
     key=("name", "shape"),

@@ -27,9 +27,17 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.options import MeasureParser
-from measure.report import commit, print_table
+from measure.report import (
+    ResultForm,
+    add_beside,
+    commit,
+    compare,
+    earlier_of,
+    print_table,
+    show_settings,
+    with_change,
+)
 from measure.schemas import tokenizer_of
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -50,7 +58,7 @@ from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROUNDS = 3  # of each mode, in turns
-RESULTS = Results(
+RESULTS = ResultForm(
     script="bench_step.py",
     rows="steps",
     key=("slots", "mode"),

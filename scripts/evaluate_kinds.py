@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from evaluate import arguments, paired
-from measure.answers import meaning, spec_of, wanted
+from evaluate import arguments, meaning, paired, spec_of, wanted
 from measure.report import ResultRow, print_rows
 from training.extraction import extract
 from training.lessons import choice, tool_call
