@@ -40,8 +40,8 @@ from measure.report import (
     show_settings,
     with_change,
 )
-from torch import Tensor
 
+from dlm.cli.tune import replayed
 from dlm.kernels.cards import CARDS, Card
 from dlm.kernels.configurations import DOWN, GATE_UP, W4A16, Target
 from dlm.kernels.offline import OfflineCase, findings
@@ -126,16 +126,6 @@ def measure(case: KernelCase, bandwidth: float, rate: float) -> dict[str, Any]:
         "share_of_best": best / taken,
         "error": float(error),
     }
-
-
-def replayed(run: Callable[[], Tensor]) -> Callable[[], None]:
-    """Return `run` as a CUDA graph, as in a step: small kernels would wait for their launches."""
-    run()  # compiles the kernel
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def copy_rate() -> float:

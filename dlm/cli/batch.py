@@ -37,7 +37,7 @@ from dlm.cli.options import (
     add_engine_options,
     add_ray,
     constraint_of,
-    cuts_of,
+    given,
     kind_of,
     loading_of,
     model_names,
@@ -154,9 +154,9 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
 
     free = kind_of(args) is None and args.column is None and args.template is None
     if free and are_lines(rows):
-        given = next((name for name in _OF_TEXTS if getattr(args, name) is not None), None)
-        if given is not None:
-            raise UsageError(f"{flag_of(given)} with OpenAI's lines: each line has a field for it")
+        if unused := list(given(args, _OF_TEXTS)):
+            flag = flag_of(unused[0])
+            raise UsageError(f"{flag} with OpenAI's lines: each line has a field for it")
         lines = BatchLines(model_names(args))
         lines.check(rows.read())
         return lines
@@ -170,7 +170,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
         max_tokens=256 if args.max_tokens is None else args.max_tokens,
         seed=args.seed or 0,
         system=args.system,
-        cuts=cuts_of(args),
+        cuts=given(args, CUTS),
         temperature=1.0 if args.temperature is None else args.temperature,
         id=args.id,
     )

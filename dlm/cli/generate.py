@@ -29,12 +29,13 @@ from dlm.cli.command_line import (
 )
 from dlm.cli.display import canvas_view, status
 from dlm.cli.options import (
+    CUTS,
     add_asking,
     add_constraint,
     add_decoding,
     add_model,
     constraint_of,
-    cuts_of,
+    given,
     kind_of,
     read_source,
     temperature_of,
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
             seed=args.seed,
             temperature=1.0 if args.temperature is None else args.temperature,
             thinking=args.thinking,
-            **cuts_of(args),
+            **given(args, CUTS),
         )
         started = time.perf_counter()
         with status("loading the model"):

@@ -6,6 +6,7 @@ itself.
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -108,10 +109,10 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
     add("--min-p", type=float, metavar="P", help=purpose)
 
 
-def cuts_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the cuts of distributions that are given, as arguments of a `Request`."""
-    given = {name: getattr(args, name) for name in CUTS}
-    return {name: value for name, value in given.items() if value is not None}
+def given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Return the options of these names that are given, as keyword arguments."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def temperature_of(args: argparse.Namespace) -> float:
@@ -131,13 +132,12 @@ def loading_of(args: argparse.Namespace) -> "Loading":
     import dlm  # slow, so after errors of the arguments
     from dlm.loading import Loading
 
-    limits = {name: found for name in LIMITS if (found := getattr(args, name)) is not None}
     hosts = frozenset(args.image_hosts)
     return Loading(
         model=args.model and str(Path(args.model).resolve()),
         device=args.device,
         slots=args.slots,
-        policy=dlm.Policy.server(POLICIES[args.policy], image_hosts=hosts, **limits),
+        policy=dlm.Policy.server(POLICIES[args.policy], image_hosts=hosts, **given(args, LIMITS)),
         kv=args.kv,
         activation_bits=args.activation_bits,
         cache_tokens=args.cache_tokens,
@@ -207,8 +207,8 @@ def read_source(args: argparse.Namespace) -> str | None:
     The text comes from a file, from stdin or from the command line itself. Raises `UsageError`.
     """
     kind = kind_of(args)
-    if kind != "schema" and (given := list(_schema_options(args))):
-        raise UsageError(f"{flag_of(given[0])} without --schema: it is for JSON alone")
+    if kind != "schema" and (unused := list(given(args, _OF_SCHEMAS))):
+        raise UsageError(f"{flag_of(unused[0])} without --schema: it is for JSON alone")
     if kind is None:
         return None
     source: str = getattr(args, kind)
@@ -226,12 +226,6 @@ def read_source(args: argparse.Namespace) -> str | None:
         return text_of(Path(source).read_bytes(), f"{what} {source}").removeprefix(_BOM)
     except OSError as error:
         raise UsageError(f"cannot read {what} {source}: {error.strerror}") from error
-
-
-def _schema_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a schema that are given."""
-    given = {name: getattr(args, name) for name in _OF_SCHEMAS}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def text_of(raw: bytes, what: str) -> str:
@@ -255,7 +249,7 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
         return None
     match kind_of(args):
         case "schema":
-            more = _schema_options(args)
+            more = given(args, _OF_SCHEMAS)
             return dlm.JsonSchema(source, unenforced=args.unenforced, **more)
         case "regex":
             return dlm.Regex(source)

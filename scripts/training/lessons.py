@@ -18,7 +18,7 @@ from training import kinds, patterns, toolbox
 from training.extraction import bare, extract, prose, texts_of
 from training.kinds import STRING, Value
 from training.samples import Sample, dumps, object_schema, plain, written
-from training.toolbox import FILE, MadeCall, Tool, native
+from training.toolbox import FILE, MadeCall, Tool, typed, written_call
 from training.words import Draw, Split, held_out_phrase, made_up, phrases_of
 
 _COPIED = """person first city company thing product code title email phone street date time login
@@ -149,17 +149,14 @@ def tool_call(random: Random, split: Split) -> Sample:
     return Sample(
         task="tool",
         prompt=request,
-        answer=f"<|tool_call>call:{name}{native(arguments)}<tool_call|>",
+        answer=written_call(name, arguments),
         value=(name, plain(arguments)),
         tools=[_declaration(tool, known[tool][0]) for tool in declared],
     )
 
 
 def _declaration(name: str, parameters: dict[str, str]) -> dict[str, Any]:
-    properties = {}
-    for key, kind in parameters.items():
-        schema = kinds.schema(kind)
-        properties[key] = schema if "type" in schema else {"type": "string", **schema}
+    properties = {key: typed(kinds.schema(kind)) for key, kind in parameters.items()}
     return {"type": "function", "function": {"name": name, "parameters": object_schema(properties)}}
 
 

@@ -101,10 +101,8 @@ def _widened(matrix: Tensor, neurons: int, name: str) -> Tensor:
 
 
 RISE = 100  # steps up to the peak rate, unless a run is too short for them
-COPIED = (
-    500,
-    1100,
-)  # steps until which there is little but plain copying, and after which there is none
+# Steps until which there is little but plain copying, and after which there is none
+COPIED = (500, 1100)
 
 
 def initialised(config: ModelConfig) -> DiffusionGemma:

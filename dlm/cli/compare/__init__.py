@@ -124,10 +124,10 @@ def measure(
 
 
 def show(table: dict[str, list]) -> None:
-    from dlm.cli.compare.report import COLUMNS, cells
+    from dlm.cli.compare.report import cells
 
     shown = Table("mode", *_SHOWN)
     for name, each in table.items():
-        row = dict(zip(COLUMNS, cells(each), strict=True))
+        row = cells(each)
         shown.add_row(name, *(row[column].partition(" [")[0] for column in _SHOWN))
     Console(width=120).print(shown)
