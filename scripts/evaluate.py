@@ -183,15 +183,7 @@ def measure(
     """Answer all samples; return the row, and for each sample whether its answer is exact."""
     specs = [spec_of(item) for item in samples]
     requests = [
-        dlm.Request(
-            messages=item.messages,
-            tools=item.tools,
-            constraint=spec if constrained else None,
-            constrained=constrained,
-            max_tokens=args.max_tokens,
-            seed=args.seed * 1_000_003 + i,
-            thinking=item.thought is not None,
-        )
+        request_of(item, spec if constrained else None, i, args)
         for i, (item, spec) in enumerate(zip(samples, specs, strict=True))
     ]
     started = time.perf_counter()
@@ -237,6 +229,19 @@ def spec_of(item: Sample) -> Spec:
     if item.task == "choice":
         return dlm.Choice((item.schema or {})["enum"])
     return dlm.JsonSchema(item.schema or True)
+
+
+def request_of(item: Sample, spec: Spec | None, i: int, args: argparse.Namespace) -> dlm.Request:
+    """Return the request of sample number `i`; without a `spec` it is not constrained."""
+    return dlm.Request(
+        messages=item.messages,
+        tools=item.tools,
+        constraint=spec,
+        constrained=spec is not None,
+        max_tokens=args.max_tokens,
+        seed=args.seed * 1_000_003 + i,
+        thinking=item.thought is not None,
+    )
 
 
 def wanted(item: Sample) -> Any:
