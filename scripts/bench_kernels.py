@@ -135,8 +135,9 @@ def copy_rate() -> float:
     return 2e6 * source.nbytes / microseconds(lambda: target.copy_(source))
 
 
-def product_rate(size: int = 8192) -> float:
+def product_rate() -> float:
     """Return the operations a second of a square bf16 product."""
+    size = 8192
     a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
     return 2e6 * size**3 / microseconds(lambda: a @ b)
 

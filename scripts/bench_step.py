@@ -343,16 +343,14 @@ def show_profile(row: dict[str, Any]) -> None:
     print_table(("kernel", "ms", "launches"), cells, title=title)
 
 
-def random_model(
-    config: ModelConfig, weights: plan.Weights, dispatch: Dispatch, seed: int = 0
-) -> DiffusionGemma:
+def random_model(config: ModelConfig, weights: plan.Weights, dispatch: Dispatch) -> DiffusionGemma:
     """Return a model whose weights are drawn where it runs.
 
     Raises `BackendError` for kernels that do not run there.
     """
     model = plan.unfilled(config, weights, dispatch)
     tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
-    rng = torch.Generator(dispatch.device).manual_seed(seed)
+    rng = torch.Generator(dispatch.device).manual_seed(0)
     for name, tensor in tensors.items():
         _draw(name, tensor, config, rng)
     return give(model, tensors)
