@@ -13,7 +13,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
-from training.train import STATE
+from training.directory import STATE
 
 from dlm.cli.command_line import CommandParser, fail
 from dlm.models import ModelError, checkpoint

@@ -28,18 +28,26 @@ from typing import Any, cast
 
 import torch
 import triton
-from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.kernel_cases import KernelCase, Sizes, cases
 from measure.options import MeasureParser
-from measure.report import commit, print_table
-from torch import Tensor
+from measure.report import (
+    ResultForm,
+    add_beside,
+    commit,
+    compare,
+    earlier_of,
+    print_table,
+    show_settings,
+    with_change,
+)
 
+from dlm.cli.tune import replayed
 from dlm.kernels.cards import CARDS, Card
 from dlm.kernels.configurations import DOWN, GATE_UP, W4A16, Target
 from dlm.kernels.offline import OfflineCase, findings
 from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
 
-RESULTS = Results(
+RESULTS = ResultForm(
     script="bench_kernels.py",
     rows="kernels",
     key=("name", "shape"),
@@ -120,16 +128,6 @@ def measure(case: KernelCase, bandwidth: float, rate: float) -> dict[str, Any]:
     }
 
 
-def replayed(run: Callable[[], Tensor]) -> Callable[[], None]:
-    """Return `run` as a CUDA graph, as in a step: small kernels would wait for their launches."""
-    run()  # compiles the kernel
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
-
-
 def copy_rate() -> float:
     """Return the bytes that a copy of a gigabyte reads and writes a second."""
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
@@ -137,8 +135,9 @@ def copy_rate() -> float:
     return 2e6 * source.nbytes / microseconds(lambda: target.copy_(source))
 
 
-def product_rate(size: int = 8192) -> float:
+def product_rate() -> float:
     """Return the operations a second of a square bf16 product."""
+    size = 8192
     a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
     return 2e6 * size**3 / microseconds(lambda: a @ b)
 

@@ -27,9 +27,17 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.options import MeasureParser
-from measure.report import commit, print_table
+from measure.report import (
+    ResultForm,
+    add_beside,
+    commit,
+    compare,
+    earlier_of,
+    print_table,
+    show_settings,
+    with_change,
+)
 from measure.schemas import tokenizer_of
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -50,7 +58,7 @@ from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROUNDS = 3  # of each mode, in turns
-RESULTS = Results(
+RESULTS = ResultForm(
     script="bench_step.py",
     rows="steps",
     key=("slots", "mode"),
@@ -335,16 +343,14 @@ def show_profile(row: dict[str, Any]) -> None:
     print_table(("kernel", "ms", "launches"), cells, title=title)
 
 
-def random_model(
-    config: ModelConfig, weights: plan.Weights, dispatch: Dispatch, seed: int = 0
-) -> DiffusionGemma:
+def random_model(config: ModelConfig, weights: plan.Weights, dispatch: Dispatch) -> DiffusionGemma:
     """Return a model whose weights are drawn where it runs.
 
     Raises `BackendError` for kernels that do not run there.
     """
     model = plan.unfilled(config, weights, dispatch)
     tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
-    rng = torch.Generator(dispatch.device).manual_seed(seed)
+    rng = torch.Generator(dispatch.device).manual_seed(0)
     for name, tensor in tensors.items():
         _draw(name, tensor, config, rng)
     return give(model, tensors)

@@ -5,7 +5,7 @@ from random import Random
 from training.extraction import extract
 
 from dlm.cli.compare import main
-from dlm.cli.comparison.prompts import Prompt
+from dlm.cli.compare.judging import Prompt
 
 
 def drawn(count: int, seed: int) -> list[Prompt]:

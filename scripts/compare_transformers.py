@@ -38,7 +38,7 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
 import dlm
 from dlm.chat import Chat
-from dlm.cli.comparison.judging import is_exact
+from dlm.cli.compare.judging import is_exact
 from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
 from dlm.models import checkpoint

@@ -19,9 +19,8 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
-from measure.answers import meaning, spec_of, wanted
 from measure.options import MeasureParser
 from measure.report import ResultRow, print_rows
 from rich.console import Console
@@ -31,8 +30,9 @@ from training.samples import Sample
 
 import dlm
 from dlm.cli.command_line import fail
-from dlm.cli.comparison.judging import found, same
+from dlm.cli.compare.judging import MISSING, found, is_valid, same, value_of
 from dlm.config import Writes
+from dlm.grammar import InvalidValueError, Spec, Vocabulary
 from dlm.loading import Loading
 
 
@@ -183,15 +183,7 @@ def measure(
     """Answer all samples; return the row, and for each sample whether its answer is exact."""
     specs = [spec_of(item) for item in samples]
     requests = [
-        dlm.Request(
-            messages=item.messages,
-            tools=item.tools,
-            constraint=spec if constrained else None,
-            constrained=constrained,
-            max_tokens=args.max_tokens,
-            seed=args.seed * 1_000_003 + i,
-            thinking=item.thought is not None,
-        )
+        request_of(item, spec if constrained else None, i, args)
         for i, (item, spec) in enumerate(zip(samples, specs, strict=True))
     ]
     started = time.perf_counter()
@@ -221,6 +213,69 @@ def measure(
         seconds=seconds / n,
     )
     return row, exact
+
+
+def spec_of(item: Sample) -> Spec:
+    """Return the constraint that fits a sample's task.
+
+    Where tools are only offered, text is as good as a call. Raises `ValueError` if there is none.
+    """
+    if item.task == "tool" and "offered" not in item.traits:
+        return dlm.Tools(item.tools, choice="required", parallel=False)
+    if item.tools:
+        return dlm.Tools(item.tools)
+    if item.task == "chat":
+        raise ValueError("an answer in words without tools has no constraint")
+    if item.task == "choice":
+        return dlm.Choice((item.schema or {})["enum"])
+    return dlm.JsonSchema(item.schema or True)
+
+
+def request_of(item: Sample, spec: Spec | None, i: int, args: argparse.Namespace) -> dlm.Request:
+    """Return the request of sample number `i`; without a `spec` it is not constrained."""
+    return dlm.Request(
+        messages=item.messages,
+        tools=item.tools,
+        constraint=spec,
+        constrained=spec is not None,
+        max_tokens=args.max_tokens,
+        seed=args.seed * 1_000_003 + i,
+        thinking=item.thought is not None,
+    )
+
+
+def wanted(item: Sample) -> Any:
+    """Return a sample's value in the form in which `meaning` returns an answer's."""
+    if item.task != "tool":
+        return item.value
+    calls = item.value if isinstance(item.value, list) else [item.value]
+    return _called(calls)
+
+
+def _called(calls: Sequence[tuple[str, Any]]) -> Any:
+    named = [{name: arguments} for name, arguments in calls]
+    return named[0] if len(named) == 1 else named
+
+
+def meaning(
+    result: dlm.Result, item: Sample, spec: Spec, vocabulary: Vocabulary
+) -> tuple[bool, Any]:
+    """Return whether an answer is valid as it stands, and its value.
+
+    The value of a call is `{name: arguments}`, of several calls a list of these; calls are read by
+    the constraint's own reader. The value of an answer in words is its text.
+    """
+    if isinstance(spec, dlm.Tools):
+        try:
+            answer = spec.read(result.token_ids, vocabulary)
+        except InvalidValueError:
+            return False, MISSING
+        if calls := answer.tool_calls:
+            return True, _called([(call.name, call.arguments) for call in calls])
+        return spec.choice == "auto" and bool(answer.content), answer.content or MISSING
+    if item.task == "choice":
+        return result.text in (item.schema or {})["enum"], result.text.strip()
+    return is_valid(result.text, item.schema or True), value_of(result.text)
 
 
 def paired(free: list[bool], bound: list[bool]) -> str:

@@ -8,21 +8,20 @@ tool calls and by the list of words. A code fence around JSON is not valid, but 
 "exact".
 """
 
-import argparse
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from evaluate import arguments, paired
-from measure.answers import meaning, spec_of, wanted
+from evaluate import arguments, meaning, paired, request_of, spec_of, wanted
 from measure.report import ResultRow, print_rows
 from training.extraction import extract
 from training.lessons import choice, tool_call
 from training.samples import Sample
 
 import dlm
-from dlm.cli.comparison.judging import same
+from dlm.cli.compare.judging import same
 from dlm.grammar import Spec
 
 
@@ -80,7 +79,10 @@ def main() -> None:
     rows: list[KindRow] = []
     outcomes: list[list[bool]] = []
     for constrained in (False, True):
-        requests = [request(task, i, constrained, args) for i, task in enumerate(tasks)]
+        requests = [
+            request_of(task.item, task.spec if constrained else None, i, args)
+            for i, task in enumerate(tasks)
+        ]
         results = engine.generate(requests)
         outcomes.append([t.exact(r, engine) for t, r in zip(tasks, results, strict=True)])
         for kind in [*kinds, "all"]:
@@ -91,21 +93,9 @@ def main() -> None:
         print(paired(*outcomes))
 
 
-def by_schema(random: Random) -> ConstrainedSample:
-    return fitting(extract(random, "heldout"))
-
-
 def by_object(random: Random) -> ConstrainedSample:
     item = extract(random, "heldout")
     return ConstrainedSample(replace(item, schema={"type": "object"}), dlm.JsonObject())
-
-
-def by_tool(random: Random) -> ConstrainedSample:
-    return fitting(tool_call(random, "heldout"))
-
-
-def by_choice(random: Random) -> ConstrainedSample:
-    return fitting(choice(random, "heldout"))
 
 
 def fitting(item: Sample) -> ConstrainedSample:
@@ -124,28 +114,14 @@ def by_grammar(random: Random) -> ConstrainedSample:
     return ConstrainedSample(item, dlm.Grammar(f"start: {words}", "lark"))
 
 
-MAKERS = {
-    "JSON schema": by_schema,
-    "tools": by_tool,
-    "choice": by_choice,
+MAKERS: dict[str, Callable[[Random], ConstrainedSample]] = {
+    "JSON schema": lambda random: fitting(extract(random, "heldout")),
+    "tools": lambda random: fitting(tool_call(random, "heldout")),
+    "choice": lambda random: fitting(choice(random, "heldout")),
     "JSON object": by_object,
     "regex": by_regex,
     "grammar": by_grammar,
 }
-
-
-def request(
-    task: ConstrainedSample, i: int, constrained: bool, args: argparse.Namespace
-) -> dlm.Request:
-    return dlm.Request(
-        prompt=task.item.prompt,
-        tools=task.item.tools,
-        constraint=task.spec if constrained else None,
-        constrained=constrained,
-        max_tokens=args.max_tokens,
-        seed=args.seed * 1_000_003 + i,
-        thinking=task.item.thought is not None,
-    )
 
 
 def row_of(

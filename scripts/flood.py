@@ -31,7 +31,6 @@ from multiprocessing.synchronize import Event
 from typing import Any
 
 from measure.options import MeasureParser
-from measure.report import ResultRow
 from measure.server import memory, served
 
 FILES = 1024  # that the server may open
@@ -65,7 +64,7 @@ Attack = Callable[[int, list[str], Event, Event], None]
 
 
 @dataclass(kw_only=True)
-class FloodRow(ResultRow):
+class FloodRow:
     """Answers to the innocent client beside one attack, and the server's memory."""
 
     attack: str

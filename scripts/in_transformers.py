@@ -18,7 +18,7 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
 from dlm.chat import Chat
-from dlm.cli.comparison.judging import is_exact, is_valid
+from dlm.cli.compare.judging import is_exact, is_valid
 from dlm.engine import BUILT_IN
 from dlm.integrations.transformers import Constrain
 

@@ -26,10 +26,9 @@ from typing import Any
 
 import httpx2
 import jsonschema
-from measure.api_forms import FORMS, ApiForm, Body, ChatForm, StreamedAnswer
 from measure.options import MeasureParser
 from measure.report import percentiles
-from measure.server import memory, served
+from measure.server import FORMS, ApiForm, Body, ChatForm, StreamedAnswer, memory, served
 from stall import HOSTILE
 from training.extraction import extract
 from training.lessons import choice, tool_call

@@ -24,7 +24,7 @@ import numpy as np
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
 from measure.options import MeasureParser
-from measure.report import ResultRow, percentiles, print_table
+from measure.report import percentiles, print_table
 from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
 from dlm.collector import tune_garbage_collector
@@ -35,7 +35,7 @@ _SECONDS = 30.0  # of processor time for a compile that is only judged, not serv
 
 
 @dataclass(kw_only=True)
-class JudgedCase(ResultRow):
+class JudgedCase:
     """Outcome of one case."""
 
     id: str

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 from measure.options import MeasureParser
-from measure.report import ResultRow, print_table
+from measure.report import print_table
 from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
 from rich.console import Console
 
 from dlm import DecodeConfig, JsonSchema, Stats
-from dlm.cli.comparison.judging import is_valid
+from dlm.cli.compare.judging import is_valid
 from dlm.grammar import (
     BudgetError,
     Candidates,
@@ -51,7 +51,7 @@ _SPELLINGS: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"inde
 
 
 @dataclass(kw_only=True)
-class DecodedSchema(ResultRow):
+class DecodedSchema:
     """Outcome of one schema."""
 
     id: str

@@ -23,20 +23,25 @@ from typing import TYPE_CHECKING, Any
 from dlm.cli.command_line import (
     CommandParser,
     UsageError,
+    check_counts,
     fail,
+    flag_of,
     interruptible,
     open_streams,
     stop_at,
 )
-from dlm.cli.constraints import add_options, constraint_of, kind_of, read_source
-from dlm.cli.engine_options import (
+from dlm.cli.options import (
     CUTS,
     add_asking,
+    add_constraint,
     add_engine_options,
     add_ray,
-    cuts_of,
+    constraint_of,
+    given,
+    kind_of,
     loading_of,
     model_names,
+    read_source,
 )
 
 if TYPE_CHECKING:
@@ -149,9 +154,8 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
 
     free = kind_of(args) is None and args.column is None and args.template is None
     if free and are_lines(rows):
-        given = next((name for name in _OF_TEXTS if getattr(args, name) is not None), None)
-        if given is not None:
-            flag = f"--{given.replace('_', '-')}"
+        if unused := list(given(args, _OF_TEXTS)):
+            flag = flag_of(unused[0])
             raise UsageError(f"{flag} with OpenAI's lines: each line has a field for it")
         lines = BatchLines(model_names(args))
         lines.check(rows.read())
@@ -166,7 +170,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
         max_tokens=256 if args.max_tokens is None else args.max_tokens,
         seed=args.seed or 0,
         system=args.system,
-        cuts=cuts_of(args),
+        cuts=given(args, CUTS),
         temperature=1.0 if args.temperature is None else args.temperature,
         id=args.id,
     )
@@ -219,7 +223,7 @@ def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch
     import torch
 
     from dlm.batch.batch import Batch
-    from dlm.cli.progress_bar import progress_bar
+    from dlm.cli.display import progress_bar
     from dlm.collector import tune_garbage_collector
 
     if args.workers > 1:
@@ -252,7 +256,7 @@ def arguments() -> argparse.Namespace:
     add("--template", metavar="TEXT", help=purpose)
     purpose = "A column whose value is copied into each answer, as its id."
     add("--id", metavar="NAME", help=purpose)
-    add_options(parser)
+    add_constraint(parser)
     add_asking(parser)
     add("--max-tokens", type=int, metavar="N", help="The most tokens of an answer. Default: 256.")
     purpose = "The seed of the first row; each row after it has one more. Default: 0."
@@ -266,9 +270,7 @@ def arguments() -> argparse.Namespace:
     purpose = "The device of each worker, in turn. Default: cuda if there is one, else cpu."
     add("--device", metavar="NAME,...", help=purpose)
     args = parser.parse_args()
-    for name in ("max_tokens", "limit", "workers", "slots"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            fail(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+    check_counts(args, "max_tokens", "limit", "workers", "slots")
     if args.seed is not None and not 0 <= args.seed < 2**63:
         fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
     if args.column is not None and args.template is not None:

@@ -70,6 +70,19 @@ def numbers(text: str) -> list[int]:
     return found
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of an option: `--max-tokens` for `max_tokens`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_counts(args: argparse.Namespace, *names: str) -> None:
+    """Exit with an error if one of the options `names` is given and is less than 1."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            fail(f"{flag_of(name)} is {value}: it takes at least 1")
+
+
 def fail(message: str, code: int = 2) -> NoReturn:
     """Print `message` as one line on stderr, after the command's name, and exit with `code`."""
     text = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()

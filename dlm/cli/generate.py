@@ -18,17 +18,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlm.cli.canvas_view import canvas_view, status
 from dlm.cli.command_line import (
     CommandParser,
     UsageError,
     fail,
+    flag_of,
     interruptible,
     open_streams,
     stop_at,
 )
-from dlm.cli.constraints import add_options, constraint_of, kind_of, read_source, text_of
-from dlm.cli.engine_options import add_asking, add_decoding, add_model, cuts_of, temperature_of
+from dlm.cli.display import canvas_view, status
+from dlm.cli.options import (
+    CUTS,
+    add_asking,
+    add_constraint,
+    add_decoding,
+    add_model,
+    constraint_of,
+    given,
+    kind_of,
+    read_source,
+    temperature_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     import dlm
@@ -68,7 +80,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
             seed=args.seed,
             temperature=1.0 if args.temperature is None else args.temperature,
             thinking=args.thinking,
-            **cuts_of(args),
+            **given(args, CUTS),
         )
         started = time.perf_counter()
         with status("loading the model"):
@@ -107,7 +119,7 @@ def arguments() -> argparse.Namespace:
     add("prompt", help="The user's message; - reads it from stdin.")
     purpose = "An image before the prompt, for a model that reads images; may be given repeatedly."
     add("--image", action="append", default=[], metavar="FILE", help=purpose)
-    add_options(parser)
+    add_constraint(parser)
     add_model(parser)
     add("--max-tokens", type=int, default=256, metavar="N", help="The most tokens of the answer.")
     add_decoding(parser)
@@ -124,7 +136,7 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     args.kind = kind_of(args)
     if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":
-        fail(f"prompt and --{args.kind.replace('_', '-')} cannot both come from stdin")
+        fail(f"prompt and {flag_of(args.kind)} cannot both come from stdin")
     if args.no_constraint and args.kind != "schema":
         fail("--no-constraint without --schema: there is nothing to check at the end")
     return args

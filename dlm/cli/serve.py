@@ -19,14 +19,16 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from dlm.cli.command_line import CommandParser, fail, interruptible, open_streams, stop_at
-from dlm.cli.engine_options import (
-    LOCAL_RAY,
-    add_engine_options,
-    add_ray,
-    loading_of,
-    model_names,
+from dlm.cli.command_line import (
+    CommandParser,
+    check_counts,
+    fail,
+    flag_of,
+    interruptible,
+    open_streams,
+    stop_at,
 )
+from dlm.cli.options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
     from dlm.serving.protocol import Connections
@@ -90,7 +92,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     """Serve one engine in this process."""
     import uvicorn
 
-    from dlm.cli.progress_bar import progress_bar
+    from dlm.cli.display import progress_bar
     from dlm.serving.app import app_of
     from dlm.serving.protocol import Limits
     from dlm.serving.server import IDLE_SECONDS, DrainingServer
@@ -209,8 +211,7 @@ def arguments() -> argparse.Namespace:
     args.api_key += os.environ.get(KEYS, "").split()
     if not args.api_key and args.uds is None and args.host not in LOOPBACK:
         fail(f"--host {args.host} without --api-key: everybody could use the model")
-    if args.replicas is not None and args.replicas < 1:
-        fail(f"--replicas is {args.replicas}: it takes at least 1")
+    check_counts(args, "replicas")
     if args.replicas is None and args.ray is not None:
         fail("--ray without --replicas: say how many engines there are to be")
     if args.replicas is not None and args.ssl_ca_certs is not None:
@@ -219,7 +220,7 @@ def arguments() -> argparse.Namespace:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
     check_address_flags(args)
     for name in CONNECTIONS:
-        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        flag, value = flag_of(name), getattr(args, name)
         if value is not None and not value > 0:
             fail(f"{flag} is {value:g}: it takes more than 0")
         if value is not None and args.replicas is not None:

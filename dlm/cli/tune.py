@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 import triton
@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 from triton.runtime.errors import TritonError
 
-from dlm.cli.canvas_view import status
 from dlm.cli.command_line import CommandParser, fail, numbers
+from dlm.cli.display import status
 from dlm.kernels.configurations import (
     DOWN_W4A4,
     GATE_UP_W4A4,
@@ -178,16 +178,19 @@ def tuned_case(case: TuningCase, device: torch.device, measure: Measure) -> Tune
 def time_on_gpu(case: TuningCase, configuration: Configuration) -> float:
     """Return the median microseconds of a launch in a CUDA graph, with a cold cache."""
 
-    def run() -> None:
-        case.run(configuration)
+    run = replayed(lambda: case.run(configuration))
+    milliseconds = triton.testing.do_bench(run, rep=_MILLISECONDS, return_mode="median")
+    return 1e3 * float(milliseconds)  # pyright: ignore[reportArgumentType]  # one mode, one number
 
+
+def replayed(run: Callable[[], Any]) -> Callable[[], None]:
+    """Return `run` as a CUDA graph, as in a step: small kernels would wait for their launches."""
     run()  # compiles the kernel
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    milliseconds = triton.testing.do_bench(graph.replay, rep=_MILLISECONDS, return_mode="median")
-    return 1e3 * float(milliseconds)  # pyright: ignore[reportArgumentType]  # one mode, one number
+    return graph.replay
 
 
 def file_of(found: list[TunedCase], device: torch.device) -> TunedFile:

@@ -7,7 +7,7 @@ references, a test checks that all three of a case return the same.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -85,10 +85,10 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[KernelCase]:
         yield _quantised(sizes, rng)
     if sm in (100, 120) or not cuda:
         yield _w4a4(sizes, rng)
-    for four_bit in (False, True):
-        yield _experts(sizes, four_bit, rng)
+    yield _experts(sizes, "bf16", rng)
+    yield _experts(sizes, "NVFP4", rng)
     if sm in (100, 120) or not cuda:
-        yield _experts_w4a4(sizes, rng)
+        yield _experts(sizes, "W4A4", rng)
     yield from _between(sizes, rng)
     for stored in (torch.bfloat16, torch.float8_e4m3fn):
         yield _attention(sizes, "sliding", sizes.sliding, sizes.window, stored, rng)
@@ -178,63 +178,40 @@ def _w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     )
 
 
-def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> KernelCase:
+def _experts(
+    sizes: Sizes, kind: Literal["bf16", "NVFP4", "W4A4"], rng: torch.Generator
+) -> KernelCase:
     """Return the experts' case, with experts chosen at random."""
-    H, I, E = sizes.hidden, sizes.expert, sizes.experts  # noqa: E741
-    x, weight, expert = _routed(sizes, rng)
-    gate_up: Stack
-    down: Stack
-    if four_bit:
-        gate_up, down = _stack(rng, E, 2 * I, H, 2), _stack(rng, E, H, I, 1)
-    else:
-        gate_up = (_normal(rng, E, 2 * I, H) * H**-0.5).bfloat16()
-        down = (_normal(rng, E, H, I) * I**-0.5).bfloat16()
-    args = x, weight, expert, gate_up, down
-    stacks = [tiled(stack) if isinstance(stack, NVFP4) else stack for stack in (gate_up, down)]
-    first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them
-    return KernelCase(
-        name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
-        run=lambda: moe(x, weight, expert, first, second),
-        reference=lambda: moe_reference(*args),
-        composed=lambda: _looped(*args),
-        **_of_experts(sizes, x, expert, gate_up, down),
-    )
-
-
-def _experts_w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
-    H, I, E = sizes.hidden, sizes.expert, sizes.experts  # noqa: E741
-    x, weight, expert = _routed(sizes, rng)
-    gate_up, down = _stack(rng, E, 2 * I, H, 2), _stack(rng, E, H, I, 1)
-    scales = torch.stack((x.abs().amax().float(), torch.tensor(8.0, device=x.device)))
-    args = x, weight, expert, gate_up, down, scales / _MOST_SCALE
-    return KernelCase(
-        name="experts, W4A4",
-        run=lambda: moe_w4a4(*args),
-        reference=lambda: moe_reference(*args),
-        composed=lambda: _looped(*args),
-        **_of_experts(sizes, x, expert, gate_up, down),
-    )
-
-
-def _routed(sizes: Sizes, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, and the weights and ids of experts that are chosen at random."""
-    N, E, k = sizes.rows, sizes.experts, sizes.chosen
-    x = _normal(rng, N, sizes.hidden).bfloat16()
+    N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
+    x = _normal(rng, N, H).bfloat16()
     weight = torch.rand(N, k, generator=rng, device=rng.device) / k
     expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k].contiguous()
-    return x, weight, expert
-
-
-def _of_experts(
-    sizes: Sizes, x: Tensor, expert: Tensor, gate_up: Stack, down: Stack
-) -> dict[str, Any]:
-    N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
+    gate_up: Stack
+    down: Stack
+    if kind == "bf16":
+        gate_up = (_normal(rng, E, 2 * I, H) * H**-0.5).bfloat16()
+        down = (_normal(rng, E, H, I) * I**-0.5).bfloat16()
+    else:
+        gate_up, down = _stack(rng, E, 2 * I, H, 2), _stack(rng, E, H, I, 1)
+    args = x, weight, expert, gate_up, down
+    if kind == "W4A4":
+        largest = torch.stack((x.abs().amax().float(), torch.tensor(8.0, device=x.device)))
+        args = *args, largest / _MOST_SCALE
+        run = partial(moe_w4a4, *args)
+    else:
+        stacks = [tiled(each) if isinstance(each, NVFP4) else each for each in (gate_up, down)]
+        first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them
+        run = partial(moe, x, weight, expert, first, second)
     hit = len(expert.unique()) / E
-    return {
-        "shape": f"{N} x {H}, {k} of {E} of {I}",
-        "moved": hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,
-        "operations": 2 * N * k * 3 * H * I,
-    }
+    return KernelCase(
+        name=f"experts, {kind}",
+        shape=f"{N} x {H}, {k} of {E} of {I}",
+        run=run,
+        reference=partial(moe_reference, *args),
+        composed=partial(_looped, *args),
+        moved=hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,
+        operations=2 * N * k * 3 * H * I,
+    )
 
 
 def _looped(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlm.cli.command_line import CommandParser
+from dlm.cli.command_line import CommandParser, check_counts
 
 _COMMON: dict[str, dict[str, Any]] = {
     "model": {
@@ -44,7 +44,7 @@ class MeasureParser(CommandParser):
     def __init__(self, doc: str | None, *common: str, required: Sequence[str] = ()):
         """Add the shared flags `common`, some of them `required`; `doc` is the docstring."""
         super().__init__(doc)
-        self._counts = ["limit"]
+        self._counts = ["limit"] if "limit" in common else []
         for name in common:
             self.add_argument(f"--{name}", **_COMMON[name], required=name in required)
 
@@ -56,10 +56,7 @@ class MeasureParser(CommandParser):
     def parsed(self) -> argparse.Namespace:
         """Return the flags of the command line, checked."""
         args = self.parse_args()
-        for name in self._counts:
-            value = getattr(args, name, None)
-            if value is not None and value < 1:
-                self.error(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+        check_counts(args, *self._counts)
         for name in _FILES:
             path = getattr(args, name, None)
             if path is not None and not path.is_file():

@@ -30,6 +30,7 @@ from training.words import phrases
 
 CANVAS = 32
 CONFIG = "config.json"
+STATE = "training.pt"  # what a run continues from, beside its weights
 
 
 def prepare(out: Path, seed: int) -> None:

@@ -14,9 +14,7 @@ from training.words import Draw, Split, held_out_name, listed, phrases_of
 THINKING = 0.08  # share of extractions that think first
 LABELLED = 0.1  # share of texts made of labels and values, whose keys are any nouns
 DESCRIBED = 0.14  # share of prompts with a line that describes the schema
-MISSING = (
-    0.08  # share of samples that ask for something the text does not say; in training twice that
-)
+MISSING = 0.08  # share of samples that ask for what the text does not say; in training twice that
 ISO = 0.25  # share of full dates that are wanted in ISO form
 NESTED = 0.07  # share of samples with an object in the object; in training more
 TRAINED_NESTED = 0.13

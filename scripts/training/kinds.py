@@ -89,11 +89,14 @@ def _title(d: Draw) -> str:
     )
 
 
+def _digits(d: Draw, n: int) -> str:
+    return "".join(d.random.choices("0123456789", k=n))
+
+
 def _code(d: Draw) -> str:
     r = d.random
     letters = "".join(r.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=r.randint(1, 4)))
-    digits = "".join(r.choices("0123456789", k=r.randint(2, 6)))
-    more = "".join(r.choices("0123456789", k=r.randint(2, 4)))
+    digits, more = _digits(d, r.randint(2, 6)), _digits(d, r.randint(2, 4))
     return r.choice(
         [
             f"{letters}-{digits}",
@@ -127,17 +130,14 @@ def _host(d: Draw) -> str:
 
 
 def _phone(d: Draw) -> str:
-    def digits(n: int) -> str:
-        return "".join(d.random.choices("0123456789", k=n))
-
     return d.random.choice(
         [
-            f"0{digits(3)} {digits(6)}",
-            f"+{digits(2)} {digits(3)} {digits(7)}",
-            f"{digits(3)}-{digits(4)}",
-            f"{digits(3)}-{digits(3)}-{digits(4)}",
-            f"0{digits(4)}/{digits(5)}",
-            digits(7),
+            f"0{_digits(d, 3)} {_digits(d, 6)}",
+            f"+{_digits(d, 2)} {_digits(d, 3)} {_digits(d, 7)}",
+            f"{_digits(d, 3)}-{_digits(d, 4)}",
+            f"{_digits(d, 3)}-{_digits(d, 3)}-{_digits(d, 4)}",
+            f"0{_digits(d, 4)}/{_digits(d, 5)}",
+            _digits(d, 7),
         ]
     )
 
@@ -234,10 +234,6 @@ def _common(options: Sequence[str]) -> Callable[[Draw], str]:
 
 def _owned(make: Callable[[Draw], str]) -> Callable[[Draw], str]:
     return lambda d: d.ours(lambda: make(d))
-
-
-def _digits(d: Draw, n: int) -> str:
-    return "".join(d.random.choices("0123456789", k=n))
 
 
 TEXTS: dict[str, Callable[[Draw], str]] = {

@@ -83,7 +83,7 @@ class MadeCall:
     @property
     def written(self) -> str:
         """The call in Gemma 4's own form."""
-        return f"<|tool_call>call:{self.tool.name}{native(self.arguments)}<tool_call|>"
+        return written_call(self.tool.name, self.arguments)
 
     @property
     def value(self) -> tuple[str, Any]:
@@ -111,6 +111,11 @@ def native(value: Any) -> str:
     if isinstance(value, Decimal):
         return dumps(value)
     return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+def written_call(name: str, arguments: dict[str, Any]) -> str:
+    """Return a call in Gemma 4's own form."""
+    return f"<|tool_call>call:{name}{native(arguments)}<tool_call|>"
 
 
 TOOLS = Path(__file__).parent / "lists" / "tools.txt"
@@ -405,7 +410,7 @@ def recorded(draw: Draw) -> MadeCall:
         if len({*keys}) == len(keys):
             break
     parameters = [
-        Parameter(key, _typed(each.schema), "record", key)
+        Parameter(key, typed(each.schema), "record", key)
         for key, each in zip(keys, wanted, strict=True)
     ]
     name = _tool_name(action, noun, draw.chance(0.2), draw)
@@ -415,7 +420,7 @@ def recorded(draw: Draw) -> MadeCall:
     return MadeCall(made, request, {k: each.value for k, each in zip(keys, wanted, strict=True)})
 
 
-def _typed(schema: dict[str, Any]) -> dict[str, Any]:
+def typed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if "type" in schema else {"type": "string", **schema}
 
 

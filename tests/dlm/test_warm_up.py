@@ -1,7 +1,6 @@
 """After a warm-up no request of the slots and contexts that it covers waits for a capture."""
 
 import argparse
-import io
 import sys
 from dataclasses import replace
 
@@ -12,8 +11,8 @@ from values import PROMPT, V
 
 from dlm import DlmError, Engine, JsonObject, Policy, Request
 from dlm import engine as engine_module
-from dlm.cli import progress_bar, serve
-from dlm.cli.engine_options import add_engine_options, loading_of
+from dlm.cli import serve
+from dlm.cli.options import add_engine_options, loading_of
 from dlm.kernels.attention import Launch, key_counts
 from dlm.kernels.paging import Segment
 from dlm.loading import Loading
@@ -228,18 +227,3 @@ def test_the_server_is_ready_after_its_engine_was_warmed_up(monkeypatch):
         serve.main()
     assert end.value.code == 130
     assert order == ["warmed up", "engine"]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_shown_on_a_terminal_and_a_line_elsewhere(terminal, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    stderr = io.StringIO()
-    stderr.isatty = lambda: terminal
-    monkeypatch.setattr(sys, "stderr", stderr)
-    with progress_bar.progress_bar("warming up") as progress:
-        assert "warming up" not in stderr.getvalue()
-        progress(0, 4)
-        progress(1, 4)
-    assert "warming up" in stderr.getvalue()
-    assert terminal or stderr.getvalue() == "warming up\n"
-    assert ("25%" in stderr.getvalue()) == terminal

@@ -3,7 +3,7 @@
 import compare
 import pytest
 
-from dlm.cli.comparison.prompts import PromptError, built_in
+from dlm.cli.compare.judging import PromptError, built_in
 
 
 def test_prompts_that_come_with_the_package_are_those_that_the_script_draws():

@@ -1,23 +1,39 @@
-"""Ways to decode, compared: what is measured, kept, and told."""
+"""Ways to decode, compared: what is measured, kept, and told, and what counts as a valid answer."""
 
 import csv
 import json
 import sys
 from dataclasses import replace
+from random import Random
 
 import pytest
 from commands import ended
 from driven import events_of
 from exhaustive import by_default
+from training.extraction import extract
 
 import dlm
 from dlm.batch.batch import LinesError
 from dlm.cli import compare
-from dlm.cli.comparison import runs as runs_module
-from dlm.cli.comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
-from dlm.cli.comparison.prompts import Prompt, PromptError, built_in, read
-from dlm.cli.comparison.report import estimate, page, paired
-from dlm.cli.comparison.runs import Records, Run, engine_of, judged, runs
+from dlm.cli.compare import runs as runs_module
+from dlm.cli.compare.judging import (
+    MISSING,
+    Prompt,
+    PromptError,
+    built_in,
+    f1,
+    found,
+    is_exact,
+    is_valid,
+    judged,
+    leaves,
+    read,
+    same,
+    value_of,
+)
+from dlm.cli.compare.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
+from dlm.cli.compare.report import estimate, page, paired
+from dlm.cli.compare.runs import Records, Run, engine_of, run_prompts
 
 RUN = Run(
     mode="a",
@@ -154,7 +170,7 @@ def test_what_the_schema_refuses_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(runs_module, "WARM", 0)
     retried = next(mode for mode in STUDIES["decodings"] if mode.tries > 1)
     impossible = Prompt(id=0, prompt="Say a.", schema=False)
-    (run,) = runs(retried, [impossible], None, 16, 0)
+    (run,) = run_prompts(retried, [impossible], None, 16, 0)
     assert (run.tries, run.valid) == (retried.tries, False)
 
 
@@ -181,7 +197,7 @@ def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
 )
 def test_whatever_the_policy_answers_are_valid(mode, monkeypatch):
     monkeypatch.setattr(runs_module, "WARM", 0)
-    found = list(runs(mode, built_in(2, 0)[1:], None, 96, 0))
+    found = list(run_prompts(mode, built_in(2, 0)[1:], None, 96, 0))
     assert all(run.valid and run.complete and run.error is None for run in found)
 
 
@@ -208,7 +224,7 @@ def test_a_report_shows_what_has_no_answer():
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "dlm.cli.comparison.report", None)
+    monkeypatch.setitem(sys.modules, "dlm.cli.compare.report", None)
     assert ended(monkeypatch, compare, "--out", tmp_path) == 2
     assert capsys.readouterr().err.endswith(": pip install 'dlm[compare]'\n")
 
@@ -218,3 +234,53 @@ def test_results_are_not_written_where_a_file_is(monkeypatch, capsys, tmp_path):
     file.write_text("")
     assert ended(monkeypatch, compare, "--n", 1, "--out", file) == 2
     assert f"--out {file} is a file: it takes a folder" in capsys.readouterr().err
+
+
+def test_exact_forgives_a_fence_and_nothing_else():
+    item = extract(Random(0), "heldout")
+    assert is_exact(item.answer, item.value)
+    fenced = f"```json\n{json.dumps(item.value)}\n```"
+    assert is_exact(fenced, item.value)
+    assert not is_valid(fenced, item.schema)
+    assert not is_exact("{}", item.value)
+    assert not is_exact(f"Sure! {json.dumps(item.value)}", item.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "equal"),
+    [
+        (19, 19.0, True),
+        (1, True, False),
+        (0.0, False, False),
+        ([1, {"a": True}], [1.0, {"a": True}], True),
+        ([1, {"a": True}], [1.0, {"a": 1}], False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ([1, 2], [2, 1], False),
+        ({"a": None}, {}, False),
+        ("1", 1, False),
+    ],
+)
+def test_values_are_compared_as_json_values(value, other, equal):
+    assert same(value, other) is same(other, value) is equal
+
+
+@pytest.mark.parametrize("text", ["no JSON", "", "[" * 100_000, "```\n{}\n```"])
+def test_what_is_no_json_is_the_same_as_no_value(text):
+    assert value_of(text) is MISSING
+    assert not is_exact(text, None)
+    assert not is_valid(text, True)
+
+
+def test_fields_are_right_where_they_belong():
+    target = {"a": 19, "b": [True, "x"], "c": {}}
+    assert [path for path, _ in leaves(target)] == [("a",), ("b", 0), ("b", 1), ("c",)]
+    assert found(target, target) == (4, 4)
+    assert found({"a": 19.0, "b": [1, "x", "y"], "d": {}}, target) == (2, 4)
+    assert found({"a": {"b": 19}}, target) == found(MISSING, target) == (0, 4)
+
+
+def test_the_f1_counts_what_is_too_much_and_what_is_missing():
+    assert f1({"a": 1, "b": 2}, {"a": 1, "b": 2}) == 1
+    assert f1({"a": 1, "b": 2, "c": 3}, {"a": 1}) == 2 * 1 / (3 + 1)
+    assert f1({"a": 1}, {"a": 1, "b": 2, "c": 3}) == 2 * 1 / (1 + 3)
+    assert f1(MISSING, None) == 0

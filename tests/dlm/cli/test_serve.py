@@ -20,7 +20,7 @@ from exhaustive import by_default
 from waiting import PATIENCE
 
 from dlm import Policy
-from dlm.cli import engine_options, serve
+from dlm.cli import options, serve
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "error"]
@@ -293,7 +293,7 @@ def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
 def test_flags_raise_the_limits_of_the_policy(monkeypatch):
     def policy(*flags):
         monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
-        return engine_options.loading_of(serve.arguments()).policy
+        return options.loading_of(serve.arguments()).policy
 
     assert policy() == Policy.server("data")
     flags = [

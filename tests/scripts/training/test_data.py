@@ -16,7 +16,7 @@ from training.samples import dumps, plain
 from training.toolbox import native
 from training.words import Draw, accented, listed
 
-from dlm.cli.comparison.judging import leaves
+from dlm.cli.compare.judging import leaves
 
 
 @pytest.fixture(scope="module")

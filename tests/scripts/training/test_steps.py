@@ -1,4 +1,7 @@
-"""Samples that a step chooses, networks that grow, and a step of decoding."""
+"""Samples that a step chooses, networks that grow, a step of decoding, and Muon beside torch's own.
+
+Muon computes its update in single precision, torch in bf16.
+"""
 
 import copy
 import json
@@ -9,6 +12,7 @@ import pytest
 import torch
 from training import directory, steps
 from training.batches import tokenizer_of
+from training.steps import Muon, orthogonal
 
 import dlm.models
 from dlm import DecodeConfig
@@ -199,3 +203,33 @@ def test_each_canvas_has_a_temperature_of_the_schedule(rng):
     torch.testing.assert_close(heat, heat[:, :1].expand(CANVASES, L), rtol=1e-3, atol=1e-3)
     assert 0.5 <= heat.min() < 0.6
     assert 1.4 < heat.max() <= 1.5 + 1e-3
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (24, 6), (5, 40)])
+def test_an_update_has_singular_values_near_one_and_the_directions_of_its_matrix(rng, shape):
+    matrix = torch.randn(shape, generator=rng)
+    update = orthogonal(matrix)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    found = left.T @ update @ right.T  # diagonal: the same directions
+    assert torch.allclose(found, torch.diag(found.diagonal()), atol=1e-3)
+    assert ((found.diagonal() > 0.3) & (found.diagonal() < 1.3)).all()
+    assert len(values) == min(shape)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (32, 8), (8, 32)])
+def test_its_steps_are_those_of_torch(rng, shape):
+    """But for the rounding of bf16, a few percent of each step."""
+    first = torch.randn(shape, generator=rng)
+    ours, theirs = (torch.nn.Parameter(first.clone()) for _ in range(2))
+    steps = {
+        ours: Muon([{"params": [ours], "lr": 0.02}], weight_decay=0.1),
+        theirs: torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1, adjust_lr_fn="original"),
+    }
+    for _ in range(4):
+        gradient = torch.randn(shape, generator=rng)
+        for parameter, optimiser in steps.items():
+            parameter.grad = gradient.clone()
+            optimiser.step()
+    moved = (theirs - first).norm()
+    assert (ours - theirs).norm() < 0.05 * moved
+    assert moved > 0.01

@@ -15,7 +15,6 @@ import dlm
 from dlm.grammar import (
     NOTHING,
     Compiled,
-    Constraint,
     Fixed,
     Frontier,
     Guidance,
@@ -31,53 +30,12 @@ from dlm.loop.denoise import Outcome, PassOutput
 from dlm.loop.diffusion import CanvasDecoder, SlotOutcomes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtCommit(dlm.Diffusion):
-    """Decoding without masks: the grammar only decides which tokens are committed."""
-
-    def decoder(self, context: EngineContext) -> CanvasDecoder:
-        return _AtCommit(context, self)
-
-
 class _Decoder(CanvasDecoder):
     """Decoder that knows its decoding."""
 
     def __init__(self, context: EngineContext, decoding: Any):
         super().__init__(context)
         self._decoding = decoding
-
-
-class _AtCommit(_Decoder):
-    def constrain(
-        self, sequence: Any, compiled: Compiled | None, reasoning: Reasoning | None
-    ) -> None:
-        super().constrain(sequence, compiled, reasoning)
-        sequence.constraint = _Unseen(sequence.constraint)
-
-
-class _Unseen:
-    """A constraint that hides its masks from the loop."""
-
-    def __init__(self, constraint: Constraint):
-        self._constraint = constraint
-
-    @property
-    def work(self) -> int:
-        return self._constraint.work
-
-    @work.setter
-    def work(self, units: int) -> None:
-        self._constraint.work = units
-
-    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        guidance = self._constraint.guide(scores, replace(fixed, last=True))  # any may be the last
-        return replace(guidance, bitmask=None, rows=[], suspect=len(guidance.guess))
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._constraint.commit(tokens)
-
-    def rollback(self, count: int) -> None:
-        self._constraint.rollback(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +55,16 @@ class _Guided(_Decoder):
         super().constrain(sequence, compiled, reasoning)
         if compiled is not None:
             frontier = self._decoding.frontier
-            sequence.constraint = frontier(compiled, sequence.request.max_tokens, reasoning)
+            limits = sequence.request.max_tokens, reasoning, self._policy.step_work
+            sequence.constraint = frontier(compiled, *limits)
+
+
+class AtCommit(Frontier):
+    """A frontier without masks: the grammar only decides which tokens are committed."""
+
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        guidance = super().guide(scores, replace(fixed, last=True))  # any pass may be the last
+        return replace(guidance, bitmask=None, rows=[], suspect=len(guidance.guess))
 
 
 class WholeChain(Frontier):
@@ -208,7 +175,7 @@ FREE = Mode(
 AT_COMMIT = Mode(
     name="diffusion masked at commit",
     what="denoised without a grammar, which corrects only what is committed",
-    decoding=AtCommit(),
+    decoding=Guided(frontier=AtCommit),
 )
 DECODINGS = (
     CONSTRAINED,

@@ -22,10 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dlm
-from dlm.cli.command_line import CommandParser, fail
-from dlm.cli.comparison.modes import STUDIES, Mode
-from dlm.cli.comparison.prompts import Prompt, PromptError, built_in, read
-from dlm.cli.comparison.runs import Records, runs
+from dlm.cli.command_line import CommandParser, check_counts, fail
+from dlm.cli.compare.judging import Prompt, PromptError, built_in, read
+from dlm.cli.compare.modes import STUDIES, Mode
+from dlm.cli.compare.runs import Records, run_prompts
 
 _SHOWN = ("valid", "complete", "exact", "passes", "tokens a pass", "ms")
 
@@ -34,7 +34,7 @@ def main(draw: Callable[[int, int], list[Prompt]] = built_in) -> None:
     """Run the command. `draw` makes the prompts, from their number and the seed."""
     args = arguments()
     try:
-        from dlm.cli.comparison.report import page, png, quality
+        from dlm.cli.compare.report import page, png, quality
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[compare]'")
     torch.set_num_threads(args.threads)
@@ -76,9 +76,7 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, default=0, metavar="N", help=purpose)
     add("--threads", type=int, default=1, metavar="N", help="How many threads torch uses.")
     args = parser.parse_args()
-    for name in ("n", "max_tokens", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            fail(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+    check_counts(args, "n", "max_tokens", "threads")
     if args.out.exists() and not args.out.is_dir():
         fail(f"--out {args.out} is a file: it takes a folder")
     return args
@@ -120,16 +118,16 @@ def measure(
             bar = progress.add_task(mode.name, total=len(prompts), completed=len(done))
             if not left:
                 continue
-            for run in runs(mode, left, args.model, args.max_tokens, args.seed):
+            for run in run_prompts(mode, left, args.model, args.max_tokens, args.seed):
                 records.add(run)
                 progress.advance(bar)
 
 
 def show(table: dict[str, list]) -> None:
-    from dlm.cli.comparison.report import COLUMNS, cells
+    from dlm.cli.compare.report import cells
 
     shown = Table("mode", *_SHOWN)
     for name, each in table.items():
-        row = dict(zip(COLUMNS, cells(each), strict=True))
+        row = cells(each)
         shown.add_row(name, *(row[column].partition(" [")[0] for column in _SHOWN))
     Console(width=120).print(shown)

@@ -1,6 +1,7 @@
-"""What a terminal shows of a canvas that is taller than it."""
+"""What a terminal shows while a command works: a canvas that is taller than it, and a bar."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.live import Live
 
 from dlm import Committed, Draft
 from dlm.chat import Chat
-from dlm.cli.canvas_view import CanvasView
+from dlm.cli.display import CanvasView, progress_bar
 from dlm.engine import BUILT_IN
 from dlm.grammar import Vocabulary
 
@@ -107,3 +108,18 @@ def test_a_short_answer_is_shown_whole_and_so_is_any_where_no_terminal_is(
     screen = shown(vocabulary, draft(tokens, len(tokens)), terminal=terminal)
     assert screen[0] == "line 0"
     assert text.splitlines()[-1] in screen
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_shown_on_a_terminal_and_a_line_elsewhere(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stderr = io.StringIO()
+    stderr.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress_bar("warming up") as progress:
+        assert "warming up" not in stderr.getvalue()
+        progress(0, 4)
+        progress(1, 4)
+    assert "warming up" in stderr.getvalue()
+    assert terminal or stderr.getvalue() == "warming up\n"
+    assert ("25%" in stderr.getvalue()) == terminal

@@ -10,13 +10,14 @@ from random import Random
 
 import pytest
 import torch
+import train_tiny
 from safetensors.torch import load_file, save_file
-from training import batches, directory, steps, train
+from training import batches, directory, steps
 from training.extraction import extract
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.cli.comparison.judging import leaves
+from dlm.cli.compare.judging import leaves
 from dlm.models import checkpoint
 from dlm.models.layers import Experts
 
@@ -54,7 +55,7 @@ def trained(small, out, *options: str, stop: int | None = None) -> Path:
     if not out.exists() and "--warm" not in options:
         shutil.copytree(small, out)
     given = ["--steps", "2", "--batch", "2", "--save", "1", "--out", str(out), *options]
-    real, calls = train.loss, itertools.count()
+    real, calls = train_tiny.loss, itertools.count()
 
     def interrupted(*args):
         if next(calls) == stop:
@@ -64,8 +65,8 @@ def trained(small, out, *options: str, stop: int | None = None) -> Path:
     with pytest.MonkeyPatch.context() as now:
         now.setattr(directory, "hf_config", lambda: config)
         now.setattr(sys, "argv", ["train_tiny.py", "--device", "cpu", *given])
-        now.setattr(train, "loss", interrupted)
-        train.main()
+        now.setattr(train_tiny, "loss", interrupted)
+        train_tiny.main()
     return out
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import dlm
 from dlm.batch.batch import Lines
-from dlm.cli.comparison import judging
-from dlm.cli.comparison.modes import Mode
-from dlm.cli.comparison.prompts import Prompt
+from dlm.cli.compare.judging import Prompt, judged
+from dlm.cli.compare.modes import Mode
 
 WARM = 3  # prompts that are run first and not counted, so that code and caches are warm
 
@@ -52,7 +51,7 @@ def engine_of(mode: Mode, model: str | None) -> dlm.Engine:
     return dlm.Engine(engine.model, engine.chat, config, slots=1, decoding=mode.decoding)
 
 
-def runs(
+def run_prompts(
     mode: Mode, prompts: list[Prompt], model: str | None, max_tokens: int, seed: int
 ) -> Iterator[Run]:
     """Yield the run of each prompt. Its grammar is compiled before, as in a service."""
@@ -132,17 +131,6 @@ def _answer(
     except dlm.DlmError as error:
         return None, committed, str(error)
     return None, committed, "the engine stopped without a result"
-
-
-def judged(prompt: Prompt, text: str) -> tuple[bool | None, float | None]:
-    """Return whether the answer is the expected value, and the F1 of its fields.
-
-    Both are None if no expected answer is known.
-    """
-    if not prompt.known:
-        return None, None
-    value = judging.value_of(text)
-    return judging.same(value, prompt.expected), judging.f1(value, prompt.expected)
 
 
 class Records:

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from dlm.cli.comparison.modes import Mode
-from dlm.cli.comparison.runs import Run
+from dlm.cli.compare.modes import Mode
+from dlm.cli.compare.runs import Run
 
 _RESAMPLES, _LEVEL = 2000, 0.95
 
@@ -184,23 +184,6 @@ def _bar(found: Estimate) -> list[list[float]]:
     return [[max(0.0, found.mean - found.low)], [max(0.0, found.high - found.mean)]]
 
 
-COLUMNS = (
-    "valid",
-    "complete",
-    "exact",
-    "fields (F1)",
-    "passes",
-    "tokens",
-    "tokens a pass",
-    "tries",
-    "repairs",
-    "pins",
-    "rollbacks",
-    "ms",
-    "ms in the model",
-    "ms in the grammar",
-    "ms to the first text",
-)
 _PAGE = Path(__file__).with_name("report.html")
 
 
@@ -212,6 +195,7 @@ def page(
 ) -> str:
     """Return the report as self-contained HTML."""
     reference, *others = (list(runs) for runs in table.values())
+    rows = [(name, cells(list(runs))) for name, runs in table.items()]
     page = jinja2.Template(_PAGE.read_text(encoding="utf-8"), autoescape=True)
     return page.render(
         title=f"{settings['study'].capitalize()} compared",
@@ -219,36 +203,39 @@ def page(
         modes=modes,
         settings=settings,
         command=command,
-        columns=COLUMNS,
-        rows=[(name, cells(list(runs))) for name, runs in table.items()],
+        columns=[*rows[0][1]],
+        rows=rows,
         pairs=[pair for other in others if (pair := paired(reference, other))],
         plots=all_plots(table),
         failed=[run for runs in table.values() for run in runs if run.error],
     )
 
 
-def cells(runs: list[Run]) -> list[str]:
-    """Return the cells of a mode's row, in the order of `COLUMNS`."""
+def cells(runs: list[Run]) -> dict[str, str]:
+    """Return the cells of a mode's row, by their columns."""
     tokens, calls = sum(run.tokens for run in runs), sum(run.calls for run in runs)
     first = [run.first_seconds for run in runs if run.first_seconds is not None]
-    return [
-        _rate(estimate(runs, lambda run: run.valid)),
-        _rate(estimate(runs, lambda run: run.complete)),
-        _rate(estimate(runs, lambda run: run.exact)),
-        _rate(estimate(runs, lambda run: run.f1)),
-        _number(estimate(runs, lambda run: run.calls)),
-        _number(estimate(runs, lambda run: run.tokens)),
-        f"{tokens / max(1, calls):.2f}",
-        *(
-            f"{np.mean([getattr(run, name) for run in runs]):.2f}"
+    return {
+        "valid": _rate(estimate(runs, lambda run: run.valid)),
+        "complete": _rate(estimate(runs, lambda run: run.complete)),
+        "exact": _rate(estimate(runs, lambda run: run.exact)),
+        "fields (F1)": _rate(estimate(runs, lambda run: run.f1)),
+        "passes": _number(estimate(runs, lambda run: run.calls)),
+        "tokens": _number(estimate(runs, lambda run: run.tokens)),
+        "tokens a pass": f"{tokens / max(1, calls):.2f}",
+        **{
+            name: f"{np.mean([getattr(run, name) for run in runs]):.2f}"
             for name in ("tries", "repairs", "pins", "rollbacks")
-        ),
-        *(
-            f"{1000 * np.mean([getattr(run, name) for run in runs]):.0f}"
-            for name in ("seconds", "model_seconds", "grammar_seconds")
-        ),
-        f"{1000 * np.mean(first):.0f}" if first else "",
-    ]
+        },
+        "ms": _milliseconds([run.seconds for run in runs]),
+        "ms in the model": _milliseconds([run.model_seconds for run in runs]),
+        "ms in the grammar": _milliseconds([run.grammar_seconds for run in runs]),
+        "ms to the first text": _milliseconds(first),
+    }
+
+
+def _milliseconds(seconds: list[float]) -> str:
+    return f"{1000 * np.mean(seconds):.0f}" if seconds else ""
 
 
 def _rate(found: Estimate | None) -> str:

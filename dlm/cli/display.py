@@ -1,15 +1,17 @@
-"""Display of a running request on a terminal: the canvas as it denoises, or a progress bar.
+"""Display on a terminal's stderr while a command works: a canvas as it denoises, or a progress bar.
 
 It imports only what is quick to import, so that something is shown at once.
 """
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import Progress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -111,3 +113,22 @@ def status(doing: str) -> Iterator[None]:
         return
     with console.status(doing):
         yield
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that is given the number of finished parts and of all.
+
+    The bar appears with its first call, and goes at the end. Where stderr is no terminal, one line
+    is printed instead.
+    """
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(doing, total=None, visible=False)
+
+        def show(done: int, parts: int) -> None:
+            if not console.is_terminal and done == 0:
+                print(doing, file=sys.stderr, flush=True)
+            progress.update(task, completed=done, total=parts, visible=True)
+
+        yield show

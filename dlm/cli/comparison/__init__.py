@@ -1,1 +1,0 @@
-"""Comparison of ways to decode: the modes, their runs, and the report of `dlm compare`."""
