@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
-from dlm.chat import leaves
+from dlm.chat import Prompts, PromptTokens, leaves
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
@@ -17,7 +17,6 @@ from dlm.images import without_pictures
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
-from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream

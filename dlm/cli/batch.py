@@ -220,7 +220,7 @@ def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch
 
     from dlm.batch.batch import Batch
     from dlm.cli.progress_bar import progress_bar
-    from dlm.collector import tune_garbage_collector
+    from dlm.loading import tune_garbage_collector
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.questions import Decision, Question, QuestionAnswer, at
 from dlm.decisions.running import (
     FirstTokens,
@@ -41,7 +42,6 @@ from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
-from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
