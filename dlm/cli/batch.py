@@ -101,8 +101,8 @@ def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answer]
             interruptible()
             yield lambda rest: answers(rest(), one)
         return
+    from dlm.integrations.ray import joined
     from dlm.integrations.ray.batch import Actors, loaded
-    from dlm.integrations.ray.cluster import joined
 
     interruptible()  # so that a cluster made here is shut down
     with joined(args.ray, args.workers) as cluster:

@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 from dlm.batch.batch import AnswerForm, Batch, Ended, take
 from dlm.batch.rows import InputRow, Rest
 from dlm.errors import DlmError, failure
-from dlm.integrations.ray.cluster import Owner, end_with
+from dlm.integrations.ray import Owner, end_with
 from dlm.loading import Loading, tune_garbage_collector
 
 LoadBatch = Callable[[], Batch]  # loads an engine; it travels to an actor

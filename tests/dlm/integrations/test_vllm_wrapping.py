@@ -1,6 +1,6 @@
 """Functions that are wrapped where they are."""
 
-from dlm.integrations.vllm.needs import wrap
+from dlm.integrations.vllm.front_end import wrap
 
 
 class Theirs:
