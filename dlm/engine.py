@@ -14,7 +14,7 @@ import torch
 from dlm.admission import Admission, Prepared
 from dlm.chat import Chat, Prompts
 from dlm.config import DecodeConfig, Writes, checkpoint_decoding
-from dlm.decisions.decide import By, Decider
+from dlm.decisions.decide import By
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
 from dlm.events import CommandQueue, End, Event, EventRoutes, Failed, Finished, StreamEvent
@@ -120,14 +120,15 @@ class Engine:
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._events: list[Event] = []  # not returned by a step yet
         self.prompts = Prompts(chat, tower, self.policy, model.vocab_size)
-        chatting, capacity = (
-            (model, self.prompts, self.policy, self.vocabulary),
-            self._cache.capacity,
-        )
-        self._decider = Decider(*chatting, capacity, decoder.decides)
-        answer_capacity = partial(self.decoding.answer_capacity, model)
         self._admission = Admission(
-            *chatting, self._compiler, answer_capacity, capacity, self._decider
+            model,
+            self.prompts,
+            self.policy,
+            self.vocabulary,
+            self._compiler,
+            answer_capacity=partial(self.decoding.answer_capacity, model),
+            capacity=self._cache.capacity,
+            by_canvas=decoder.decides,
         )
         self._commands = CommandQueue()  # changes of the scheduler
         self._routes = EventRoutes(self._commands, self._step)
@@ -402,7 +403,7 @@ class Engine:
         with self._commands.move():
             if self.busy:
                 raise DlmError("decide would take the slots of requests that are running")
-            return self._decider.by_causal(decision, self._cache, self._slots)
+            return self._admission.decider.by_causal(decision, self._cache, self._slots)
 
     def _run(self, requests: abc.Sequence[Request | Decision], who: str) -> list[Any]:
         """Return `Finished` or `Decided` of each request, in order. Raises the first error."""
