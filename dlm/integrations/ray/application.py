@@ -37,7 +37,6 @@ from dlm.serving.settings import Settings
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well
 _COUNTED = 5.0  # seconds in which replicas tell what they have counted
-_UNSTORED = "this server has several replicas, and stores no responses"
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
 
 Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
@@ -83,44 +82,17 @@ class Relay(Routes):
         draining = self._replicas.broadcast("drain", seconds)
         await draining.results_async(return_exceptions=True)
 
-    async def chat(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/chat/completions")
+    async def _relay(self, request: Request) -> Response:
+        """Pass a request on to the same route of a replica."""
+        return await self._relayed(request, request.scope["route"].path)
 
-    async def complete(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/completions")
+    chat = complete = respond = count_input_tokens = message = count_tokens = _relay
+    decide = tokenize = detokenize = models = _relay
 
-    async def respond(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/responses")
+    async def _has_none(self, request: Request, id: str) -> Response:
+        raise UnknownResponseError("this server has several replicas, and stores no responses")
 
-    async def count_input_tokens(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/responses/input_tokens")
-
-    async def stored_response(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def delete_response(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def response_items(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def message(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/messages")
-
-    async def count_tokens(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/messages/count_tokens")
-
-    async def decide(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/decisions")
-
-    async def tokenize(self, request: Request) -> Response:
-        return await self._relayed(request, "/tokenize")
-
-    async def detokenize(self, request: Request) -> Response:
-        return await self._relayed(request, "/detokenize")
-
-    async def models(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/models")
+    stored_response = delete_response = response_items = _has_none
 
     async def model(self, request: Request, name: str) -> Response:
         return await self._relayed(request, f"/v1/models/{name}")
