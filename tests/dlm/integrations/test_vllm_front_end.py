@@ -24,6 +24,7 @@ from dlm.integrations.vllm.front_end import (
     FrontEnd,
     FrontEndAdmission,
     has_constraint,
+    wrap,
 )
 
 
@@ -184,3 +185,19 @@ def test_sharded_sampling_and_no_tokenizer_are_refused(chat):
     ):
         with pytest.raises(RequestError, match="not served"):
             one.admit(Params(Outputs(regex="a")), [2])
+
+
+class Theirs:
+    def double(self, number):
+        """Theirs."""
+        return 2 * number
+
+
+def test_a_method_is_wrapped_once_however_often_it_is_asked_for():
+    def make(original):
+        return lambda self, number: original(self, number) + 1
+
+    for _ in range(3):
+        wrap(Theirs, "double", make)
+    assert Theirs().double(4) == 9
+    assert Theirs.double.__doc__ == "Theirs."
