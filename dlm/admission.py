@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
-from dlm.chat import leaves
+from dlm.chat import Prompts, PromptTokens, leaves
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
@@ -17,7 +17,6 @@ from dlm.images import without_pictures
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
-from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
@@ -61,11 +60,13 @@ class Admission:
         compiler: Compiler,
         answer_capacity: Callable[[int], int],
         capacity: int | None,
-        decider: Decider,
+        by_canvas: bool,
     ):
         """`answer_capacity` maps the positions that the model has left to the tokens an answer may
-        have. `capacity` is the cache's, in tokens; None: it grows."""
-        self._decider, self._answer_capacity = decider, answer_capacity
+        have. `capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes
+        read canvases."""
+        self.decider = Decider(model, prompts, policy, vocabulary, capacity, by_canvas)
+        self._answer_capacity = answer_capacity
         self._model, self._prompts, self._policy = model, prompts, policy
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
         self._reasoning = Reasoning.of(vocabulary)
@@ -80,7 +81,7 @@ class Admission:
         """Admit a request. Raises `RequestError` if it cannot be served. `like` is a request
         admitted before: if both have the same prompt, it is tokenized once."""
         if isinstance(request, Decision):
-            return Prepared(self._decider.sequences(request, next(self._numbers)), None)
+            return Prepared(self.decider.sequences(request, next(self._numbers)), None)
         prompt = None if like is None else _prompt_of(request, like.sequences[0])
         if prompt is None:
             self._check_size(request)

@@ -1,19 +1,28 @@
-"""Conversion of conversations to token ids, by the chat template of the model.
+"""Prompts as tokens: texts by the model's chat template (`Chat`), with images by its vision tower
+(`Prompts`).
 
 The caller's text is text, even if it spells a control token: only the template writes these. So
 each character of the caller's with which a control token could begin is replaced by a stand-in
 before the template is rendered; afterwards the caller's characters can be distinguished from the
 template's. One drawback: a template that looks for control tokens in a message, to strip its
 reasoning for example, finds none.
+
+The template writes one token for each image. It becomes the beginning of an image, its soft tokens
+and its end. Images in results of tools stay there if the template writes their tokens; otherwise
+they stand after these results (`images_after_results`). The soft tokens of images that were seen
+lately are kept, by a hash of the image.
 """
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 from transformers import (
@@ -28,8 +37,23 @@ from dlm.errors import DlmError, RequestError
 from dlm.grammar.regex import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
 from dlm.grammar.specs.tools import function_of
-from dlm.images import without_pictures
-from dlm.request import Request
+from dlm.images import (
+    Picture,
+    RemoteImage,
+    fetched_images,
+    image_error,
+    images_after_results,
+    pictures,
+    placed_images,
+    without_pictures,
+)
+from dlm.models import ModelError
+from dlm.policy import Policy
+from dlm.request import Request, check_tokens
+
+if TYPE_CHECKING:
+    from dlm.models.image_tokens import EncodedImage
+    from dlm.models.vision import Patches, VisionTower
 
 _TURN = "<|turn>model\n"  # beginning of a model's turn
 _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
@@ -37,6 +61,7 @@ _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
 _TEMPLATE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 65_536  # characters searched at a time
+_KEPT = 64  # images
 
 
 class Chat:
@@ -236,3 +261,112 @@ def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
             "Config", (PreTrainedConfig,), {"model_type": settings.get("model_type", "")}
         )()
     return AutoTokenizer.from_pretrained(directory, local_files_only=True, config=config)
+
+
+class PromptTokens(NamedTuple):
+    tokens: list[int]
+    images: tuple["EncodedImage", ...] = ()  # that some tokens stand for: to be kept alive
+
+
+class Prompts:
+    """Prompts for one model. Any number of threads may use it."""
+
+    def __init__(self, chat: Chat, tower: "VisionTower | None", policy: Policy, vocab_size: int):
+        self._chat, self._tower, self._policy = chat, tower, policy
+        self._vocab_size = vocab_size
+        self._known: OrderedDict[bytes, EncodedImage] = OrderedDict()  # the latest is last
+        self._lock = Lock()
+
+    def encode(self, request: Request) -> PromptTokens:
+        """Return a request's prompt for the model. Raises `RequestError`."""
+        tokens, tower, shown = self._parts(request)
+        if tower is None:
+            return PromptTokens(tokens)
+        images = tuple(self._image(tower, picture) for picture in shown)
+        return PromptTokens(self._joined(tower, tokens, [image.tokens for image in images]), images)
+
+    def tokens(self, request: Request) -> list[int]:
+        """Return a request's prompt in tokens of the vocabulary, of the same length. Raises
+        `RequestError`."""
+        tokens, tower, shown = self._parts(request)
+        if tower is None:
+            return tokens
+        soft = ([tower.markers.image] * self._patches(tower, each).tokens for each in shown)
+        return self._joined(tower, tokens, soft)
+
+    def fetched(self, request: Request) -> Request:
+        """Return a request whose images have been counted, and fetched if they are addresses.
+        Raises `RequestError` for images that this model does not read, or that are not served."""
+        messages = request.messages or ()
+        placed = placed_images(messages)
+        if not placed:
+            return request
+        if self._tower is None:
+            raise image_error(
+                placed[0][0],
+                "is an image: this model reads text; its directory holds no vision tower with an "
+                "image processor",
+            )
+        self._policy.check_images(len(placed))
+        if not any(isinstance(image, RemoteImage) for _, image in placed):
+            return request
+        return replace(request, messages=fetched_images(messages, self._policy.image_hosts))
+
+    def _parts(self, request: Request) -> "tuple[list[int], VisionTower | None, list[Picture]]":
+        """Return the prompt with a mark for each image, the tower that reads the images, and the
+        images. The tower is None if there is no image."""
+        request = self.fetched(request)
+        shown, tower = pictures(request.messages or ()), self._tower
+        if shown and tower is not None:
+            tokens = self._marked(request, tower.markers.image, len(shown))
+        else:
+            tokens, tower = self._chat.prompt(request), None
+        check_tokens("prompt: token", tokens, self._vocab_size)
+        return tokens, tower, shown
+
+    def _marked(self, request: Request, mark: int, count: int) -> list[int]:
+        """Return the prompt with `count` images where they stand, or, if the template does not mark
+        all of them there, with those in results of tools after these results."""
+        with suppress(RequestError):  # a template may take no list in a result
+            tokens = self._chat.prompt(request)
+            if tokens.count(mark) == count:
+                return tokens
+        messages = images_after_results(request.messages or ())
+        return self._chat.prompt(replace(request, messages=messages))
+
+    def _image(self, tower: "VisionTower", picture: Picture) -> "EncodedImage":
+        digest = picture.digest
+        with self._lock:  # one image at a time is in memory, decoded
+            image = self._known.pop(digest, None)
+            if image is None:
+                image = tower.encode(self._patches(tower, picture))
+            self._known[digest] = image
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return image
+
+    def _patches(self, tower: "VisionTower", picture: Picture) -> "Patches":
+        try:
+            return tower.patches(picture.decoded(self._policy.max_image_pixels))
+        except ModelError as error:
+            field = picture.place.partition("[")[0]
+            raise RequestError(f"{picture.place}: {error}", field=field) from error
+
+    def _joined(
+        self, tower: "VisionTower", tokens: Sequence[int], soft: Iterable[Sequence[int]]
+    ) -> list[int]:
+        """Return `tokens` with each image's mark replaced by its tokens."""
+        markers, left, joined = tower.markers, [*soft][::-1], list[int]()
+        marks = tokens.count(markers.image)
+        if marks != len(left):
+            raise RequestError(
+                f"messages hold {len(left)} images, and this model's chat template marks {marks}: "
+                "it takes images in the messages of users and in results of tools",
+                field="messages",
+            )
+        for token in tokens:
+            if token == markers.image:
+                joined += (markers.begin, *left.pop(), markers.end)
+            else:
+                joined.append(token)
+        return joined

@@ -12,14 +12,14 @@ from typing import Any, get_args, overload
 import torch
 
 from dlm.admission import Admission, Prepared
-from dlm.chat import Chat
+from dlm.chat import Chat, Prompts
 from dlm.config import DecodeConfig, Writes, checkpoint_decoding
-from dlm.decisions.decide import By, Decider
+from dlm.decisions.decide import By
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
-from dlm.event_routes import CommandQueue, EventRoutes, StreamEvent, streamed
-from dlm.events import End, Event, Failed
+from dlm.events import CommandQueue, End, Event, EventRoutes, Failed, Finished, StreamEvent
 from dlm.grammar import (
+    Choice,
     Compiled,
     Compiler,
     GrammarError,
@@ -39,14 +39,15 @@ from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
 from dlm.models.vision import VisionTower
 from dlm.policy import Policy
-from dlm.prompts import Prompts
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
-from dlm.storage import Storage
-from dlm.warm_up import Progress, warm_up_requests
+from dlm.storage import load_model
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
+
+Progress = Callable[[int, int], None]
+"""Function that is called with the number of finished parts of a warm-up, and the number of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +120,15 @@ class Engine:
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._events: list[Event] = []  # not returned by a step yet
         self.prompts = Prompts(chat, tower, self.policy, model.vocab_size)
-        chatting, capacity = (
-            (model, self.prompts, self.policy, self.vocabulary),
-            self._cache.capacity,
-        )
-        self._decider = Decider(*chatting, capacity, decoder.decides)
-        answer_capacity = partial(self.decoding.answer_capacity, model)
         self._admission = Admission(
-            *chatting, self._compiler, answer_capacity, capacity, self._decider
+            model,
+            self.prompts,
+            self.policy,
+            self.vocabulary,
+            self._compiler,
+            answer_capacity=partial(self.decoding.answer_capacity, model),
+            capacity=self._cache.capacity,
+            by_canvas=decoder.decides,
         )
         self._commands = CommandQueue()  # changes of the scheduler
         self._routes = EventRoutes(self._commands, self._step)
@@ -178,11 +180,18 @@ class Engine:
         directory = Path(directory)
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
-        stored = Storage.of(device, dtype, kv, cache_tokens)
-        images = policy is None or policy.max_images > 0
-        tuned = None if tuned is None else Path(tuned)
-        model, cache, tower = stored.load(
-            directory, slots, kernels, graphs, activation_bits, images, tuned
+        model, cache, tower = load_model(
+            directory,
+            slots=slots,
+            device=device,
+            dtype=dtype,
+            kv=kv,
+            cache_tokens=cache_tokens,
+            kernels=kernels,
+            graphs=graphs,
+            activation_bits=activation_bits,
+            images=policy is None or policy.max_images > 0,
+            tuned=None if tuned is None else Path(tuned),
         )
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
@@ -316,9 +325,29 @@ class Engine:
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last. Other
-        requests run beside it; their events wait for their streams or for `step`. Closing the
-        iterator early cancels the request. Raises what `add` raises, and the error of `Failed`."""
-        return streamed(self, self._routes, request)
+        requests run beside it; their events wait for their streams or for `step`. The request is
+        admitted at the first `next`; closing the iterator early cancels it. Raises what `add`
+        raises, and the error of `Failed`."""
+        if not isinstance(request, Request):
+            raise RequestError(f"stream is given a {type(request).__name__}: it takes a Request")
+        prepared = self.prepare(request)
+        queue = self._routes.open(prepared.number)
+        try:
+            self.start(prepared)
+            while True:
+                while not queue:
+                    self._routes.advance()
+                event = queue.popleft()
+                if isinstance(event, Failed):
+                    raise event.error
+                if not isinstance(event, StreamEvent):
+                    raise TypeError(f"a request ended as {type(event).__name__}")
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            self.cancel(prepared.number)
+            self._routes.close(prepared.number)
 
     def _step(self) -> list[Event]:
         for failed in self._scheduler.admit():
@@ -374,7 +403,7 @@ class Engine:
         with self._commands.move():
             if self.busy:
                 raise DlmError("decide would take the slots of requests that are running")
-            return self._decider.by_causal(decision, self._cache, self._slots)
+            return self._admission.decider.by_causal(decision, self._cache, self._slots)
 
     def _run(self, requests: abc.Sequence[Request | Decision], who: str) -> list[Any]:
         """Return `Finished` or `Decided` of each request, in order. Raises the first error."""
@@ -450,3 +479,18 @@ class Engine:
         ended = self._scheduler.leave(slot)
         if ended.checking is not None:
             ended.checking.leave()
+
+
+def warm_up_requests(policy: Policy) -> list[Request]:
+    """Return requests that between them read logits in every way: plainly, under cuts, and under
+    the masks of a constraint, if the policy serves one."""
+    plain = {"token_ids": [5, 6, 7] * 8, "max_tokens": 8, "seed": 0}  # any token ids
+    spec, constraints = Choice(("yes", "no")), list[Spec | None]([None])
+    with suppress(RequestError):
+        policy.check(spec)
+        constraints.append(spec)
+    return [
+        Request(**plain, constraint=constraint, top_k=top_k)
+        for constraint in constraints
+        for top_k in (0, 4)
+    ]

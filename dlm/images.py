@@ -1,25 +1,32 @@
 """Images in messages: parts of content, and the pictures that they hold.
 
 A part is `{"type": "image", "image": ...}`, with a PIL image, the bytes of a file, an `ImageFile`
-or a `RemoteImage`. It stands in a message of the user or in the result of a tool. Nothing is
-decoded before the size in a file's header is known. Pillow, of the extra `dlm[vision]`, is imported
-when the first image is decoded.
+or a `RemoteImage`. It stands in a message of the user or in the result of a tool. Remote images are
+fetched from the hosts that an operator allows, by default none. Nothing is decoded before the size
+in a file's header is known. Pillow, of the extra `dlm[vision]`, is imported when the first image is
+decoded.
 """
 
 import hashlib
+import urllib.error
+import urllib.request
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from dlm.errors import RequestError
-from dlm.remote_images import fetch
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _NAMES = "PNG, JPEG, WebP or GIF"
+_BYTES = 20 << 20  # of a remote image
+_SECONDS = 10.0  # without an answer of its host, or between two pieces of it
+_PIECE = 1 << 16  # bytes read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +73,13 @@ class Picture:
         image = self._opened()
         width, height = image.size
         if width * height > most_pixels:
-            raise self._wrong(f"{width} by {height} pixels: it takes {most_pixels} pixels at most")
+            raise image_error(
+                self.place, f"is {width} by {height} pixels: it takes {most_pixels} pixels at most"
+            )
         try:
             image.load()
         except Exception as error:  # formats raise their own
-            raise self._wrong(f"cannot be decoded: {error}", "") from error
+            raise image_error(self.place, f"cannot be decoded: {error}") from error
         return image
 
     def _opened(self) -> "Image":
@@ -79,20 +88,21 @@ class Picture:
         try:
             from PIL import Image
         except ImportError as error:
-            raise self._wrong(
-                "cannot be read: Pillow is missing (pip install 'dlm[vision]')", ""
+            raise image_error(
+                self.place, "cannot be read: Pillow is missing (pip install 'dlm[vision]')"
             ) from error
         try:
             return Image.open(BytesIO(self.source.data), formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise self._wrong(f"too large to be decoded: {error}") from error
+            raise image_error(self.place, f"is too large to be decoded: {error}") from error
         except Exception as error:  # formats raise their own
             found = "an empty file" if not self.source.data else "no image that can be read"
-            raise self._wrong(f"{found}: it takes {_NAMES}") from error
+            raise image_error(self.place, f"is {found}: it takes {_NAMES}") from error
 
-    def _wrong(self, problem: str, verb: str = "is ") -> RequestError:
-        field = self.place.partition("[")[0]
-        return RequestError(f"{self.place} {verb}{problem}", field=field)
+
+def image_error(place: str, problem: str) -> RequestError:
+    """Return the error of the image at `place` in a request or in a client's body."""
+    return RequestError(f"{place} {problem}", field=place.partition("[")[0])
 
 
 def is_image(part: Any) -> bool:
@@ -133,7 +143,7 @@ def fetched_images(
     def file_of(part: Any) -> Any:
         match part:
             case {"type": "image", "image": RemoteImage(url=url, place=place)}:
-                return {**part, "image": ImageFile(fetch(url, place, hosts), place)}
+                return {**part, "image": ImageFile(_fetch(url, place, hosts), place)}
         return part
 
     return [
@@ -142,6 +152,48 @@ def fetched_images(
         else message
         for message in messages
     ]
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Handler that follows no redirect: it may lead to a host that is not allowed."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+
+
+def _fetch(url: str, place: str, hosts: Collection[str]) -> bytes:
+    """Return the content at `url`, which stands at `place` in a body. Raises `RequestError` for a
+    host that is none of `hosts`, and for an address without an image."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        host = None
+    if host not in hosts:
+        raise image_error(
+            place, "is an address of a host that is not allowed: send the image as a data URL"
+        )
+    try:
+        with _OPENER.open(url, timeout=_SECONDS) as answer:
+            return _read(answer, place)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise image_error(place, f"cannot be fetched: {error}") from None
+    except (HTTPException, OSError, ValueError) as error:
+        raise image_error(place, f"cannot be fetched: {error}") from error
+
+
+def _read(answer: Any, place: str) -> bytes:
+    content = bytearray()
+    while piece := answer.read(_PIECE):
+        content += piece
+        if len(content) > _BYTES:
+            raise image_error(place, f"has more than {_BYTES} bytes")
+    return bytes(content)
 
 
 def pictures(messages: Sequence[Mapping[str, Any]]) -> list[Picture]:

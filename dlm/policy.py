@@ -7,7 +7,7 @@ which keywords of a schema make none. The depth of a regex is that of its bracke
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, Literal
 
@@ -66,25 +66,10 @@ class Policy:
     looks: int = 400  # times `step_work`: a canvas whose grammar takes longer fails
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_source_bytes",
-            "max_depth",
-            "max_options",
-            "max_tools",
-            "answer_tokens",
-            "max_answer_tokens",
-            "max_image_pixels",
-            "max_choices",
-            "max_label_bytes",
-            "max_decision_tokens",
-            "encode_tokens",
-            "step_work",
-            "looks",
-        ):
-            if not isinstance(limit := getattr(self, name), int) or limit < 1:
-                raise DlmError(f"{name} is {limit!r}: it takes at least 1")
-        if not isinstance(self.max_images, int) or self.max_images < 0:
-            raise DlmError(f"max_images is {self.max_images!r}: it takes 0 or more")
+        for one in fields(self):
+            limit, least = getattr(self, one.name), int(one.name != "max_images")
+            if one.type is int and (not isinstance(limit, int) or limit < least):
+                raise DlmError(f"{one.name} is {limit!r}: it takes at least {least}")
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")

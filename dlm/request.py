@@ -185,7 +185,7 @@ def _is_number(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     """Convert an integer of another library to Python's; other values stay as they are."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return int(value) if _is_whole(value) else value
 
 
 def _name(tool: Mapping[str, Any]) -> Any:

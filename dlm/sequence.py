@@ -226,10 +226,8 @@ class Sequence:
     def token_to_replace(self, error: InvalidValueError) -> int:
         """Return the index of the token to replace in a stopped answer that was refused with
         `error`."""
-        _, answer = self.answer(stopped=True)
-        first = len(self.tokens) - 1 - len(answer)  # of the answer, after the reasoning
+        first, pieces = self._stopped_answer()
         last_replaced = None if self.last_replaced is None else self.last_replaced - first
-        pieces = [self.stream.vocabulary.pieces[token] for token in answer]
         if error.span is not None:
             at = token_within(*error.span, last_replaced)
         else:
@@ -243,18 +241,24 @@ class Sequence:
         """Go back to before token `at` of a refused answer, which must be replaced by one that
         spells something else. The first `kept` tokens stay committed. Returns the tokens that may
         not come at `at` again."""
-        led = tuple(self.tokens[:at])
-        pieces, answer = self.stream.vocabulary.pieces, self.answer(stopped=True)[1]
-        outside = outside_strings([pieces[token] for token in answer])
-        piece, place = pieces[self.tokens[at]], at - (len(self.tokens) - 1 - len(answer))
-        free = 0 <= place < len(outside) and outside[place]
-        alike = alike_in(pieces, piece, free) if piece else set()
+        led, vocabulary = tuple(self.tokens[:at]), self.stream.vocabulary
+        first, pieces = self._stopped_answer()
+        free = first <= at < first + len(pieces) and outside_strings(pieces)[at - first]
+        piece = vocabulary.pieces[self.tokens[at]]
+        alike = alike_in(vocabulary.pieces, piece, free) if piece else set()
         self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
         self.tokens = self.tokens[:kept]
         self.refusals, self.last_replaced = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
         return self.refused[led]
+
+    def _stopped_answer(self) -> tuple[int, list[bytes]]:
+        """Return the index of a stopped answer's first token, after the reasoning, and what each of
+        its tokens spells."""
+        answer = self.answer(stopped=True)[1]
+        pieces = [self.stream.vocabulary.pieces[token] for token in answer]
+        return len(self.tokens) - 1 - len(answer), pieces
 
     @property
     def halts(self) -> frozenset[int]:

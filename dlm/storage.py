@@ -1,6 +1,5 @@
-"""Device of an engine, and the types of its weights, keys and values."""
+"""Loading of a checkpoint onto a device: its model, the cache for it, and its vision tower."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -24,60 +23,40 @@ KV_TYPES = {
 """Types of stored keys and values, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Device and type of a model's weights, and the type and number of tokens in its cache."""
-
-    device: torch.device
-    dtype: torch.dtype
-    kv: torch.dtype
-    cache_tokens: int | None  # None: all that fit the memory
-
-    @classmethod
-    def of(
-        cls,
-        device: str | torch.device | None,
-        dtype: torch.dtype | None,
-        kv: str,
-        cache_tokens: int | None,
-    ) -> "Storage":
-        """Resolve defaults. Raises `DlmError` for an invalid value."""
-        device = device_of(device)
-        if dtype is None:
-            dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-        stored = stored_type(kv, dtype, device)
-        if cache_tokens is not None and cache_tokens < 1:
-            raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
-        return cls(device, dtype, stored, cache_tokens)
-
-    def load(
-        self,
-        directory: Path,
-        slots: int,
-        kernels: Kernels,
-        graphs: Graphs,
-        activation_bits: int,
-        images: bool,
-        tuned: Path | None = None,
-    ) -> tuple[DiffusionGemma, KVCache, VisionTower | None]:
-        """Load a checkpoint, with its vision tower if there is one and `images` are read, and make
-        a cache for `slots` requests. `tuned` is a file of `dlm tune`. Raises what `Engine.load`
-        does."""
-        if graphs not in get_args(Graphs):
-            raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
-        check_device(self.device)
-        chosen = tuned_for(self.device, directory, tuned)
-        model = checkpoint.load(
-            directory, self.dtype, self.device, kernels, activation_bits, chosen
-        )
-        tower = None
-        if images:
-            tower = VisionTower.load(directory, model.images, self.dtype, self.device)
-        tokens = self.cache_tokens or plan.free_tokens(model, slots, self.kv)
-        segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
-        cache = model.new_cache(slots, self.kv, tokens, segment)
-        model.use_graphs(cache, graphs)
-        return model, cache, tower
+def load_model(
+    directory: Path,
+    *,
+    slots: int,
+    device: str | torch.device | None,
+    dtype: torch.dtype | None,
+    kv: str,
+    cache_tokens: int | None,
+    kernels: Kernels,
+    graphs: Graphs,
+    activation_bits: int,
+    images: bool,
+    tuned: Path | None,
+) -> tuple[DiffusionGemma, KVCache, VisionTower | None]:
+    """Load a checkpoint, with its vision tower if there is one and `images` are read, and make a
+    cache for `slots` requests. The other arguments are those of `Engine.load`, which raises the
+    same errors."""
+    device = device_of(device)
+    if dtype is None:
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    stored = stored_type(kv, dtype, device)
+    if cache_tokens is not None and cache_tokens < 1:
+        raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
+    if graphs not in get_args(Graphs):
+        raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
+    check_device(device)
+    chosen = tuned_for(device, directory, tuned)
+    model = checkpoint.load(directory, dtype, device, kernels, activation_bits, chosen)
+    tower = VisionTower.load(directory, model.images, dtype, device) if images else None
+    tokens = cache_tokens or plan.free_tokens(model, slots, stored)
+    segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
+    cache = model.new_cache(slots, stored, tokens, segment)
+    model.use_graphs(cache, graphs)
+    return model, cache, tower
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

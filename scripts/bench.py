@@ -37,13 +37,13 @@ from throughput import throughput
 from torch import Tensor
 
 import dlm
-from dlm.collector import tune_garbage_collector
 from dlm.engine import BUILT_IN
 from dlm.events import Finished
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas import Warmup
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import VocabPass
+from dlm.loading import tune_garbage_collector
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 HOST_SLOTS = 1, 4, 16

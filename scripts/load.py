@@ -34,7 +34,7 @@ from training.extraction import extract
 from training.lessons import choice, tool_call
 
 import dlm
-from dlm.collector import tune_garbage_collector
+from dlm.loading import tune_garbage_collector
 from dlm.openai.requests import chat_of
 
 GIVEN_UP = 0.2  # share of requests whose clients hang up

@@ -27,8 +27,8 @@ from measure.options import MeasureParser
 from measure.report import percentiles, print_table
 from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
-from dlm.collector import tune_garbage_collector
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
+from dlm.loading import tune_garbage_collector
 
 READINGS = ("closed", "schema")  # of objects without `additionalProperties`
 _SECONDS = 30.0  # of processor time for a compile that is only judged, not served

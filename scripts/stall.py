@@ -23,7 +23,7 @@ from measure.weightless import TokenChat, Weightless
 from transformers import PreTrainedTokenizerFast
 
 import dlm
-from dlm.collector import tune_garbage_collector
+from dlm.loading import tune_garbage_collector
 
 CANVAS, STEPS = 4, 24  # positions of a canvas; steps of a hostile request
 IDLE = 80  # steps without a request: enough to warm up one grammar

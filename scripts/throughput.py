@@ -26,10 +26,10 @@ from measure.weightless import TokenChat, Weightless
 from torch import Tensor
 
 import dlm
-from dlm.collector import tune_garbage_collector
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
+from dlm.loading import tune_garbage_collector
 from dlm.logits.canvas_logits import CANDIDATES
 
 PASS = 0.009  # seconds

@@ -106,8 +106,8 @@ def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answer]
             interruptible()
             yield lambda rest: answers(rest(), one)
         return
+    from dlm.integrations.ray import joined
     from dlm.integrations.ray.batch import Actors, loaded
-    from dlm.integrations.ray.cluster import joined
 
     interruptible()  # so that a cluster made here is shut down
     with joined(args.ray, args.workers) as cluster:
@@ -224,7 +224,7 @@ def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch
 
     from dlm.batch.batch import Batch
     from dlm.cli.display import progress_bar
-    from dlm.collector import tune_garbage_collector
+    from dlm.loading import tune_garbage_collector
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))

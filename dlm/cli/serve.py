@@ -129,8 +129,8 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
 
     The first signal drains the server, the second ends running requests.
     """
+    from dlm.integrations.ray import joined
     from dlm.integrations.ray.application import served
-    from dlm.integrations.ray.cluster import joined
 
     listening = {
         "host": args.host,

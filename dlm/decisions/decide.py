@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.questions import Decision, Question, QuestionAnswer, at
 from dlm.decisions.running import (
     FirstTokens,
@@ -35,13 +36,13 @@ from dlm.decisions.running import (
 )
 from dlm.errors import RequestError
 from dlm.grammar import Vocabulary
+from dlm.grammar.tokens import common_prefix
 from dlm.kernels.vocab_rows import heated
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
-from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
@@ -272,7 +273,7 @@ def _read(
         before = begun[slot]
         kept = cache.length(slot)
         if before is not None:
-            kept = cache.rewind(slot, len(prompt) + _common(before, text))
+            kept = cache.rewind(slot, len(prompt) + common_prefix(before, text))
         rest[slot] = [*prompt, *text][kept:]
         ends = range(max(0, kept - len(prompt) + 1), len(text) + 1)
         last[slot] = len(ends)
@@ -293,9 +294,3 @@ def _gathered(
     tokens = torch.tensor([token for each in wanted for token in each])
     found = logp[rows.to(logp.device), tokens.to(logp.device)].cpu()
     yield from zip(texts, found.split(sizes), strict=True)
-
-
-def _common(one: TokenTuple, other: TokenTuple) -> int:
-    """Return how many leading tokens are the same."""
-    same = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(same, min(len(one), len(other)))

@@ -21,6 +21,17 @@ def cache_name(model: PreTrainedModel) -> str:
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
+def special_tokens(model: PreTrainedModel) -> tuple[tuple[int, ...], int]:
+    """Return the stop tokens of a model's generation config, and its padding. Raises `DlmError` if
+    it has no stop token."""
+    settings: Any = model.generation_config
+    stops, pad = settings.eos_token_id, settings.pad_token_id
+    if stops is None:
+        raise DlmError("the model's generation_config has no eos_token_id: no text could end")
+    stops = (stops,) if isinstance(stops, int) else tuple(stops)
+    return stops, stops[0] if pad is None else pad
+
+
 class TransformersLM:
     """Adapter of what `AutoModelForCausalLM.from_pretrained` returns, for an engine.
 
@@ -45,12 +56,8 @@ class TransformersLM:
 
     def generation_config(self) -> dict[str, Any]:
         """Return the model's stop and padding tokens, for `DecodeConfig.from_hf`."""
-        settings = self._model.generation_config
-        stops, pad = settings.eos_token_id, settings.pad_token_id
-        if stops is None:
-            raise DlmError("the model's generation_config has no eos_token_id: no text could end")
-        stops = [stops] if isinstance(stops, int) else list(stops)
-        return {"eos_token_id": stops, "pad_token_id": stops[0] if pad is None else pad}
+        stops, pad = special_tokens(self._model)
+        return {"eos_token_id": list(stops), "pad_token_id": pad}
 
     def new_cache(self, slots: int) -> "SlotCaches":
         return SlotCaches(self._model.config, slots)

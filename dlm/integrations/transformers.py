@@ -16,7 +16,6 @@ the first difference, since beams replace each other.
 from collections.abc import Callable, Sequence
 from functools import partial
 from sys import maxsize
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +31,7 @@ from dlm.errors import DlmError
 from dlm.grammar import Compiled, Compiler, Fixed, Frontier, Matcher, Reasoning, Spec, Vocabulary
 from dlm.grammar.masks import unpacked
 from dlm.grammar.tokens import common_prefix
+from dlm.integrations.causal_lm import special_tokens
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 _OTHER_PROMPTS = "the prompts have changed: each call of `generate` takes new processors"
@@ -178,12 +178,7 @@ class Constrain:
     ):
         """Stop tokens are those of the model's generation config. `thought` has the texts that open
         and close reasoning; None: those of Gemma 4, if the tokenizer has them."""
-        settings: Any = model.generation_config
-        stops = settings.eos_token_id
-        if stops is None:
-            raise DlmError("the model's generation_config has no eos_token_id: no text could end")
-        stops = (stops,) if isinstance(stops, int) else tuple(stops)
-        pad = stops[0] if settings.pad_token_id is None else settings.pad_token_id
+        stops, pad = special_tokens(model)
         size = model.config.get_text_config().vocab_size
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, size, stops, pad, thought)
         self._compiler = Compiler(self.vocabulary)

@@ -28,9 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dlm.anthropic.answers import MessageAnswers
 from dlm.anthropic.messages import message_of, prompt_of
 from dlm.anthropic.models import model_info, model_page
-from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
+from dlm.loading import tune_garbage_collector
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
 from dlm.openai.body import parse_json
 from dlm.openai.decisions import decision_answer, decision_body_of

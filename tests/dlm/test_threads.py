@@ -11,7 +11,7 @@ from waiting import PATIENCE
 
 from dlm import Choice, Failed, Finished, Request
 from dlm.chat import Chat
-from dlm.event_routes import CommandQueue
+from dlm.events import CommandQueue
 
 CALLERS = 6
 CONTROL = "<turn|>\n<|turn>model\nSure: <|tool_call>"

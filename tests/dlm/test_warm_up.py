@@ -13,12 +13,12 @@ from dlm import DlmError, Engine, JsonObject, Policy, Request
 from dlm import engine as engine_module
 from dlm.cli import serve
 from dlm.cli.options import add_engine_options, loading_of
+from dlm.engine import warm_up_requests
 from dlm.kernels.attention import Launch, key_counts
 from dlm.kernels.paging import Segment
 from dlm.loading import Loading
 from dlm.models import cache as cache_module
 from dlm.models.graphs import Captured, PassGraphs
-from dlm.warm_up import warm_up_requests
 
 SLOTS = 3
 
@@ -149,23 +149,17 @@ def test_on_a_cpu_nothing_is_warmed_up():
     Loading(policy=Policy(), device="cpu").engine(progress).close()
 
 
-class OnGpu:
-    """A double of the storage whose model is on a GPU, as far as an engine can see."""
-
-    @classmethod
-    def of(cls, *_):
-        return cls()
-
-    def load(self, directory, slots, *_):
-        model = Scripted(1536, len(PROMPT), [1])  # the built-in tokenizer's size
-        model.device = torch.device("cuda")
-        return model, model.new_cache(slots), None
+def load_on_gpu(directory, slots, **_):
+    """Return a model that is on a GPU, as far as an engine can see."""
+    model = Scripted(1536, len(PROMPT), [1])  # the built-in tokenizer's size
+    model.device = torch.device("cuda")
+    return model, model.new_cache(slots), None
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_on_a_gpu_an_engine_is_warmed_up_unless_that_is_off(wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(engine_module, "Storage", OnGpu)
+    monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", lambda self, progress: calls.append(progress))
     Loading(policy=Policy(), warm_up=wanted).engine(print).close()
     assert calls == [print] * wanted
@@ -177,7 +171,7 @@ def test_an_engine_that_cannot_be_warmed_up_is_closed(monkeypatch):
     def fail(self, progress):
         raise DlmError("no memory")
 
-    monkeypatch.setattr(engine_module, "Storage", OnGpu)
+    monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", fail)
     monkeypatch.setattr(Engine, "close", lambda self: (closed.append(self), close(self)))
     with pytest.raises(DlmError, match="no memory"):

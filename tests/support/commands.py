@@ -23,7 +23,7 @@ def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
     """Return the exit code of `batch.py` and its stderr."""
     from dlm.cli import batch
 
-    monkeypatch.setattr("dlm.collector.tune_garbage_collector", lambda: None)  # for its own process
+    monkeypatch.setattr("dlm.loading.tune_garbage_collector", lambda: None)  # for its own process
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
     with redirect_stderr(io.StringIO()) as stderr:
         code = ended(monkeypatch, batch, *args)

@@ -25,7 +25,7 @@ from ray.serve.schema import LoggingConfig, ProxyStatus
 from starlette.types import Message, Receive, Scope, Send
 
 from dlm.errors import DlmError, UnavailableError
-from dlm.integrations.ray.cluster import Call, Cluster
+from dlm.integrations.ray import Cluster
 from dlm.loading import Loading
 from dlm.openai.response_store import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
@@ -37,10 +37,23 @@ from dlm.serving.settings import Settings
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well
 _COUNTED = 5.0  # seconds in which replicas tell what they have counted
-_UNSTORED = "this server has several replicas, and stores no responses"
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
 
 Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An HTTP request whose key has been checked and whose body has arrived. No header counts but
+    one, which chooses the form of models."""
+
+    prefix: str  # what its prompt begins with, as `prefix_of` names it
+    tried: int = 0  # replicas that have failed it
+    method: str
+    client: str = ""  # whose it is, as `Guard.client` names it
+    path: str  # as the application without a prefix has it
+    body: bytes
+    anthropic: bool = False  # its client speaks Anthropic's API
 
 
 class Relay(Routes):
@@ -69,44 +82,17 @@ class Relay(Routes):
         draining = self._replicas.broadcast("drain", seconds)
         await draining.results_async(return_exceptions=True)
 
-    async def chat(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/chat/completions")
+    async def _relay(self, request: Request) -> Response:
+        """Pass a request on to the same route of a replica."""
+        return await self._relayed(request, request.scope["route"].path)
 
-    async def complete(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/completions")
+    chat = complete = respond = count_input_tokens = message = count_tokens = _relay
+    decide = tokenize = detokenize = models = _relay
 
-    async def respond(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/responses")
+    async def _has_none(self, request: Request, id: str) -> Response:
+        raise UnknownResponseError("this server has several replicas, and stores no responses")
 
-    async def count_input_tokens(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/responses/input_tokens")
-
-    async def stored_response(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def delete_response(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def response_items(self, request: Request, id: str) -> Response:
-        raise UnknownResponseError(_UNSTORED)
-
-    async def message(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/messages")
-
-    async def count_tokens(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/messages/count_tokens")
-
-    async def decide(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/decisions")
-
-    async def tokenize(self, request: Request) -> Response:
-        return await self._relayed(request, "/tokenize")
-
-    async def detokenize(self, request: Request) -> Response:
-        return await self._relayed(request, "/detokenize")
-
-    async def models(self, request: Request) -> Response:
-        return await self._relayed(request, "/v1/models")
+    stored_response = delete_response = response_items = _has_none
 
     async def model(self, request: Request, name: str) -> Response:
         return await self._relayed(request, f"/v1/models/{name}")

@@ -25,10 +25,9 @@ from ray.exceptions import RayError
 
 from dlm.batch.batch import AnswerForm, Batch, Ended, take
 from dlm.batch.rows import InputRow, Rest
-from dlm.collector import tune_garbage_collector
 from dlm.errors import DlmError, failure
-from dlm.integrations.ray.cluster import Owner, end_with
-from dlm.loading import Loading
+from dlm.integrations.ray import Owner, end_with
+from dlm.loading import Loading, tune_garbage_collector
 
 LoadBatch = Callable[[], Batch]  # loads an engine; it travels to an actor
 Block = Sequence[InputRow]

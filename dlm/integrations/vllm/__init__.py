@@ -1,9 +1,9 @@
 """Plugin of vLLM that serves constraints with its DiffusionGemma.
 
 vLLM calls `register` in each of its processes. It registers a subclass of the model (`model`),
-whose sampler applies the grammars (`sampler`, `slots`). Requests are admitted in the front end
-(`front_end`, `admission`), and those that fail are ended by the scheduler (`scheduler`). No file of
-vLLM is changed, and a request without a constraint takes vLLM's own path.
+whose sampler applies the grammars (`sampler`). Requests are admitted in the front end, and those
+that fail are ended by the scheduler (`front_end`). No file of vLLM is changed, and a request
+without a constraint takes vLLM's own path.
 
 If this vLLM lacks something that the plugin needs (`needs`), nothing is registered, and a warning
 is logged. Otherwise a line of level INFO says that constraints are served. `VLLM_PLUGINS=` turns
@@ -37,11 +37,10 @@ def register() -> None:
             "; ".join(lacking),
         )
         return
-    from dlm.integrations.vllm import front_end, scheduler
+    from dlm.integrations.vllm import front_end
 
     vllm.ModelRegistry.register_model(
         "DiffusionGemmaForBlockDiffusion", "dlm.integrations.vllm.model:ConstrainedDiffusionGemma"
     )
     front_end.install()
-    scheduler.install()
     _LOG.info("dlm: vLLM %s serves constraints with DiffusionGemma", vllm.__version__)

@@ -1,7 +1,11 @@
-"""Front end of vLLM that checks and compiles constrained requests, and passes them to the worker.
+"""Front end of vLLM: constrained requests are checked, compiled, and passed to the worker.
 
-A request is compiled in another process before vLLM's event loop passes it on; the loop serves
-other requests meanwhile.
+`spec_of` reads the spec of an answer from vLLM's sampling parameters. `FrontEndAdmission` checks
+that it can be served, and `FrontEnd` does that for vLLM: a request is compiled in another process
+before the event loop passes it on, and the loop serves other requests meanwhile. A `Payload` goes
+to the worker in `extra_args`. `install` wraps the functions of vLLM that requests pass, and the one
+by which the scheduler ends those that failed in the worker. Prompts are known as tokens, parameters
+of vLLM by a few attributes.
 """
 
 # pyright: reportMissingImports=false
@@ -10,31 +14,217 @@ import asyncio
 import copy
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, Self, TypeVar
 
+from dlm.chat import Chat
 from dlm.errors import DlmError, RequestError, failure
-from dlm.grammar import CrashError, GrammarError, Task
-from dlm.integrations.vllm.admission import (
-    KEY,
-    RESPONSES,
-    TOOLS,
-    Admitted,
-    FrontEndAdmission,
-    ToolsText,
-    check_options,
-    forged_tools,
-    has_constraint,
-    vocabulary_of,
+from dlm.grammar import (
+    Compiled,
+    Compiler,
+    CrashError,
+    Frontier,
+    GrammarError,
+    LimitError,
+    Reasoning,
+    Spec,
+    Task,
+    Unfinished,
+    Vocabulary,
 )
-from dlm.integrations.vllm.needs import Function, wrap
+from dlm.integrations.vllm.needs import OUTPUTS
+from dlm.openai.constraint import constraint_of
+from dlm.openai.responses import response_constraint_of
 from dlm.policy import Policy
 
+T = TypeVar("T")
+
+KEY = "dlm"  # of the payload in `extra_args`; refused from clients
+TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`; refused from clients
 _ATTRIBUTE = "_dlm_front_end"  # attribute of an InputProcessor
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """A compiled constraint, as plain data that is sent to another process."""
+
+    rules: bytes  # `Compiled.packed`
+    thinking: bool  # reasoning may come first
+    thinking_budget: int | None  # most tokens of reasoning; None: no bound of its own
+    top_k: int  # 0: all tokens
+    top_p: float
+    failed: int  # token that begins no answer: a canvas of it means that the worker failed
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
+        """Return the payload among a request's `extra_args`; None if there is none."""
+        found = (extra_args or {}).get(KEY)
+        return None if found is None else cls(**found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """Additions to an admitted request."""
+
+    payload: Payload
+    suffix: list[int]  # tokens appended to its prompt, an empty thought channel
+
+
+RESPONSES = "responses"  # a field of `ToolsText`: whether the tools have the form of Responses
+
+
+class ToolsText(str):
+    """Fields of a body about tools, as JSON. Its type tells it from a client's text, which is a
+    plain `str`."""
+
+    __slots__ = ()
+
+
+_FIELDS = (*OUTPUTS, "whitespace_pattern")
+_FLAGS = "disable_any_whitespace disable_additional_properties".split()
+_SUPPORTED = frozenset(("diffusion_max_steps",))  # vLLM's `diffusion_` options with constraints
+
+
+def spec_of(params: Any, policy: Policy) -> Spec | None:
+    """Return the spec in `params`; None for free text. Raises `RequestError`."""
+    outputs, tools = params.structured_outputs, (params.extra_args or {}).get(TOOLS)
+    body: dict[str, Any] = {} if tools is None else json.loads(tools)
+    read = response_constraint_of if body.pop(RESPONSES, False) else constraint_of
+    if outputs is not None:
+        values = {name: getattr(outputs, name, None) for name in _FIELDS}
+        flags = {name: True for name in _FLAGS if getattr(outputs, name, False)}
+        given = {name: value for name, value in values.items() if value is not None}
+        body["structured_outputs"] = given | flags
+    return read(body, policy) if body else None
+
+
+def has_constraint(params: Any) -> bool:
+    """Whether `params` have tools or a constraint. Raises `RequestError` for the plugin's keys from
+    a client, and for options that are refused beside a constraint."""
+    extra = params.extra_args or {}
+    if KEY in extra:
+        if not isinstance(extra[KEY], Admitted):
+            raise RequestError(f"{KEY} among extra_args is not a client's to send")
+        return True
+    tools = extra.get(TOOLS)
+    if tools is not None and not isinstance(tools, ToolsText):
+        raise _forged_tools()
+    if tools is None and params.structured_outputs is None:
+        return False
+    _check_options(params)
+    return True
+
+
+def _forged_tools() -> RequestError:
+    """Return the error for a client that sends the plugin's key for tools."""
+    return RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
+
+
+def _check_options(params: Any) -> None:
+    """Raise `RequestError` for options that would end an answer early, or let it go on."""
+    for name, reason in (
+        ("ignore_eos", "the answer ends where its constraint does"),
+        ("stop", "a text that stops the answer would leave it incomplete"),
+        ("stop_token_ids", "a token that stops the answer would leave it incomplete"),
+        ("repetition_detection", "it would leave the answer incomplete"),
+        ("trace_decode_token_ids", "the answer is generated"),
+    ):
+        if getattr(params, name, None):
+            raise RequestError(f"{name} beside a constraint is not supported: {reason}")
+    for name, value in (params.extra_args or {}).items():
+        if name.startswith("diffusion_") and name not in _SUPPORTED and value:
+            raise RequestError(f"{name} beside a constraint is not supported")
+
+
+_THINK = "<|think|>"  # token of a prompt whose answer may begin with reasoning
+_STEPS = 100  # as many steps' work may be spent on finding whether an answer fits its budget
+
+
+class FrontEndAdmission:
+    """Admission that compiles grammars in processes of its own; used from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, tokenizer: Any, policy: Policy):
+        self._vocabulary, self._policy = vocabulary, policy
+        self._chat = Chat(tokenizer)
+        self._think = tokenizer.get_vocab().get(_THINK)
+        self._compiler = Compiler(vocabulary, seconds=policy.compile_seconds)
+        self._lock = Lock()  # a compiled grammar must not be used by several threads at once
+
+    def spec(self, params: Any) -> Spec | None:
+        """Return the spec in `params`; None for free text. Raises `RequestError`."""
+        return spec_of(params, self._policy)
+
+    def compile(self, spec: Spec) -> Task:
+        return self._compiler.submit(spec)
+
+    def admit(
+        self, compiled: Compiled, params: Any, prompt: Sequence[int], max_model_len: int
+    ) -> Admitted:
+        """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
+        if compiled.checked:
+            raise RequestError(
+                "this constraint requires more than a grammar can enforce: only the finished "
+                "answer could be checked, and vLLM has streamed it by then"
+            )
+        thinking = self._think is not None and self._think in prompt
+        suffix = [] if thinking else self._chat.no_thought_after(prompt)
+        budget = max_model_len - len(prompt) - len(suffix)
+        if budget < 1:
+            raise RequestError(
+                f"{len(prompt)} tokens of prompt leave no room for an answer in {max_model_len}"
+            )
+        if params.max_tokens is not None:
+            budget = min(params.max_tokens, budget)
+        thinking_budget = params.thinking_token_budget if thinking else None
+        self._check_budget(compiled, budget, thinking, thinking_budget)
+        payload = Payload(
+            rules=compiled.packed,
+            thinking=thinking,
+            thinking_budget=thinking_budget,
+            top_k=max(0, params.top_k),
+            top_p=params.top_p,
+            failed=self._vocabulary.pad,
+        )
+        return Admitted(payload=payload, suffix=suffix)
+
+    def close(self) -> None:
+        """End the processes that compile."""
+        self._compiler.close()
+
+    def _check_budget(
+        self, compiled: Compiled, budget: int, thinking: bool, thinking_budget: int | None
+    ) -> None:
+        reasoning = Reasoning.of(self._vocabulary, thinking_budget) if thinking else None
+        work = self._policy.step_work * _STEPS
+        with self._lock:
+            try:
+                Frontier(compiled, budget, reasoning, work)
+            except Unfinished as error:
+                raise LimitError(
+                    f"it takes too long to find out whether an answer fits {budget} tokens: "
+                    "max_tokens may be too small"
+                ) from error
+
+
+def vocabulary_of(model_config: Any, tokenizer: Any) -> Vocabulary:
+    """Return the vocabulary of a model that vLLM serves, with the stop tokens of its generation
+    config, at which vLLM ends answers. Raises `DlmError` without a stop token or a pad token."""
+    settings = model_config.try_get_generation_config() or {}
+    stops = settings.get("eos_token_id", getattr(tokenizer, "eos_token_id", None))
+    if stops is None:
+        raise DlmError("the model's generation config has no eos_token_id: no text could end")
+    stops = (stops,) if isinstance(stops, int) else tuple(stops)
+    pad = getattr(tokenizer, "pad_token_id", None)
+    if pad is None or pad in stops:
+        raise DlmError(f"the tokenizer's pad token is {pad}: it takes one that is no stop token")
+    return Vocabulary.from_tokenizer(tokenizer, model_config.get_vocab_size(), stops, pad)
 
 
 class FrontEnd:
@@ -55,19 +245,6 @@ class FrontEnd:
             raise RequestError("constraints are not served without a tokenizer")
         policy = Policy.server(allow_client_grammars=True, flags=False)
         return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
-
-    def has_constraint(self, params: Any) -> bool:
-        """Whether `params` have a constraint. Raises `RequestError` for options that are refused
-        beside it."""
-        extra = params.extra_args or {}
-        if KEY in extra and not isinstance(extra[KEY], Admitted):
-            raise RequestError(f"{KEY} among extra_args is not a client's to send")
-        if KEY in extra:
-            return True
-        if not has_constraint(params):
-            return False
-        check_options(params)
-        return True
 
     def admit(self, params: Any, prompt: Sequence[int] | None) -> Admitted | None:
         """Compile and check the constraint, and wait for that; None if the text is free."""
@@ -109,21 +286,38 @@ def _shielded(future: Future[T]) -> asyncio.Future[T]:
     return asyncio.shield(inner)
 
 
+_MARK = "wrapped_by_dlm"  # attribute of a function that the plugin has put in its place
+
+Function = Callable[..., Any]
+
+
+def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
+    """Put what `make` makes of the method `name` of `owner` in its place, once, however often it is
+    called."""
+    original = getattr(owner, name)
+    if not hasattr(original, _MARK):
+        wrapper = functools.wraps(original)(make(original))
+        setattr(wrapper, _MARK, True)
+        setattr(owner, name, wrapper)
+
+
 def install() -> None:
-    """Wrap the methods through which requests enter this process's vLLM. Calling it again changes
-    nothing."""
+    """Wrap the methods of this process's vLLM through which requests enter, and the one that reads
+    what the worker emits. Calling it again changes nothing."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.sampling_params import SamplingParams
     from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.structured_output import StructuredOutputManager
 
     wrap(InputProcessor, "__init__", _wrap_init)
     wrap(InputProcessor, "process_inputs", functools.partial(_wrap_process_inputs, SamplingParams))
     wrap(AsyncLLM, "add_request", functools.partial(_wrap_add_request, SamplingParams))
     adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest, ResponsesRequest)
     wrap(Gemma4EngineToolParser, "adjust_request", adjust)
+    wrap(StructuredOutputManager, "accept_tokens", _wrap_accept_tokens)
 
 
 def _wrap_init(original: Function) -> Function:
@@ -145,7 +339,7 @@ def _wrap_process_inputs(sampling: type, original: Function) -> Function:
         if front_end is None:
             return original(self, request_id, prompt, _without_tools(params), *args, **kwargs)
         with _vllm_errors():
-            constrained = front_end.has_constraint(params)
+            constrained = has_constraint(params)
         if not constrained:
             return original(self, request_id, prompt, params, *args, **kwargs)
         admitted = (params.extra_args or {}).get(KEY)
@@ -168,7 +362,7 @@ def _wrap_add_request(sampling: type, original: Function) -> Function:
         tokens = prompt.get("prompt_token_ids") if rendered else None
         if front_end is not None and tokens is not None and isinstance(params, sampling):
             with _vllm_errors():
-                constrained = front_end.has_constraint(params)
+                constrained = has_constraint(params)
                 admitted = await front_end.admit_later(params, tokens) if constrained else None
             if admitted is not None:
                 params = _stripped(params)
@@ -194,11 +388,27 @@ def _wrap_adjust_request(chat: type, responses: type, original: Function) -> Fun
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
             with _vllm_errors():
                 if TOOLS in extra:
-                    raise forged_tools()
+                    raise _forged_tools()
             request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
         return request
 
     return adjust_request
+
+
+def _wrap_accept_tokens(original: Function) -> Function:
+    """Refuse canvases of failed requests. The worker can only emit tokens, so it emits a canvas of
+    a token that no answer begins with, and the scheduler asks here whether a grammar takes it."""
+
+    def accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+        return not has_failed(request, new_token_ids) and original(self, request, new_token_ids)
+
+    return accept_tokens
+
+
+def has_failed(request: Any, tokens: list[int]) -> bool:
+    """Whether the worker says with `tokens` that it cannot go on with `request`."""
+    payload = Payload.of(getattr(request.sampling_params, "extra_args", None))
+    return payload is not None and tokens[:1] == [payload.failed]
 
 
 def _without_tools(params: Any) -> Any:

@@ -1,16 +1,12 @@
 """Names that the plugin needs of vLLM, looked up in its source rather than by its version.
 
 The source is read, not imported: some of it would claim a GPU. Knows no module of vLLM's as such.
-
-`wrap` replaces a function of vLLM in its place, once, however often it is called.
 """
 
 import ast
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 _MODEL = "model_executor/models/diffusion_gemma.py"
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -192,17 +188,3 @@ def _attributes(made: ast.ClassDef) -> set[str]:
 def _refuses(tree: ast.Module, method: str, flag: str) -> bool:
     made = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == method]
     return any(isinstance(n, ast.Attribute) and n.attr == flag for m in made for n in ast.walk(m))
-
-
-_MARK = "wrapped_by_dlm"
-
-Function = Callable[..., Any]
-
-
-def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """Put what `make` makes of the method `name` of `owner` in its place."""
-    original = getattr(owner, name)
-    if not hasattr(original, _MARK):
-        wrapper = functools.wraps(original)(make(original))
-        setattr(wrapper, _MARK, True)
-        setattr(owner, name, wrapper)

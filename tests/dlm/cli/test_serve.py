@@ -278,8 +278,7 @@ def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
     paths = {"FILE": str(tmp_path / "FILE.jsonl"), "OUT": str(tmp_path / "out.jsonl")}
     command = [str(ROOT / "scripts" / f"{script}.py"), *(paths.get(flag, flag) for flag in flags)]
     code = (
-        "import importlib.util, runpy, sys; find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *a: None if name == 'ray' else find(name, *a)\n"
+        "import runpy, sys; sys.modules['ray'] = None\n"
         f"sys.argv = {command!r}; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
         f"runpy.run_path({command[0]!r}, run_name='__main__')"
     )

@@ -22,8 +22,8 @@ from dlm import JsonSchema
 from dlm.batch.batch import Batch, Extraction, answers
 from dlm.batch.rows import InputRow, Rest, Template
 from dlm.errors import DlmError
+from dlm.integrations.ray import joined
 from dlm.integrations.ray.batch import Actors
-from dlm.integrations.ray.cluster import joined
 from dlm.loading import Loading
 from dlm.policy import Policy
 

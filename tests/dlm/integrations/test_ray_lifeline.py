@@ -9,18 +9,18 @@ pytest.importorskip("ray")
 
 from waiting import PATIENCE, wait_until
 
-from dlm.integrations.ray import cluster
+from dlm.integrations import ray as cluster
 
 OWNER = """
 import time
-from dlm.integrations.ray.cluster import listening
+from dlm.integrations.ray import listening
 with listening() as owner:
     print(*owner, flush=True)
     time.sleep(1e6)
 """
 WORKER = """
 import sys, time
-from dlm.integrations.ray.cluster import end_with
+from dlm.integrations.ray import end_with
 end_with((sys.argv[1], int(sys.argv[2])))
 print("works", flush=True)
 time.sleep(1e6)

@@ -107,6 +107,22 @@ def test_what_has_not_begun_is_asked_again_of_another_replica(first):
     assert all(one.cancelled for one in handle.answers)
 
 
+POSTED = """
+/v1/chat/completions /v1/completions /v1/responses /v1/responses/input_tokens /v1/messages
+/v1/messages/count_tokens /v1/decisions /tokenize /detokenize
+""".split()
+
+
+@pytest.mark.parametrize("prefix", ["", "/api"])
+def test_a_replica_gets_the_path_of_the_route_without_a_prefix(prefix):
+    read = ["/v1/models", "/v1/models/some/model", "/health"]
+    for method, path in [*(("POST", path) for path in POSTED), *(("GET", path) for path in read)]:
+        handle = Handle(FINE)
+        answer = asked(handle, prefix + path, Settings(root_path=prefix), method=method)
+        assert answer.status_code == 200
+        assert [(call.method, call.path) for call in handle.calls] == [(method, path)]
+
+
 def test_a_request_that_three_replicas_ended_with_is_a_503():
     handle = Handle(DIED, ILL, DIED, FINE)
     answer = asked(handle)

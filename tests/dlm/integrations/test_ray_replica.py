@@ -14,8 +14,7 @@ from values import V
 
 pytest.importorskip("ray")
 
-from dlm.integrations.ray.application import Replica
-from dlm.integrations.ray.cluster import Call
+from dlm.integrations.ray.application import Call, Replica
 from dlm.serving.settings import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}

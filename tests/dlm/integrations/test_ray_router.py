@@ -9,8 +9,7 @@ pytest.importorskip("ray")
 
 from ray.serve.request_router import PendingRequest
 
-from dlm.integrations.ray.application import PrefixRouter
-from dlm.integrations.ray.cluster import Call
+from dlm.integrations.ray.application import Call, PrefixRouter
 
 NAMES = ("a", "b", "c", "d")
 

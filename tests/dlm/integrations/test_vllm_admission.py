@@ -9,16 +9,15 @@ from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
-from dlm.integrations.vllm.admission import (
+from dlm.integrations.vllm.front_end import (
     TOOLS,
     FrontEndAdmission,
     Payload,
-    check_options,
     has_constraint,
+    has_failed,
     spec_of,
     vocabulary_of,
 )
-from dlm.integrations.vllm.scheduler import has_failed
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -126,9 +125,10 @@ def test_a_tool_choice_that_nothing_can_serve_is_refused():
     ],
 )
 def test_options_that_would_cut_an_answer_off_are_refused(more, said):
+    outputs = Outputs(regex="a")
     with pytest.raises(RequestError, match=said):
-        check_options(Params(**more))
-    check_options(Params(extra_args={"diffusion_max_steps": 3}))
+        has_constraint(Params(outputs, **more))
+    assert has_constraint(Params(outputs, extra_args={"diffusion_max_steps": 3}))
 
 
 def test_an_admitted_request_carries_its_rules_as_plain_data(admission, chat):

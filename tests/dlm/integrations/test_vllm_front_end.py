@@ -18,8 +18,14 @@ from dlm.grammar import (
     Task,
     Vocabulary,
 )
-from dlm.integrations.vllm.admission import KEY, Admitted, FrontEndAdmission
-from dlm.integrations.vllm.front_end import FrontEnd
+from dlm.integrations.vllm.front_end import (
+    KEY,
+    Admitted,
+    FrontEnd,
+    FrontEndAdmission,
+    has_constraint,
+    wrap,
+)
 
 
 def config(**parallel):
@@ -36,14 +42,12 @@ def front_end(chat):
     return FrontEnd(config(), chat.tokenizer)
 
 
-def test_a_free_request_asks_for_nothing(front_end):
-    assert not front_end.has_constraint(Params())
-    assert not front_end.has_constraint(
-        Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True)
-    )
+def test_a_free_request_asks_for_nothing():
+    assert not has_constraint(Params())
+    assert not has_constraint(Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True))
 
 
-def test_what_a_client_may_not_send_is_refused(front_end):
+def test_what_a_client_may_not_send_is_refused():
     for params in (
         Params(extra_args={KEY: {"rules": b""}}),
         Params(extra_args={KEY: "x"}),
@@ -51,17 +55,17 @@ def test_what_a_client_may_not_send_is_refused(front_end):
         Params(Outputs(regex="a"), stop=["x"]),
     ):
         with pytest.raises(RequestError):
-            front_end.has_constraint(params)
+            has_constraint(params)
 
 
 def test_at_once_and_later_admit_the_same(front_end):
     params = Params(Outputs(regex="[a-f]{3}"))
-    assert front_end.has_constraint(params)
+    assert has_constraint(params)
     now = front_end.admit(params, [2, 5])
     later = asyncio.run(front_end.admit_later(params, [2, 5]))
     assert now is not None
     assert now == later
-    assert front_end.has_constraint(Params(extra_args={KEY: now}))
+    assert has_constraint(Params(extra_args={KEY: now}))
 
 
 def test_tools_that_may_not_be_called_constrain_nothing(front_end):
@@ -181,3 +185,19 @@ def test_sharded_sampling_and_no_tokenizer_are_refused(chat):
     ):
         with pytest.raises(RequestError, match="not served"):
             one.admit(Params(Outputs(regex="a")), [2])
+
+
+class Theirs:
+    def double(self, number):
+        """Theirs."""
+        return 2 * number
+
+
+def test_a_method_is_wrapped_once_however_often_it_is_asked_for():
+    def make(original):
+        return lambda self, number: original(self, number) + 1
+
+    for _ in range(3):
+        wrap(Theirs, "double", make)
+    assert Theirs().double(4) == 9
+    assert Theirs.double.__doc__ == "Theirs."

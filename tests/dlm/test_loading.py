@@ -4,7 +4,7 @@ from processes import printed
 
 COUNTED = """
 import gc
-from dlm.collector import tune_garbage_collector
+from dlm.loading import tune_garbage_collector
 
 def full_collections(count):
     before = gc.get_stats()[2]["collections"]
