@@ -33,9 +33,9 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
-from dlm.kernels.configurations import ATTENTION, HEADS, Configuration
+from dlm.kernels.configurations import ATTENTION, BY_RULE, HEADS, Configuration, Tuned
+from dlm.kernels.gpus import has_e4m3
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, check_pages, decoded
-from dlm.kernels.tuned import BY_RULE, Tuned
 
 _BLOCK = 64  # positions
 
@@ -323,7 +323,7 @@ def _attention(
     """Launch as one operator, since tracers cannot see into a launch."""
     (N, H, D), h = q.shape, k.shape[1]
     tile: Configuration = ATTENTION.configuration(tile_numbers)
-    if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
+    if keys.dtype == torch.float8_e4m3fn and not has_e4m3(q.device):
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     out, parts, sums = torch.empty_like(q), q, q
     out[covered:] = 0
@@ -350,10 +350,6 @@ def _attention(
 @_attention.register_fake
 def _(q: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(q)
-
-
-def _knows_fp8(device: torch.device) -> bool:
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 @triton.jit

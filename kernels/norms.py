@@ -20,6 +20,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.tiles import ordered, place
 
 
@@ -88,7 +89,7 @@ def add_attention(
     that do not fit.
     """
     _check_rows(x, {"attended": attended}, gains)
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(x.device, by_kernel):
         made = add_attention_reference(x, attended, gains, eps)
         return made._replace(routed=ordered(made.routed)) if order else made
     return FeedForward(*_add_attention(x, attended, [*gains], eps, order))
@@ -143,7 +144,7 @@ def end_layer(
             f"scalar is [{N}, 1] of {x.dtype} on {x.device}, got {[*scalar.shape]} of "
             f"{scalar.dtype} on {scalar.device}"
         )
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(x.device, by_kernel):
         return end_layer_reference(x, dense, routed, gains, scalar, eps)
     return LayerOutput(*_end_layer(x, dense, routed, [*gains], scalar, eps))
 
@@ -337,7 +338,7 @@ def gated_gelu(
     for name, each in (("gate", gate), ("up", up)):
         if each.numel() and each.stride(1) != 1:
             raise ValueError(f"a row of {name} must be adjacent, got strides {each.stride()}")
-    if not (gate.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(gate.device, by_kernel):
         return gated_gelu_reference(gate, up)
     return _gated_gelu(gate, up)
 

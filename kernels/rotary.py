@@ -14,6 +14,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.norms import contiguous_like, normed, rounded
 
 HEADS = 4  # per program, one per warp
@@ -55,7 +56,7 @@ def norm_and_rotate(
     devices that do not fit.
     """
     _check(q, k, v, q_gain, k_gain, cos, sin)
-    if not (q.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(q.device, by_kernel):
         return norm_and_rotate_reference(q, k, v, q_gain, k_gain, cos, sin, eps)
     return _norm_and_rotate(q, k, v, q_gain, k_gain, cos, sin, eps)
 

@@ -23,8 +23,8 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.configurations import VOCABULARY
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, VOCABULARY, Tuned
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.vocab_rows import (
     RowMasks,
     VocabPass,
@@ -118,7 +118,7 @@ def vocab_pass(
     """
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
-    if logits.device.type != "cpu" if by_kernel is None else by_kernel:
+    if runs_kernel(logits.device, by_kernel):
         return _launch(given, tuned)
     with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
         return _in_blocks(given)

@@ -27,6 +27,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.vocab import allowed_logits, heated_logits
 from dlm.kernels.vocab_rows import (
     RowMasks,
@@ -109,7 +110,7 @@ def cut_masks(
     ):
         check_numbers(name, column, (n,), dtype, logits.device)
     args = logits, inverse_temperature, cuts, masks, rows, softcap
-    if logits.device.type != "cpu" if by_kernel is None else by_kernel:
+    if runs_kernel(logits.device, by_kernel):
         return _launch(*args)
     with logits.device if logits.device.type != "cpu" else nullcontext():
         return _in_blocks(*args)

@@ -3,7 +3,7 @@
 A backend that is requested and cannot run is refused; there is no silent fallback.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,8 +11,8 @@ import torch
 import triton
 from triton import knobs
 
-from dlm.kernels.configurations import HEADS
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, HEADS, Tuned
+from dlm.kernels.gpus import capability, dotted, four_bit_obstacle
 from dlm.models.errors import BackendError
 
 Backend = Literal["triton", "torch"]
@@ -20,7 +20,6 @@ Kernels = Literal["auto", "triton", "torch"]
 
 _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
-_FOUR_BIT_SMS = ((10, 0), (12, 0))  # their tensor cores multiply NVFP4, with Triton from 3.6 on
 _GROUP = 64  # numbers of a row that kernels decode at a time
 _HEAD_DIMS = {D for D, _ in HEADS}
 
@@ -58,8 +57,9 @@ class Dispatch:
             name: "triton" if kernels and why is None else "torch"
             for name, why in obstacles.items()
         }
-        if self.activation_bits == 4 and kernels:
-            self._check_four_bits()
+        why = four_bit_obstacle(self.device)
+        if self.activation_bits == 4 and kernels and why is not None:
+            raise BackendError(f"activation_bits=4 {why}")
         return chosen
 
     def _obstacle(self, sizes: Collection[int]) -> str | None:
@@ -83,38 +83,20 @@ class Dispatch:
             return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
         return None
 
-    def _check_four_bits(self) -> None:
-        if self.device.type != "cpu" and not multiplies_four_bits(self.device):
-            sm = torch.cuda.get_device_capability(self.device)
-            capable = " and ".join(map(_dotted, _FOUR_BIT_SMS))
-            raise BackendError(
-                f"activation_bits=4 takes a GPU of SM {capable}, this one is of SM {_dotted(sm)}"
-            )
-
-
-def multiplies_four_bits(device: torch.device) -> bool:
-    """Whether a GPU's tensor cores multiply NVFP4 matrices."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _FOUR_BIT_SMS
-
 
 def device_obstacle(device: torch.device) -> str | None:
     """Return why `device` runs no kernel; None if it does. A CPU runs them if Triton interprets
     them."""
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     if version < _OLDEST_TRITON:
-        return f"Triton is {triton.__version__}, older than {_dotted(_OLDEST_TRITON)}"
+        return f"Triton is {triton.__version__}, older than {dotted(_OLDEST_TRITON)}"
     if device.type == "cpu":
         return None if knobs.runtime.interpret else "there is no GPU, and no TRITON_INTERPRET=1"
-    if device.type != "cuda":
+    if (sm := capability(device)) is None:
         return f"{device.type} is no CUDA device"
-    sm = torch.cuda.get_device_capability(device)
-    return f"SM {_dotted(sm)} is older than {_dotted(_OLDEST_SM)}" if sm < _OLDEST_SM else None
+    return f"SM {dotted(sm)} is older than {dotted(_OLDEST_SM)}" if sm < _OLDEST_SM else None
 
 
 def padded(size: int) -> int:
     """Return the smallest multiple of a kernel's group that is `size` or more."""
     return -(-size // _GROUP) * _GROUP
-
-
-def _dotted(version: Iterable[int]) -> str:
-    return ".".join(map(str, version))

@@ -19,8 +19,8 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.attention import Launch, attention, key_counts, launch_of
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.paging import CANVAS, Pages, append_
-from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.errors import CacheFullError

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
 from dlm.models.errors import CheckpointError

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.nvfp4 import ROWS
-from dlm.kernels.tuned import BY_RULE
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
-from dlm.kernels.cards import Card
+from dlm.kernels.gpus import Card
 from dlm.models import pages
 from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig

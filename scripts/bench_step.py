@@ -38,8 +38,7 @@ import dlm
 from dlm.chat import Chat
 from dlm.cli.command_line import fail, numbers
 from dlm.engine import BUILT_IN
-from dlm.kernels.cards import card_of
-from dlm.kernels.tuned import card_name
+from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlm.cli.command_line import CommandParser, fail
-from dlm.kernels.cards import CARDS
+from dlm.kernels.gpus import CARDS
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
 

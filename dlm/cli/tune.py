@@ -30,13 +30,15 @@ from dlm.cli.canvas_view import status
 from dlm.cli.command_line import CommandParser, fail, numbers
 from dlm.kernels.configurations import (
     DOWN_W4A4,
+    FILE,
     GATE_UP_W4A4,
     W4A4,
     Configuration,
+    Timing,
     TunableKernel,
-    target_of,
+    TunedFile,
 )
-from dlm.kernels.tuned import FILE, Timing, TunedFile, card_name
+from dlm.kernels.gpus import card_name, target_of
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
 from dlm.models.tuning import TuningCase, tuning_cases

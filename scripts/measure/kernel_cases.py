@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
-from dlm.kernels.moe_w4a4 import moe_w4a4
 from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated_gelu
 from dlm.kernels.nvfp4 import (
     NVFP4,
@@ -29,10 +28,9 @@ from dlm.kernels.nvfp4 import (
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.routing import choose, sort_slots
-from dlm.kernels.tiles import tiled, tiled_matrix
+from dlm.kernels.tiles import matmul_w4a16, tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import RowMasks
-from dlm.kernels.w4a16 import matmul_w4a16
 
 _SOFTCAP, _HEAT = 30.0, 0.6
 _OF_STEP: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # a step's
@@ -209,7 +207,7 @@ def _experts_w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     args = x, weight, expert, gate_up, down, scales / _MOST_SCALE
     return KernelCase(
         name="experts, W4A4",
-        run=lambda: moe_w4a4(*args),
+        run=lambda: moe(*args),
         reference=lambda: moe_reference(*args),
         composed=lambda: _looped(*args),
         **_of_experts(sizes, x, expert, gate_up, down),

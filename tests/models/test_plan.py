@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dlm.kernels.cards import CARDS
+from dlm.kernels.gpus import CARDS
 from dlm.models import ModelConfig, ModelError, checkpoint, plan
 from dlm.models.pages import CHUNK, cache_bytes
 from dlm.models.plan import Load

@@ -13,7 +13,7 @@ from bench_step import random_model
 from commands import ended
 
 from dlm.engine import BUILT_IN
-from dlm.kernels.cards import card_of
+from dlm.kernels.gpus import card_of
 from dlm.models import ModelConfig, plan
 from dlm.models.backends import Dispatch
 from dlm.models.checkpoint import read_json

@@ -14,8 +14,8 @@ from triton.runtime.errors import OutOfResources
 from dlm import DlmError, Engine
 from dlm.cli import generate, tune
 from dlm.engine import BUILT_IN
-from dlm.kernels.configurations import GATE_UP, KERNELS, Target
-from dlm.kernels.tuned import FILE, TunedFile
+from dlm.kernels.configurations import FILE, GATE_UP, KERNELS, TunedFile
+from dlm.kernels.gpus import Target
 from dlm.loading import Loading
 from dlm.models import ModelConfig
 from dlm.models.checkpoint import read_json
