@@ -13,7 +13,7 @@ from triton import knobs
 
 from dlm.kernels.configurations import BY_RULE, HEADS, Tuned
 from dlm.kernels.gpus import capability, dotted, four_bit_obstacle
-from dlm.models.errors import BackendError
+from dlm.models import BackendError
 
 Backend = Literal["triton", "torch"]
 Kernels = Literal["auto", "triton", "torch"]

@@ -27,9 +27,9 @@ from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, rounded
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles, matmul_w4a16, tiled, tiled_matrix
+from dlm.models import CheckpointError
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
-from dlm.models.errors import CheckpointError
 
 
 class NVFP4Weight(nn.Module):

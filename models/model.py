@@ -25,7 +25,7 @@ from dlm.models.config import LayerType, ModelConfig
 from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.image_tokens import FIRST, EncodedImages
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
-from dlm.models.passes import Pass
+from dlm.models.pages import Pass
 
 # Numbers of rows between which configurations of products change.
 _ROWS = 32, 64, 128, 256, 512, 1024

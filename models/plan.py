@@ -13,13 +13,11 @@ from typing import Literal, get_args
 import torch
 
 from dlm.kernels.gpus import Card
-from dlm.models import pages
+from dlm.models import ModelError, pages
 from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig
-from dlm.models.errors import ModelError
-from dlm.models.formats import MODELOPT
 from dlm.models.layers import NVFP4Weight
-from dlm.models.layout import adapt, tensor_name
+from dlm.models.layout import MODELOPT, adapt, tensor_name
 from dlm.models.model import DiffusionGemma
 from dlm.models.pages import CHUNK, PAGE, pages_of
 
@@ -39,6 +37,7 @@ class Load:
     context: int
     cache: CacheType = "fp8"
     weights: Weights = "nvfp4"
+    activation_bits: int = 16  # or 4: those of experts in NVFP4
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -48,20 +47,27 @@ class Load:
         for value, kind in ((self.cache, CacheType), (self.weights, Weights)):
             if value not in get_args(kind):
                 raise ModelError(f"{value!r} is none of {get_args(kind)}")
+        if self.activation_bits not in (4, 16):
+            raise ModelError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
+        if self.activation_bits == 4 and self.weights != "nvfp4":
+            raise ModelError(f"activation_bits=4 is for experts in nvfp4, not in {self.weights}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """Bytes and operations of a part of a step. Experts of four bits are multiplied in bf16."""
+    """Bytes and operations of a part of a step. Matrices are multiplied in bf16, also those of four
+    bits, unless activations are `four_bit` too and the card multiplies these."""
 
     read: float  # bytes
     operations: float
+    four_bit: bool = False
 
     def milliseconds(self, card: Card) -> dict[str, float]:
         """Return the time for memory and for arithmetic; the part takes at least the longer one."""
+        rate = (card.four_bit if self.four_bit else None) or card.bf16
         return {
             "memory": 1e3 * self.read / card.bandwidth,
-            "arithmetic": 1e3 * self.operations / card.bf16,
+            "arithmetic": 1e3 * self.operations / rate,
         }
 
 
@@ -222,7 +228,9 @@ def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
     gathered = rows * _GATHERED * H * _FLOAT
     return {
         "experts": PassWork(
-            read=held["experts"] * hit, operations=2 * rows * count["experts"] * k / E
+            read=held["experts"] * hit,
+            operations=2 * rows * count["experts"] * k / E,
+            four_bit=load.activation_bits == 4,
         ),
         "dense": PassWork(read=held["dense"], operations=2 * rows * count["dense"]),
         "vocabulary": PassWork(

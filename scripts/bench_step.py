@@ -42,8 +42,7 @@ from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
-from dlm.models.formats import MODELOPT
-from dlm.models.layout import blank, give, places
+from dlm.models.layout import MODELOPT, blank, give, places
 from dlm.models.pages import CHUNK
 from dlm.storage import KV_TYPES
 
@@ -134,7 +133,13 @@ def floor_of(
     card, kinds = card_of(device), get_args(plan.CacheType)
     if card is None or args.kv not in kinds:
         return None
-    load = plan.Load(slots=slots, context=args.context, cache=args.kv, weights=args.weights)
+    load = plan.Load(
+        slots=slots,
+        context=args.context,
+        cache=args.kv,
+        weights=args.weights,
+        activation_bits=args.activation_bits,
+    )
     return cast(float, plan.step_times(config, load, card)["step"])
 
 
