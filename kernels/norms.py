@@ -175,12 +175,9 @@ def _check_rows(x: Tensor, alike: dict[str, Tensor], gains: Sequence[Tensor]) ->
 @torch.library.custom_op("dlm::add_attention", mutates_args=())
 def _add_attention(
     x: Tensor, attended: Tensor, gains: list[Tensor], eps: float, order: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    H, made = (
-        x.shape[1],
-        (contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)),
-    )
-    tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
+) -> list[Tensor]:
+    H, made = x.shape[1], [x.new_empty(x.shape) for _ in FeedForward._fields]
+    tensors = [each.contiguous() for each in (x, attended, *gains)] + made
     with torch.cuda.device_of(x):
         constants: dict[str, Any] = {"ORDER": order, **options(H)}
         _add_attention_kernel[len(x),](*tensors, eps=eps, factor=H**-0.5, **constants)
@@ -188,30 +185,25 @@ def _add_attention(
 
 
 @_add_attention.register_fake
-def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)
+def _(x: Tensor, *_: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for _ in FeedForward._fields]
 
 
 @torch.library.custom_op("dlm::end_layer", mutates_args=())
 def _end_layer(
     x: Tensor, dense: Tensor, routed: Tensor, gains: list[Tensor], scalar: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    made = contiguous_like(x), contiguous_like(x)
+) -> list[Tensor]:
+    made = [x.new_empty(x.shape) for _ in LayerOutput._fields]
     choices: dict[str, Any] = {"CHOICES": routed.shape[1] if routed.ndim == 3 else 0}
-    tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + [*made]
+    tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + made
     with torch.cuda.device_of(x):
         _end_layer_kernel[len(x),](*tensors, eps=eps, **choices, **options(x.shape[1]))
     return made
 
 
 @_end_layer.register_fake
-def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return contiguous_like(x), contiguous_like(x)
-
-
-def contiguous_like(x: Tensor) -> Tensor:
-    """Return memory for a contiguous tensor of the shape and type of `x`."""
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def _(x: Tensor, *_: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for _ in LayerOutput._fields]
 
 
 @triton.jit
@@ -346,7 +338,7 @@ def gated_gelu(
 @torch.library.custom_op("dlm::gated_gelu", mutates_args=())
 def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     N, M = gate.shape
-    made = contiguous_like(gate)
+    made = gate.new_empty(gate.shape)
     constants: dict[str, Any] = {"M": M, "BLOCK": BLOCK, "num_warps": 4}
     with torch.cuda.device_of(gate):
         _gated_gelu_kernel[N, triton.cdiv(M, BLOCK)](
@@ -357,7 +349,7 @@ def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
 
 @_gated_gelu.register_fake
 def _(gate: Tensor, up: Tensor) -> Tensor:
-    return contiguous_like(gate)
+    return gate.new_empty(gate.shape)
 
 
 @triton.jit

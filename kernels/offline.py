@@ -162,7 +162,7 @@ CHUNK = (
 MERGE = (
     "{0}:16 i32:16 {1} *fp32:16 *fp32:16 *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 *i32:16"
     f" i32 i32:16 fp32 i32:16 i32:16 {{2}} {vocab._UNIT} {2**18 // vocab._UNIT}"
-    f" {vocab.fit(vocab._MERGE_WARPS)} num_warps={vocab._MERGE_WARPS}"
+    f" {vocab._FIT} num_warps={vocab._MERGE_WARPS}"
 )
 CUT = (
     "{0}:16 i32:16 {1} *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"

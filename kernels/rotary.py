@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.gpus import runs_kernel
-from dlm.kernels.norms import contiguous_like, normed, rounded
+from dlm.kernels.norms import normed, rounded
 
 HEADS = 4  # per program, one per warp
 
@@ -110,7 +110,7 @@ def _norm_and_rotate(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     (N, Hq, D), h = q.shape, k.shape[1]
-    made = contiguous_like(q), contiguous_like(k), contiguous_like(v)
+    made = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     rows = cos.contiguous(), sin.contiguous()
     gains = q_gain.contiguous(), k_gain.contiguous()
     strides = q.stride(0), k.stride(0), v.stride(0)
@@ -125,7 +125,7 @@ def _norm_and_rotate(
 
 @_norm_and_rotate.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 @triton.jit

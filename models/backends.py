@@ -45,9 +45,10 @@ class Dispatch:
     ) -> dict[str, Backend]:
         """Return the backend of each operation. `rows` are the row lengths of the weights in each
         kind of product; `head_dims` are those of attention."""
-        obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
-        obstacles["attention"] = self._attention_obstacle(head_dims)
-        obstacles["layers"] = self._any_obstacle()
+        why = self._obstacle()
+        obstacles = {name: why or _rows_obstacle(sizes) for name, sizes in rows.items()}
+        obstacles["attention"] = why or _heads_obstacle(head_dims)
+        obstacles["layers"] = why
         obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
@@ -62,26 +63,24 @@ class Dispatch:
             raise BackendError(f"activation_bits=4 {why}")
         return chosen
 
-    def _obstacle(self, sizes: Collection[int]) -> str | None:
-        """Return why kernels cannot compute products with rows of these sizes; None if they can."""
-        odd = [size for size in sizes if size % _GROUP]
-        if (why := self._any_obstacle()) is None and odd:
-            return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
-        return why
-
-    def _attention_obstacle(self, head_dims: Collection[int]) -> str | None:
-        odd = sorted({*head_dims} - _HEAD_DIMS)
-        if (why := self._any_obstacle()) is None and odd:
-            return f"heads of {odd[0]} numbers are none of {sorted(_HEAD_DIMS)}"
-        return why
-
-    def _any_obstacle(self) -> str | None:
+    def _obstacle(self) -> str | None:
         """Return why no kernel can run; None if kernels can."""
         if (why := device_obstacle(self.device)) is not None:
             return why
         if self.dtype not in (torch.bfloat16, torch.float16):
             return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
         return None
+
+
+def _rows_obstacle(sizes: Collection[int]) -> str | None:
+    """Return why kernels cannot compute products with rows of these sizes; None if they can."""
+    odd = [size for size in sizes if size % _GROUP]
+    return f"rows of {odd[0]} numbers are no multiple of {_GROUP}" if odd else None
+
+
+def _heads_obstacle(head_dims: Collection[int]) -> str | None:
+    odd = sorted({*head_dims} - _HEAD_DIMS)
+    return f"heads of {odd[0]} numbers are none of {sorted(_HEAD_DIMS)}" if odd else None
 
 
 def device_obstacle(device: torch.device) -> str | None:

@@ -279,19 +279,23 @@ def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
 
 def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:
     shape = module.out_features, module.in_features
-    scale = _input_scale(f"{name}.input_scale", form, _whole)
+    scale = _number_place(f"{name}.input_scale", form, _whole)
     if module.activation_bits == 16:
         scale = replace(scale, default=torch.nan)
     matrix = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
     return {**matrix, f"{path}.{form.input_scale}": scale}
 
 
-def _input_scale(parameter: str, form: Format, part: Callable[[Tensor], Tensor]) -> Place:
-    """Return the place of a scale of activations, which a file must have."""
-    fp32 = torch.float32
-    return Place(
-        parameter=parameter, shape=(), stored=fp32, held=fp32, part=part, divisor=form.divisors
-    )
+def _number_place(parameter: str, form: Format, part: Callable[[Tensor], Tensor]) -> Place:
+    """Return the place of a scale of a whole tensor, or of activations."""
+    return replace(_as_stored(parameter, (), torch.float32, part), divisor=form.divisors)
+
+
+def _as_stored(
+    parameter: str, shape: tuple[int, ...], dtype: torch.dtype, part: Callable[[Tensor], Tensor]
+) -> Place:
+    """Return the place of a tensor that a model holds in the type of the file."""
+    return Place(parameter=parameter, shape=shape, stored=dtype, held=dtype, part=part)
 
 
 def _experts(
@@ -320,7 +324,7 @@ def _experts(
             scale = unread
             if module.input_scale is not None:
                 number = partial(_number, e=e, index=first + index)
-                scale = _input_scale(f"{name}.input_scale", form, number)
+                scale = _number_place(f"{name}.input_scale", form, number)
             found[f"{one}.{form.input_scale}"] = scale
     return found
 
@@ -336,31 +340,12 @@ def _nvfp4(
     """Return the places of the three tensors of a matrix of `shape`. `block` and `number` return
     its parts of the model's blocks and of its tensor scales."""
     R, C = shape
-    packed, scale = (R, C // 2), (R, C // 16)
-    u8, e4m3, fp32 = torch.uint8, torch.float8_e4m3fn, torch.float32
+    codes = (R, C // 2), torch.uint8, partial(block, C=C // 2)
+    scales = (R, C // 16), torch.float8_e4m3fn, partial(block, C=C // 16)
     return {
-        f"{path}.{form.packed}": Place(
-            parameter=f"{parameter}.packed",
-            shape=packed,
-            stored=u8,
-            held=u8,
-            part=partial(block, C=C // 2),
-        ),
-        f"{path}.{form.scale}": Place(
-            parameter=f"{parameter}.scale",
-            shape=scale,
-            stored=e4m3,
-            held=e4m3,
-            part=partial(block, C=C // 16),
-        ),
-        f"{path}.{form.scale_2}": Place(
-            parameter=f"{parameter}.scale_2",
-            shape=(),
-            stored=fp32,
-            held=fp32,
-            part=number,
-            divisor=form.divisors,
-        ),
+        f"{path}.{form.packed}": _as_stored(f"{parameter}.packed", *codes),
+        f"{path}.{form.scale}": _as_stored(f"{parameter}.scale", *scales),
+        f"{path}.{form.scale_2}": _number_place(f"{parameter}.scale_2", form, number),
     }
 
 

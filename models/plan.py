@@ -19,12 +19,13 @@ from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import NVFP4Weight
 from dlm.models.layout import MODELOPT, adapt, tensor_name
 from dlm.models.model import DiffusionGemma
-from dlm.models.pages import CHUNK, PAGE, pages_of
+from dlm.models.pages import CHUNK
 
 Weights = Literal["nvfp4", "bf16"]  # of experts; all others are bf16
 CacheType = Literal["fp8", "bf16"]
 
 RESERVED = 1_500_000_000  # bytes of a GPU for its context, libraries' workspaces and the allocator
+_STORED: dict[CacheType, torch.dtype] = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16}
 _FLOAT = torch.bfloat16.itemsize
 _GATHERED = 64  # assumed number of tokens in a position's soft embedding
 
@@ -126,10 +127,9 @@ def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, int]:
     """Return the bytes of a token's keys and values, in all layers of a kind together."""
-    size = {"fp8": 1, "bf16": 2}[cache]
     found: dict[LayerType, int] = {}
     for layer in config.layers:
-        here = 2 * layer.kv_heads * layer.head_dim * size
+        here = 2 * layer.kv_heads * layer.head_dim * _STORED[cache].itemsize
         found[layer.kind] = found.get(layer.kind, 0) + here
     return found
 
@@ -137,10 +137,7 @@ def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, in
 def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
     """Return the maximum bytes of a slot's pages. Full layers keep all tokens; sliding ones their
     window, a canvas more, so that it can be taken back, and the tokens that a pass encodes."""
-    return sum(
-        pages_of(config, kind, context, CHUNK) * PAGE * size
-        for kind, size in cache_per_token(config, cache).items()
-    )
+    return pages.cache_bytes(config, _STORED[cache], context, 1, CHUNK)
 
 
 def state_bytes(config: ModelConfig) -> int:
