@@ -1,4 +1,4 @@
-"""GPUs: what launchers and rules have to know of a device, and known cards with their rates.
+"""Devices: what launchers and rules have to know of them, and known GPUs with their rates.
 
 Rules and layouts name an SM by its major version: 9 stands for SM 9.0 and for the interpreter.
 """
@@ -12,6 +12,11 @@ import torch
 FOUR_BIT_SMS = ((10, 0), (12, 0))
 """SMs whose tensor cores multiply matrices of four bits with block scales (W4A4), by Triton from
 3.6 on."""
+
+ROWS = 16
+"""Number of rows that a matrix product must have, or a multiple of it, so that a row's result does
+not depend on their number. Otherwise libraries may take another path and add in another order, and
+the last bits of a row would depend on the rest of its batch."""
 
 
 class Target(NamedTuple):

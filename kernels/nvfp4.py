@@ -7,12 +7,9 @@ block-scaled tensor cores multiply them, on the GPUs of `FOUR_BIT_SMS`. For acti
 bf16 or fp16 see `tiles.py`. This module knows no layers, experts or file formats.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
-
-`ROWS` is the number of rows that a matrix product must have, or a multiple of it, so that a row's
-result does not depend on their number. Otherwise libraries may take another path and add in another
-order, and the last bits of a row would depend on the rest of its batch.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -165,7 +162,12 @@ def check(x: Tensor, w: NVFP4) -> None:
         )
     if not (w.packed.is_contiguous() and w.scale.is_contiguous()):
         raise ValueError("weights and their scales must be contiguous")
-    for tensor in w:
+    check_devices(x, w)
+
+
+def check_devices(x: Tensor, weights: Iterable[Tensor]) -> None:
+    """Raise `ValueError` unless weights are where `x` is."""
+    for tensor in weights:
         if tensor.device != x.device:
             raise ValueError(f"x is on {x.device} but its weights are on {tensor.device}")
 
@@ -281,6 +283,3 @@ def _w4a4_kernel(
     tl.store(
         y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
     )
-
-
-ROWS = 16

@@ -42,7 +42,7 @@ from triton import knobs
 
 from dlm.kernels.configurations import BY_RULE, W4A16, Tuned
 from dlm.kernels.gpus import major, runs_kernel
-from dlm.kernels.nvfp4 import NVFP4, check, check_activations, e4m3, matmul_reference
+from dlm.kernels.nvfp4 import NVFP4, check, check_activations, check_devices, e4m3, matmul_reference
 
 UNIT = 2.0**-9
 """Factor of the decoded numbers: results are divided by it."""
@@ -196,9 +196,7 @@ def _check_tiles(x: Tensor, w: Tiles, rows: int | None) -> int:
             f"weights in tiles for rows of {K} are contiguous, [1, R, {K // 64}, 64, 16] of int16, "
             f"[1, R, {K // 64}, 64, 4] of uint8 and [1, 1] of float32, got {kinds}"
         )
-    for tensor in w:
-        if tensor.device != x.device:
-            raise ValueError(f"x is on {x.device} but its weights are on {tensor.device}")
+    check_devices(x, w)
     M = 64 * R if rows is None else rows
     if not 64 * R - 64 < M <= 64 * R and M != R:  # none in no tiles
         raise ValueError(f"rows is {M}, and the tiles are of {64 * R}")

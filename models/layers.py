@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.configurations import BY_RULE
+from dlm.kernels.gpus import ROWS
 from dlm.kernels.moe import Stack, choices, matrix, moe
 from dlm.kernels.norms import (
     AttentionGains,
@@ -23,7 +24,7 @@ from dlm.kernels.norms import (
     gated_gelu,
     normed,
 )
-from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, rounded
+from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, rounded
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles, matmul_w4a16, tiled, tiled_matrix

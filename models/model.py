@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.expectation import Distributions
-from dlm.kernels.nvfp4 import ROWS
+from dlm.kernels.gpus import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
