@@ -10,7 +10,7 @@ step: launches, the time of each kernel, and the rest, in which it waits for the
 the output of an earlier run with `--json`; each figure's change since then is shown.
 
 The floor of a step is the longer of the times for its bytes and for its operations, part by part,
-as `plan.py` computes it, on a card whose rates are known (`kernels/cards.py`).
+as `plan.py` computes it, on a card whose rates are known (`kernels/gpus.py`).
 
 Random weights are as wide as a trained model's, so that nothing overflows and experts are chosen
 evenly. A few tokens are loud: in each row some of them share nearly all of the probability. Plain
