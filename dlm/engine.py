@@ -29,7 +29,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.kernels.tuned import BY_RULE
+from dlm.kernels.configurations import BY_RULE
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, Model

@@ -4,7 +4,7 @@ import logging
 import traceback
 
 from dlm.grammar.errors import CrashError, GrammarError
-from dlm.models.errors import ModelError
+from dlm.models import ModelError
 from dlm.root_error import DlmError
 
 _LOG = logging.getLogger("dlm")

@@ -6,7 +6,7 @@ from typing import get_args
 import torch
 
 from dlm.errors import DlmError
-from dlm.kernels.tuned import tuned_for
+from dlm.kernels.configurations import tuned_for
 from dlm.models import DiffusionGemma, checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.cache import KVCache

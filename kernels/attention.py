@@ -24,6 +24,8 @@ segments. Missing keys are zero and masked. An image is always one segment.
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -33,107 +35,11 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
-from dlm.kernels.configurations import ATTENTION, HEADS, Configuration
+from dlm.kernels.configurations import ATTENTION, BY_RULE, HEADS, Configuration, Tuned
+from dlm.kernels.gpus import has_e4m3
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, check_pages, decoded
-from dlm.kernels.tuned import BY_RULE, Tuned
 
-_BLOCK = 64  # positions
-
-
-def attend(
-    q: Float[Tensor, "n H D"],
-    own_k: Float[Tensor, "n h D"],
-    own_v: Float[Tensor, "n h D"],
-    cached: "Cached",
-    segment: Segment,
-    window: int | None,
-) -> Float32[Tensor, "n H D"]:
-    """Return attention for the queries of one segment; a canvas also sees `own_k` and `own_v`."""
-    position, end = segment.position, segment.position + segment.tokens
-    if segment.kind != CAUSAL:
-        first = 0 if window is None else max(0, position - window + 1)
-        if segment.kind == IMAGE:
-            seen = image_mask(position - first, segment.tokens, window, q.device)
-            return _attend(q.float(), *cached.span(first, end, end), seen)
-        k, v = cached.span(first, position, position)
-        return _attend(q.float(), torch.cat((k, own_k.float())), torch.cat((v, own_v.float())))
-    out = q.new_empty(q.shape, dtype=torch.float32)
-    for begin in range(position // _BLOCK * _BLOCK, end, _BLOCK):
-        first = 0 if window is None else max(0, begin - window + 1)
-        low, high = max(begin, position), min(begin + _BLOCK, end)
-        here = slice(low - position, high - position)
-        block = F.pad(q[here].float(), (0, 0, 0, 0, low - begin, begin + _BLOCK - high))
-        k, v = cached.span(first, begin + _BLOCK, end)
-        seen = causal_mask(begin - first, _BLOCK, window, q.device)
-        out[here] = _attend(block, k, v, seen)[low - begin : high - begin]
-    return out
-
-
-class Cached:
-    """Pages of one request, in fp32."""
-
-    def __init__(self, pages: Pages, table: Int32[Tensor, " w"], first: int):
-        """`table` are the request's pages from number `first` on."""
-        self._pools = (pages.keys, pages.k_scale), (pages.values, pages.v_scale)
-        self._table, self._first, self._page = table, first, pages.keys.shape[1]
-
-    def span(self, first: int, last: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values `[last - first, h, D]` of positions `first` to `last - 1`; zeros
-        from `end` on, and before the first page that is held."""
-        low = max(first // self._page, self._first)
-        high = max(low, -(-min(last, end) // self._page))
-        pages = self._table[low - self._first : high - self._first]
-        start = max(first, low * self._page)
-        stop = max(start, min(last, end))
-        k, v = (
-            F.pad(
-                (_numbers(pool, pages) * scale)[start - low * self._page :][: stop - start],
-                (0, 0, 0, 0, start - first, last - stop),
-            )
-            for pool, scale in self._pools
-        )
-        return k, v
-
-
-def causal_mask(
-    past: int, length: int, window: int | None, device: torch.device
-) -> Bool[Tensor, "{length} {past+length}"]:
-    """Return which keys each of `length` tokens sees, after `past` others."""
-    query = torch.arange(past, past + length, device=device)[:, None]
-    key = torch.arange(past + length, device=device)
-    seen = key <= query
-    return seen if window is None else seen & (query - key < window)
-
-
-def image_mask(
-    past: int, length: int, window: int | None, device: torch.device
-) -> Bool[Tensor, "{length} {past+length}"]:
-    """Return which keys each of `length` tokens of an image sees, after `past` others."""
-    query = torch.arange(past, past + length, device=device)[:, None]
-    key = torch.arange(past + length, device=device)
-    return (key >= past) | (query - key < (window or _EVERYTHING))
-
-
-def _numbers(pool: Tensor, pages: Tensor) -> Float32[Tensor, "n h D"]:
-    """Return the numbers of pages, token after token. Bytes are gathered, since not every device's
-    torch gathers fp8."""
-    picked = pool.view(torch.uint8).index_select(0, pages).flatten(0, 1)
-    return picked.view(torch.float8_e4m3fn if pool.dtype == torch.uint8 else pool.dtype).float()
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-    """Return attention of queries [n, H, D] to keys and values [T, h, D]; `seen` [n, T] is the
-    mask. Queries of all heads that share a key head are rows of one matrix, so that no key is
-    repeated."""
-    n, H, D = q.shape
-    group = H // k.shape[1]
-    rows = q.view(n, -1, group, D).transpose(0, 1).flatten(1, 2)  # [h, n * group, D]
-    mask = None if seen is None else seen.repeat_interleave(group, 0)[None]
-    keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
-    out = F.scaled_dot_product_attention(rows[None], keys, values, attn_mask=mask, scale=1.0)[0]
-    return out.unflatten(1, (n, group)).transpose(0, 1).flatten(1, 2)
-
-
+_BLOCK = 64  # positions of a block in plain torch
 _PROGRAMS = 160  # programs that run at once on the 132 to 188 multiprocessors of the intended GPUs
 _KEYS = 256  # least keys for a program when keys are split
 _SPLITS = 16  # maximum
@@ -255,19 +161,96 @@ def _covered(paging: Paging) -> int:
 
 
 def _by_segment(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pages: Pages,
-    paging: Paging,
-    window: int | None,
+    q: Tensor, k: Tensor, v: Tensor, pages: Pages, paging: Paging, window: int | None
 ) -> Tensor:
+    """Compute attention in plain torch, segment by segment."""
     out = torch.zeros_like(q)
     for segment, table in zip(paging.segments, paging.table, strict=True):
         rows = slice(segment.row, segment.row + segment.tokens)
-        cached = Cached(pages, table, segment.page)
-        out[rows] = attend(q[rows], k[rows], v[rows], cached, segment, window)
+        cached = partial(_cached, pages, table, segment.page)
+        out[rows] = _of_segment(q[rows], k[rows], v[rows], cached, segment, window)
     return out
+
+
+def _of_segment(
+    q: Float[Tensor, "n H D"],
+    own_k: Float[Tensor, "n h D"],
+    own_v: Float[Tensor, "n h D"],
+    cached: Callable[[int, int, int], tuple[Tensor, Tensor]],
+    segment: Segment,
+    window: int | None,
+) -> Float32[Tensor, "n H D"]:
+    """Return attention for the queries of one segment; a canvas also sees `own_k` and `own_v`."""
+    position, end = segment.position, segment.position + segment.tokens
+    if segment.kind != CAUSAL:
+        first = 0 if window is None else max(0, position - window + 1)
+        if segment.kind == IMAGE:
+            seen = _mask(position - first, segment.tokens, window, True, q.device)
+            return _attend(q.float(), *cached(first, end, end), seen)
+        k, v = cached(first, position, position)
+        return _attend(q.float(), torch.cat((k, own_k.float())), torch.cat((v, own_v.float())))
+    out = q.new_empty(q.shape, dtype=torch.float32)
+    for begin in range(position // _BLOCK * _BLOCK, end, _BLOCK):
+        first = 0 if window is None else max(0, begin - window + 1)
+        low, high = max(begin, position), min(begin + _BLOCK, end)
+        here = slice(low - position, high - position)
+        block = F.pad(q[here].float(), (0, 0, 0, 0, low - begin, begin + _BLOCK - high))
+        k, v = cached(first, begin + _BLOCK, end)
+        seen = _mask(begin - first, _BLOCK, window, False, q.device)
+        out[here] = _attend(block, k, v, seen)[low - begin : high - begin]
+    return out
+
+
+def _cached(
+    pages: Pages, table: Int32[Tensor, " w"], held: int, first: int, last: int, end: int
+) -> tuple[Tensor, Tensor]:
+    """Return the keys and values `[last - first, h, D]` of positions `first` to `last - 1` in fp32;
+    zeros from `end` on, and before page `held` of the request, the first one in `table`."""
+    page = pages.keys.shape[1]
+    low = max(first // page, held)
+    high = max(low, -(-min(last, end) // page))
+    picked = table[low - held : high - held]
+    start = max(first, low * page)
+    stop = max(start, min(last, end))
+    k, v = (
+        F.pad(
+            (_numbers(pool, picked) * scale)[start - low * page :][: stop - start],
+            (0, 0, 0, 0, start - first, last - stop),
+        )
+        for pool, scale in ((pages.keys, pages.k_scale), (pages.values, pages.v_scale))
+    )
+    return k, v
+
+
+def _mask(
+    past: int, length: int, window: int | None, image: bool, device: torch.device
+) -> Bool[Tensor, "{length} {past+length}"]:
+    """Return which keys each of `length` tokens sees, after `past` others. The tokens of an `image`
+    see all of it; others see those up to themselves."""
+    query = torch.arange(past, past + length, device=device)[:, None]
+    key = torch.arange(past + length, device=device)
+    near = query - key < (window or _EVERYTHING)
+    return near | (key >= past) if image else near & (key <= query)
+
+
+def _numbers(pool: Tensor, pages: Tensor) -> Float32[Tensor, "n h D"]:
+    """Return the numbers of pages, token after token. Bytes are gathered, since not every device's
+    torch gathers fp8."""
+    picked = pool.view(torch.uint8).index_select(0, pages).flatten(0, 1)
+    return picked.view(torch.float8_e4m3fn if pool.dtype == torch.uint8 else pool.dtype).float()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Return attention of queries [n, H, D] to keys and values [T, h, D]; `seen` [n, T] is the
+    mask. Queries of all heads that share a key head are rows of one matrix, so that no key is
+    repeated."""
+    n, H, D = q.shape
+    group = H // k.shape[1]
+    rows = q.view(n, -1, group, D).transpose(0, 1).flatten(1, 2)  # [h, n * group, D]
+    mask = None if seen is None else seen.repeat_interleave(group, 0)[None]
+    keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+    out = F.scaled_dot_product_attention(rows[None], keys, values, attn_mask=mask, scale=1.0)[0]
+    return out.unflatten(1, (n, group)).transpose(0, 1).flatten(1, 2)
 
 
 def _check(
@@ -323,7 +306,7 @@ def _attention(
     """Launch as one operator, since tracers cannot see into a launch."""
     (N, H, D), h = q.shape, k.shape[1]
     tile: Configuration = ATTENTION.configuration(tile_numbers)
-    if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
+    if keys.dtype == torch.float8_e4m3fn and not has_e4m3(q.device):
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     out, parts, sums = torch.empty_like(q), q, q
     out[covered:] = 0
@@ -350,10 +333,6 @@ def _attention(
 @_attention.register_fake
 def _(q: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(q)
-
-
-def _knows_fp8(device: torch.device) -> bool:
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 @triton.jit

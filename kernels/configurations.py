@@ -1,31 +1,36 @@
-"""Configurations of the kernels that have several, and the rules that choose among them.
+"""Configurations of the kernels that have several, and the choice among them.
 
 A configuration is the constants of a launch that change its time and not its result: sizes of
 tiles, warps, stages. The candidates of a kernel depend on the SM, and each is compiled offline
-(`shipped.py`). Launchers do not choose: they ask `Tuned.choose` (`tuned.py`) for a kernel of
-`KERNELS` at a shape. It returns the fastest candidate if one was measured on this card, otherwise
-the choice of the kernel's rule.
+(`offline.py`). Launchers do not choose: they ask `Tuned.choose` for a kernel of `KERNELS` at a
+shape. It returns the fastest candidate if one was measured on this card, otherwise the choice of
+the kernel's rule.
 
-SMs are given by their major versions: 9 stands for SM 9.0 and for the interpreter.
+Measured configurations are in files of `dlm tune`. A file holds the fastest one of each kernel at
+each measured shape of one card. It is read once, when a model is loaded, and then passed to the
+launchers: nothing here is global.
 """
 
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
 import torch
-from torch import Tensor
-from triton import knobs
+from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
+
+from dlm.kernels.gpus import Target, card_name, target_of
+from dlm.root_error import DlmError
 
 Configuration = dict[str, int]
 Shape = Mapping[str, int]
 
-
-class Target(NamedTuple):
-    """GPU of a launch, as far as it matters to a rule."""
-
-    sm: int
-    processors: int
+FILE = "dlm_tuned.json"  # beside a model's weights
+MEASURED = Path(__file__).parent / "measured"  # files of cards that are part of this package
+_LOG = logging.getLogger("dlm")
+_Key = tuple[str, tuple[int, ...]]  # a kernel's name, and the key of a shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,50 +69,16 @@ class TunableKernel:
         return self.rule(target, shape, self.candidates(target.sm, shape))
 
 
-def target_of(device: torch.device) -> Target:
-    """Return a GPU as a target; one of SM 9.0 for the interpreter, and while a pass is traced."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return Target(9, 1)
-    properties = torch.cuda.get_device_properties(device)
-    return Target(properties.major, properties.multi_processor_count)
-
-
-def major(device: torch.device) -> int:
-    """Return the major version of a GPU's SM, as `target_of` has it."""
-    return target_of(device).sm
-
-
-# Layout of a product with weights of four bits, so that decoded numbers stay where they are. On
-# SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
-# SM 12.0 a warp's instruction takes 16, also on SM 10.0 for weights as the second operand,
-# with up to `MOST_ROWS` rows of activations: all else there goes through shared memory.
-BY_SM: dict[int, dict[str, bool]] = {
-    8: {"SPLIT": True, "WEIGHTS_FIRST": True},
-    9: {"SPLIT": False, "WEIGHTS_FIRST": True},
-    10: {"SPLIT": True, "WEIGHTS_FIRST": False},
-    12: {"SPLIT": True, "WEIGHTS_FIRST": True},
-}
-MOST_ROWS = {10: 32}
-
-
-def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
-    """Return the constants of a product on an SM. Weights that are not decoded, with `four_bit`
-    false, are never split: that gains nothing. A layout is no choice: weights are stored for it."""
-    fixed = BY_SM.get(sm, BY_SM[9])
-    split = four_bit and fixed["SPLIT"]
-    return {**fixed, "SPLIT": split, "ASSEMBLY": not knobs.runtime.interpret}
-
-
-def scales(scale: Tensor, sm: int) -> Tensor:
-    """Return the scales of tiles in the form for `tiles.weights`: bytes, or words of four."""
-    return scale if layout(sm)["WEIGHTS_FIRST"] else scale.view(torch.int32)
+_MOST_ROWS = {10: 32}
+"""Rows of activations that a warp's instruction takes, by SM, where weights of four bits are its
+second operand (`tiles.py`)."""
 
 
 def _fitting(tiles: Sequence[Configuration], sm: int, four_bit: bool) -> Sequence[Configuration]:
     """Return the tiles with BLOCK_N rows of activations that an SM supports."""
-    if not four_bit or sm not in MOST_ROWS:
+    if not four_bit or sm not in _MOST_ROWS:
         return tiles
-    return [tile for tile in tiles if tile["BLOCK_N"] <= MOST_ROWS[sm]]
+    return [tile for tile in tiles if tile["BLOCK_N"] <= _MOST_ROWS[sm]]
 
 
 # Experts: BLOCK_N slots by BLOCK_M rows of weights, by the bits of these. Measured on an H100.
@@ -319,3 +290,129 @@ VOCABULARY = TunableKernel(
 
 _ALL = (GATE_UP, DOWN, GATE_UP_W4A4, DOWN_W4A4, W4A16, W4A4, ATTENTION, VOCABULARY)
 KERNELS = {one.name: one for one in _ALL}
+
+
+class TunedError(DlmError):
+    """File of configurations that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Choice of configurations: the measured ones, and those of rules for all other shapes."""
+
+    fastest: Mapping[_Key, Configuration] = field(default_factory=dict[_Key, Configuration])
+
+    @classmethod
+    def only(cls, kernel: TunableKernel, shape: Shape, configuration: Configuration) -> Self:
+        """Return the choice of `configuration` for a kernel at a shape; all else is by rules."""
+        return cls({(kernel.name, kernel.key(shape)): configuration})
+
+    def choose(self, kernel: TunableKernel, device: torch.device, **shape: int) -> Configuration:
+        """Return the configuration with which a kernel is launched at a shape."""
+        if self.fastest and (found := self.fastest.get((kernel.name, kernel.key(shape)))):
+            return found
+        return kernel.by_rule(target_of(device), shape)
+
+
+BY_RULE = Tuned()
+
+
+class Timing(BaseModel):
+    """Fastest configuration of a kernel at a shape, and its time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kernel: str
+    shape: dict[str, int]
+    configuration: dict[str, int]
+    microseconds: PositiveFloat
+
+
+class TunedFile(BaseModel):
+    """Measured configurations of one card."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    card: str  # as torch names it
+    sm: int  # 90 is SM 9.0
+    date: str  # ISO 8601
+    triton: str  # version
+    dlm: str  # version, and the commit where it is known
+    timings: list[Timing]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file. Raises `TunedError` unless all its configurations are those of kernels."""
+        try:
+            found = cls.model_validate(json.loads(path.read_text()))
+        except OSError as error:
+            raise TunedError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the whole"
+            raise TunedError(f"{path}: {where}: {first['msg']}") from None
+        except ValueError as error:
+            raise TunedError(f"{path} holds no JSON: {error}") from None
+        for at, timing in enumerate(found.timings):
+            if problem := _problem(timing, found.sm):
+                raise TunedError(f"{path}: timings.{at}: {problem}")
+        return found
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(self.model_dump(), indent=1) + "\n")
+
+    def tuned(self) -> Tuned:
+        keys = ((each.kernel, KERNELS[each.kernel].key(each.shape)) for each in self.timings)
+        each = (timing.configuration for timing in self.timings)
+        return Tuned(dict(zip(keys, each, strict=True)))
+
+
+def tuned_for(
+    device: torch.device, directory: Path, given: Path | None = None, measured: Path = MEASURED
+) -> Tuned:
+    """Return the configurations for a model in `directory` on a device.
+
+    They are those of the file `given`; otherwise of `FILE` in the directory; otherwise of the
+    package's own file of this card; otherwise all are by rules. A file that is `given` has to be
+    one of this card, else it is a `TunedError`; a file that is found is ignored with a warning.
+    """
+    if given is not None:
+        return _read(given, device)
+    if (path := directory / FILE).exists():
+        try:
+            return _read(path, device)
+        except TunedError as error:
+            _LOG.warning("kernels are not tuned: %s", error)
+            return BY_RULE
+    own = file_of(card_name(device), measured)
+    return _read(own, device) if own.exists() else BY_RULE
+
+
+def file_of(card: str, directory: Path = MEASURED) -> Path:
+    """Return the path of a card's file in a directory of such files."""
+    return directory / f"{card.replace(' ', '_').replace('/', '_')}.json"
+
+
+def _read(path: Path, device: torch.device) -> Tuned:
+    found, card = TunedFile.read(path), card_name(device)
+    if found.card != card:
+        raise TunedError(f"{path} is of another card: of {found.card}, and this one is {card}")
+    return found.tuned()
+
+
+def _problem(timing: Timing, sm: int) -> str | None:
+    """Return why a timing is of no use; None if it is."""
+    kernel = KERNELS.get(timing.kernel)
+    if kernel is None:
+        return f"there is no kernel {timing.kernel!r}: it takes one of {', '.join(KERNELS)}"
+    try:
+        kernel.key(timing.shape)
+    except ValueError as error:
+        return str(error)
+    candidates = kernel.candidates(sm // 10, timing.shape)
+    if timing.configuration not in candidates:
+        return (
+            f"{timing.kernel} has no configuration {timing.configuration} at {timing.shape} on SM "
+            f"{sm // 10}.{sm % 10}: it takes one of {[*candidates]}"
+        )
+    return None

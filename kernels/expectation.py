@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.kernels.nvfp4 import ROWS
+from dlm.kernels.gpus import ROWS
 from dlm.kernels.vocab_rows import RowMasks, forbid_, heated, listed, mask_words
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32

@@ -1,20 +1,23 @@
 """Mixture of experts: gated MLPs, each run on the tokens routed to it.
 
 There are two grouped products: gate and up in one with GELU between them, then down. A slot is one
-token's choice of an expert. Slots are sorted by expert on the device, and a program finds its
-expert and rows from where each expert's slots begin: the host waits for nothing, and programs of
-empty experts end at once. Each slot's result is written to its own place and a token's results are
-added in the order of its choices: the same input gives the same output.
+token's choice of an expert. Slots are sorted by expert on the device (`routing.py`), and a program
+finds its expert and rows from where each expert's slots begin: the host waits for nothing, and
+programs of empty experts end at once. Each slot's result is written to its own place and a token's
+results are added in the order of its choices: the same input gives the same output.
 
 Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
-`tiles.py`, and as in files for torch. For activations of four bits, see `moe_w4a4.py`. This module
-does not know how experts are chosen.
+`tiles.py`, and as in files for torch. On the GPUs of `FOUR_BIT_SMS`, activations may be of four
+bits too (W4A4): block-scaled tensor cores multiply codes as they are, so weights stay in rows, as
+in files, and nothing is decoded. Tokens are quantised before they are routed, with one scale for
+all experts. The results of the first product are rounded to the type of the activations, and
+quantised with a second scale. This module does not know how experts are chosen.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,32 +26,36 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.configurations import DOWN, GATE_UP, Configuration, layout, major, scales
+from dlm.kernels.configurations import (
+    BY_RULE,
+    DOWN,
+    DOWN_W4A4,
+    GATE_UP,
+    GATE_UP_W4A4,
+    Configuration,
+    Tuned,
+)
+from dlm.kernels.gpus import major, runs_kernel
 from dlm.kernels.norms import gelu_tanh
-from dlm.kernels.nvfp4 import NVFP4, dequantize, rounded
+from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, dequantize, product, quantize, rounded
+from dlm.kernels.routing import Route, route
 from dlm.kernels.tiles import (
     Tiles,
     activations,
     added,
     column,
+    layout,
     ordered,
+    scales,
     untiled,
     weights,
     zeros,
 )
-from dlm.kernels.tuned import BY_RULE, Tuned
 
 Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]
 and `scale_2` [E, parts], one each for gate and up, the two parts of one matrix. Tiles hold the same
 in the order for kernels."""
-
-
-class Route(NamedTuple):
-    """Slots sorted by expert; slot s is choice s % k of token s // k."""
-
-    order: Int64[Tensor, " S"]  # slots by expert; those of one expert in the order of tokens
-    starts: Int64[Tensor, " E+1"]  # where each expert's begin in `order`, and the end of the last
 
 
 def moe_reference(
@@ -60,8 +67,8 @@ def moe_reference(
     input_scales: Float32[Tensor, "2"] | None = None,
 ) -> Float[Tensor, "N H"]:
     """Define `moe` in fp32; values between the products and each choice's result are rounded as `x`
-    is. With `input_scales` it defines `moe_w4a4`: the inputs of both products are quantised to
-    NVFP4, each by its scale."""
+    is. With `input_scales`, the inputs of both products are quantised to NVFP4, each by its
+    scale."""
 
     def given(rows: Tensor, product: int) -> Tensor:
         return rows.float() if input_scales is None else rounded(rows, input_scales[product])
@@ -89,18 +96,13 @@ def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
     )
 
 
-def route(expert: Int64[Tensor, "N k"], experts: int) -> Route:
-    """Sort slots by expert, without waiting for the device."""
-    chosen, order = expert.flatten().sort(stable=True)
-    return Route(order, torch.searchsorted(chosen, torch.arange(experts + 1, device=expert.device)))
-
-
 def moe(
     x: Float[Tensor, "N H"],
     weight: Float32[Tensor, "N k"],
     expert: Int64[Tensor, "N k"],
     gate_up: Stack,
     down: Stack,
+    input_scales: Float32[Tensor, "2"] | None = None,
     by_kernel: bool | None = None,
     tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N H"]:
@@ -108,17 +110,23 @@ def moe(
     down(gelu_tanh(gate x) * up x).
 
     The rows of `gate_up` are the `I` of gate, then those of up. `expert` is 0 to E - 1, which is
-    not checked: that would wait for the device. `by_kernel` overrides the device, as in
-    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
+    not checked: that would wait for the device. `input_scales`, of the inputs of gate and up and of
+    down, are for W4A4. `by_kernel` overrides the device, as in `dlm.kernels`. Raises `ValueError`
+    for shapes, types and devices that do not fit.
     """
     check_experts(x, weight, expert, gate_up, down)
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
-        return moe_reference(x, weight, expert, gate_up, down)
-    if isinstance(gate_up, NVFP4) or isinstance(down, NVFP4):
+    if input_scales is not None:
+        _check_scales(input_scales, x.device)
+        check_block_scaled(x.device)
+    if not runs_kernel(x.device, by_kernel):
+        return moe_reference(x, weight, expert, gate_up, down, input_scales)
+    if input_scales is not None and not (isinstance(gate_up, NVFP4) and isinstance(down, NVFP4)):
+        raise ValueError("W4A4 takes stacks of NVFP4 in rows, as files have them")
+    if input_scales is None and (isinstance(gate_up, NVFP4) or isinstance(down, NVFP4)):
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
-    chosen = route(expert, len(_tensors(gate_up)[0]))
-    return summed(choices(x, weight, chosen, gate_up, down, tuned))
+    chosen = route(expert, _sizes(gate_up)[0])
+    return summed(choices(x, weight, chosen, gate_up, down, input_scales, tuned))
 
 
 def summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
@@ -132,20 +140,21 @@ def choices(
     route: Route,
     gate_up: Stack,
     down: Stack,
+    input_scales: Float32[Tensor, "2"] | None = None,
     tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N k H"]:
     """Return each choice's summand in `moe`, by kernels, for valid arguments of `moe`. NVFP4 is in
-    tiles. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
-    stacks, slots, H = (_tensors(gate_up), _tensors(down)), weight.numel(), x.shape[1]
-    experts, inner = len(stacks[0][0]), _rows(stacks[0]) // 2
-    tiles = []
-    for kernel, stack, rows, columns in zip(
-        (GATE_UP, DOWN), stacks, (inner, H), (H, inner), strict=True
-    ):
-        matrix = {"bits": 4 if len(stack) > 1 else 16, "rows": rows, "columns": columns}
-        tile = tuned.choose(kernel, x.device, slots=slots, experts=experts, **matrix)
-        tiles.append(kernel.numbers(tile))
-    return _choices(x, weight, *route, *stacks, *tiles)
+    tiles, in W4A4 in rows. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
+    E, H, inner = _sizes(down)
+    kernels = (GATE_UP, DOWN) if input_scales is None else (GATE_UP_W4A4, DOWN_W4A4)
+    matrices = (gate_up, inner, H), (down, H, inner)
+    chosen = []
+    for kernel, (stack, rows, columns) in zip(kernels, matrices, strict=True):
+        shape = {"slots": weight.numel(), "experts": E, "rows": rows, "columns": columns}
+        if input_scales is None:
+            shape["bits"] = 16 if isinstance(stack, Tensor) else 4
+        chosen.append(kernel.numbers(tuned.choose(kernel, x.device, **shape)))
+    return _choices(x, weight, *route, _tensors(gate_up), _tensors(down), input_scales, *chosen)
 
 
 @torch.library.custom_op("dlm::moe_choices", mutates_args=())
@@ -156,13 +165,25 @@ def _choices(
     starts: Tensor,
     gate_up: list[Tensor],
     down: list[Tensor],
+    input_scales: Tensor | None,
     gate_up_tile: list[int],
     down_tile: list[int],
 ) -> Tensor:
     """Launch as one operator, since tracers cannot see into a launch."""
-    (N, k), H, route = weight.shape, x.shape[1], Route(order, starts)
-    h = run_gate_up(x, k, route, gate_up, len(down) > 1, GATE_UP.configuration(gate_up_tile))
-    return run_down(h, weight, route, down, DOWN.configuration(down_tile)).view(N, k, H)
+    (N, k), H, route, dtype = weight.shape, x.shape[1], Route(order, starts), x.dtype
+    if input_scales is None:
+        first, second = _of_tensors(gate_up), _of_tensors(down)
+        tile = GATE_UP.configuration(gate_up_tile)
+        h = run_gate_up(x, k, route, first, dtype, tile, ordered_h=isinstance(second, Tiles))
+        y = run_down(h, weight, route, second, dtype, DOWN.configuration(down_tile))
+    else:
+        q = quantize(x, input_scales[0], by_kernel=True)
+        tile = GATE_UP_W4A4.configuration(gate_up_tile)
+        h = run_gate_up(q, k, route, NVFP4(*gate_up), dtype, tile)
+        q = quantize(h, input_scales[1], by_kernel=True)
+        tile = DOWN_W4A4.configuration(down_tile)
+        y = run_down(q, weight, route, NVFP4(*down), dtype, tile)
+    return y.view(N, k, H)
 
 
 @_choices.register_fake
@@ -171,66 +192,108 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
 
 
 def run_gate_up(
-    x: Float[Tensor, "N H"],
+    x: Float[Tensor, "N H"] | NVFP4,
     k: int,
     route: Route,
-    gate_up: list[Tensor],
-    ordered_h: bool,
+    gate_up: Stack,
+    dtype: torch.dtype,
     tile: Configuration,
+    ordered_h: bool = False,
 ) -> Float[Tensor, "S I"]:
-    """Launch the first product and its GELU; columns of the result are `ordered` if wanted."""
-    S, E, inner, sm = len(route.order), len(route.starts) - 1, _rows(gate_up) // 2, major(x.device)
-    h = torch.empty(S, inner, dtype=x.dtype, device=x.device)
-    pointers, four_bit = _pointers(gate_up, sm)
-    options: dict[str, Any] = {**layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
-    options |= {"EXPERTS": triton.next_power_of_2(E), "ORDERED": ordered_h}
-    sizes = x.stride(0), E, k, inner, x.shape[1] // 64
-    grid = triton.cdiv(inner, tile["BLOCK_M"]), most_tiles(tile, S, E)
-    with torch.cuda.device_of(x):
-        _gate_up_kernel[grid](x, *pointers, *route, h, *sizes, **options)
+    """Launch the first product and its GELU, whose results are of type `dtype`; their columns are
+    `ordered` if wanted. An `x` in NVFP4 is multiplied as it is, by a `gate_up` in rows."""
+    (E, R, C), S = _sizes(gate_up), len(route.order)
+    h = torch.empty(S, R // 2, dtype=dtype, device=route.order.device)
+    grid, options = _launch(tile, R // 2, S, E)
+    sizes = E, k, R // 2, C // 64
+    with torch.cuda.device_of(h):
+        if isinstance(x, NVFP4):
+            options["GROUP"] = 2 - C // 64 % 2
+            operands = *_operand(x), *_operand(gate_up)
+            _gate_up_w4a4_kernel[grid](*operands, *route, h, *sizes, **options)
+        else:
+            pointers, constants = _decoded(gate_up, x.device)
+            options |= {"ORDERED": ordered_h, **constants}
+            _gate_up_kernel[grid](x, *pointers, *route, h, x.stride(0), *sizes, **options)
     return h
 
 
 def run_down(
-    h: Float[Tensor, "S I"],
+    h: Float[Tensor, "S I"] | NVFP4,
     weight: Float32[Tensor, "N k"],
     route: Route,
-    down: list[Tensor],
+    down: Stack,
+    dtype: torch.dtype,
     tile: Configuration,
 ) -> Float[Tensor, "S H"]:
-    """Launch the second product, whose results are weighted and in the order of choices."""
-    (S, inner), E, H, sm = h.shape, len(route.starts) - 1, _rows(down), major(h.device)
-    y = torch.empty(S, H, dtype=h.dtype, device=h.device)
-    pointers, four_bit = _pointers(down, sm)
-    options: dict[str, Any] = {**layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
-    options["EXPERTS"] = triton.next_power_of_2(E)
-    grid = triton.cdiv(H, tile["BLOCK_M"]), most_tiles(tile, S, E)
-    with torch.cuda.device_of(h):
-        _down_kernel[grid](
-            h, *pointers, weight.contiguous(), *route, y, E, H, inner // 64, **options
-        )
+    """Launch the second product, whose results are weighted and in the order of choices. The types
+    are as in `run_gate_up`."""
+    (E, H, inner), S = _sizes(down), len(route.order)
+    y = torch.empty(S, H, dtype=dtype, device=route.order.device)
+    grid, options = _launch(tile, H, S, E)
+    weight, sizes = weight.contiguous(), (E, H, inner // 64)
+    with torch.cuda.device_of(y):
+        if isinstance(h, NVFP4):
+            options["GROUP"] = 2 - inner // 64 % 2
+            operands = *_operand(h), *_operand(down)
+            _down_w4a4_kernel[grid](*operands, weight, *route, y, *sizes, **options)
+        else:
+            pointers, constants = _decoded(down, h.device)
+            _down_kernel[grid](h, *pointers, weight, *route, y, *sizes, **constants, **options)
     return y
 
 
-def most_tiles(tile: Configuration, slots: int, experts: int) -> int:
-    """Return the maximum number of tiles with slots, however these are shared by experts."""
-    return -(-slots // tile["BLOCK_N"]) + min(experts, slots)
+def _launch(tile: Configuration, rows: int, slots: int, experts: int) -> tuple[Any, dict[str, Any]]:
+    """Return the grid and the constants of a product: a program for each block of `rows` and for
+    each tile that slots can need, however experts share them."""
+    tiles = -(-slots // tile["BLOCK_N"]) + min(experts, slots)
+    grid = triton.cdiv(rows, tile["BLOCK_M"]), tiles
+    return grid, {**tile, "EXPERTS": triton.next_power_of_2(experts)}
+
+
+_Pointers = tuple[Tensor, Tensor, Tensor]  # weights, scales, tensor scales
+
+
+def _operand(x: Stack) -> _Pointers:
+    """Return NVFP4 in rows as kernels of W4A4 take it: scales are words."""
+    packed, scale, scale_2 = x
+    return packed, scale.view(torch.int32), scale_2
+
+
+def _decoded(stack: Stack, device: torch.device) -> tuple[_Pointers, dict[str, Any]]:
+    """Return a stack as kernels of W4A16 take it, and the constants of its product. Floats stand
+    for their scales, which are not read."""
+    sm, four_bit = major(device), isinstance(stack, Tiles)
+    constants = {**layout(sm, four_bit), "FOUR_BIT": four_bit}
+    if isinstance(stack, Tensor):
+        return (stack, stack, stack), constants
+    words, scale, scale_2 = stack
+    return (words, scales(scale, sm), scale_2), constants
 
 
 def _tensors(stack: Stack) -> list[Tensor]:
     return [stack] if isinstance(stack, Tensor) else [*stack]
 
 
-def _rows(stack: list[Tensor]) -> int:
-    return stack[0].shape[1] * (64 if len(stack) > 1 else 1)
+def _of_tensors(tensors: list[Tensor]) -> Tensor | Tiles:
+    """Invert `_tensors` for a stack that kernels of W4A16 take."""
+    return tensors[0] if len(tensors) == 1 else Tiles(*tensors)
 
 
-def _pointers(stack: list[Tensor], sm: int) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
-    """Return weights, scales and tensor scales, and whether there are scales."""
-    if len(stack) == 1:
-        return (stack[0], stack[0], stack[0]), False
-    words, scale, scale_2 = stack
-    return (words, scales(scale, sm), scale_2), True
+def _sizes(stack: Stack) -> tuple[int, int, int]:
+    """Return E, R and C of a stack."""
+    first = stack if isinstance(stack, Tensor) else stack[0]
+    E, R, C = first.shape[:3]
+    if isinstance(stack, Tiles):
+        return E, 64 * R, 64 * C
+    return E, R, 2 * C if isinstance(stack, NVFP4) else C
+
+
+def _check_scales(input_scales: Tensor, device: torch.device) -> None:
+    wanted = (2,), torch.float32, device
+    if (input_scales.shape, input_scales.dtype, input_scales.device) != wanted:
+        got = f"{[*input_scales.shape]} of {input_scales.dtype} on {input_scales.device}"
+        raise ValueError(f"input_scales are two of fp32 on {device}, got {got}")
 
 
 def check_experts(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
@@ -268,16 +331,15 @@ def check_experts(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, dow
 def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
     """Return E, R and C of a stack; None if its tensors do not fit each other."""
     types, shapes = zip(*((each.dtype, [*each.shape]) for each in _tensors(stack)), strict=True)
+    if len(shapes[0]) < 3:
+        return None
+    E, R, C = _sizes(stack)
     if isinstance(stack, Tensor):
-        return shapes[0] if types == (dtype,) and stack.ndim == 3 else None
-    if isinstance(stack, Tiles):
-        E, R, C = [*shapes[0], 0, 0, 0][:3]
-        R, C = 64 * R, 64 * C
+        expected, needed = [[E, R, C]], (dtype,)
+    elif isinstance(stack, Tiles):
         expected = [[E, R // 64, C // 64, 64, 16], [E, R // 64, C // 64, 64, 4], [E, parts]]
         needed = torch.int16, torch.uint8, torch.float32
     else:
-        E, R, C = [*shapes[0], 0, 0, 0][:3]
-        C *= 2
         expected = [[E, R, C // 2], [E, R, C // 16], [E, parts]]
         needed = torch.uint8, torch.float8_e4m3fn, torch.float32
     return [E, R, C] if [*shapes] == expected and types == needed else None
@@ -404,3 +466,78 @@ def _down_kernel(
         at = y_ptr + (slot * hidden)[None, :] + m[:, None]
         y = (acc * factor[None, :]).to(y_ptr.dtype.element_ty)
         tl.store(at, y, (n < end)[None, :] & (m < hidden)[:, None])
+
+
+@triton.jit
+def _gate_up_w4a4_kernel(
+    x_ptr,  # [N, 32 * groups] uint8
+    x_words_ptr,  # [N, groups] int32
+    input_scale_ptr,  # [] fp32
+    w_ptr,  # [E, 2 * inner, 32 * groups] uint8
+    words_ptr,  # [E, 2 * inner, groups] int32
+    scale_2_ptr,  # [E, 2] fp32
+    order_ptr,  # [S] int64
+    starts_ptr,  # [E + 1] int64
+    h_ptr,  # [S, inner] bf16 or fp16, in the order of `order`
+    experts,
+    k,
+    inner,
+    groups,
+    EXPERTS: tl.constexpr,
+    GROUP: tl.constexpr,  # groups of 64 columns at once
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    if expert < experts:
+        token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
+        row = expert.to(tl.int64) * 2 * inner + tl.minimum(m, inner - 1)
+        gate = product(
+            x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
+        )
+        row += inner
+        up = product(
+            x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
+        )
+        unit = tl.load(input_scale_ptr)
+        gate *= unit * tl.load(scale_2_ptr + expert * 2)
+        up *= unit * tl.load(scale_2_ptr + expert * 2 + 1)
+        h = (gelu_tanh(gate) * up).to(h_ptr.dtype.element_ty)
+        at = h_ptr + n.to(tl.int64)[:, None] * inner + m[None, :]
+        tl.store(at, h, (n < end)[:, None] & (m < inner)[None, :])
+
+
+@triton.jit
+def _down_w4a4_kernel(
+    h_ptr,  # [S, 32 * groups] uint8
+    h_words_ptr,  # [S, groups] int32
+    input_scale_ptr,  # [] fp32
+    w_ptr,  # [E, hidden, 32 * groups] uint8
+    words_ptr,  # [E, hidden, groups] int32
+    scale_2_ptr,  # [E, 1] fp32
+    weight_ptr,  # [S] fp32
+    order_ptr,  # [S] int64
+    starts_ptr,  # [E + 1] int64
+    y_ptr,  # [S, hidden] bf16 or fp16, by slot
+    experts,
+    hidden,
+    groups,
+    EXPERTS: tl.constexpr,
+    GROUP: tl.constexpr,  # groups of 64 columns at once
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    if expert < experts:
+        place = tl.minimum(n, end - 1)
+        row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
+        acc = product(
+            h_ptr, h_words_ptr, place, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
+        )
+        slot = tl.load(order_ptr + place)
+        unit = tl.load(input_scale_ptr) * tl.load(scale_2_ptr + expert)
+        y = acc * (tl.load(weight_ptr + slot) * unit)[:, None]
+        at = y_ptr + (slot * hidden)[:, None] + m[None, :]
+        tl.store(at, y.to(y_ptr.dtype.element_ty), (n < end)[:, None] & (m < hidden)[None, :])

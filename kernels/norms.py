@@ -20,6 +20,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.tiles import ordered, place
 
 
@@ -88,7 +89,7 @@ def add_attention(
     that do not fit.
     """
     _check_rows(x, {"attended": attended}, gains)
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(x.device, by_kernel):
         made = add_attention_reference(x, attended, gains, eps)
         return made._replace(routed=ordered(made.routed)) if order else made
     return FeedForward(*_add_attention(x, attended, [*gains], eps, order))
@@ -143,7 +144,7 @@ def end_layer(
             f"scalar is [{N}, 1] of {x.dtype} on {x.device}, got {[*scalar.shape]} of "
             f"{scalar.dtype} on {scalar.device}"
         )
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(x.device, by_kernel):
         return end_layer_reference(x, dense, routed, gains, scalar, eps)
     return LayerOutput(*_end_layer(x, dense, routed, [*gains], scalar, eps))
 
@@ -174,12 +175,9 @@ def _check_rows(x: Tensor, alike: dict[str, Tensor], gains: Sequence[Tensor]) ->
 @torch.library.custom_op("dlm::add_attention", mutates_args=())
 def _add_attention(
     x: Tensor, attended: Tensor, gains: list[Tensor], eps: float, order: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    H, made = (
-        x.shape[1],
-        (contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)),
-    )
-    tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
+) -> list[Tensor]:
+    H, made = x.shape[1], [x.new_empty(x.shape) for _ in FeedForward._fields]
+    tensors = [each.contiguous() for each in (x, attended, *gains)] + made
     with torch.cuda.device_of(x):
         constants: dict[str, Any] = {"ORDER": order, **options(H)}
         _add_attention_kernel[len(x),](*tensors, eps=eps, factor=H**-0.5, **constants)
@@ -187,30 +185,25 @@ def _add_attention(
 
 
 @_add_attention.register_fake
-def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)
+def _(x: Tensor, *_: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for _ in FeedForward._fields]
 
 
 @torch.library.custom_op("dlm::end_layer", mutates_args=())
 def _end_layer(
     x: Tensor, dense: Tensor, routed: Tensor, gains: list[Tensor], scalar: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    made = contiguous_like(x), contiguous_like(x)
+) -> list[Tensor]:
+    made = [x.new_empty(x.shape) for _ in LayerOutput._fields]
     choices: dict[str, Any] = {"CHOICES": routed.shape[1] if routed.ndim == 3 else 0}
-    tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + [*made]
+    tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + made
     with torch.cuda.device_of(x):
         _end_layer_kernel[len(x),](*tensors, eps=eps, **choices, **options(x.shape[1]))
     return made
 
 
 @_end_layer.register_fake
-def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return contiguous_like(x), contiguous_like(x)
-
-
-def contiguous_like(x: Tensor) -> Tensor:
-    """Return memory for a contiguous tensor of the shape and type of `x`."""
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def _(x: Tensor, *_: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for _ in LayerOutput._fields]
 
 
 @triton.jit
@@ -337,7 +330,7 @@ def gated_gelu(
     for name, each in (("gate", gate), ("up", up)):
         if each.numel() and each.stride(1) != 1:
             raise ValueError(f"a row of {name} must be adjacent, got strides {each.stride()}")
-    if not (gate.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(gate.device, by_kernel):
         return gated_gelu_reference(gate, up)
     return _gated_gelu(gate, up)
 
@@ -345,7 +338,7 @@ def gated_gelu(
 @torch.library.custom_op("dlm::gated_gelu", mutates_args=())
 def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     N, M = gate.shape
-    made = contiguous_like(gate)
+    made = gate.new_empty(gate.shape)
     constants: dict[str, Any] = {"M": M, "BLOCK": BLOCK, "num_warps": 4}
     with torch.cuda.device_of(gate):
         _gated_gelu_kernel[N, triton.cdiv(M, BLOCK)](
@@ -356,7 +349,7 @@ def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
 
 @_gated_gelu.register_fake
 def _(gate: Tensor, up: Tensor) -> Tensor:
-    return contiguous_like(gate)
+    return gate.new_empty(gate.shape)
 
 
 @triton.jit

@@ -3,16 +3,13 @@
 A number is e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) times the e4m3 scale of its block of 16
 along K, times the fp32 scale of its tensor: the layout of NVIDIA's ModelOpt checkpoints, with
 scales in rows, not swizzled. In W4A4, activations are quantised as the weights are, and
-block-scaled tensor cores multiply them, on SM 10.0 and 12.0. For activations that stay bf16 or fp16
-see `w4a16.py`. This module knows no layers, experts or file formats.
+block-scaled tensor cores multiply them, on the GPUs of `FOUR_BIT_SMS`. For activations that stay
+bf16 or fp16 see `tiles.py`. This module knows no layers, experts or file formats.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
-
-`ROWS` is the number of rows that a matrix product must have, or a multiple of it, so that a row's
-result does not depend on their number. Otherwise libraries may take another path and add in another
-order, and the last bits of a row would depend on the rest of its batch.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +18,12 @@ import triton.language as tl
 from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
-from dlm.kernels.configurations import W4A4
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, W4A4, Tuned
+from dlm.kernels.gpus import four_bit_obstacle, has_e4m3, runs_kernel
 
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MOST = 6.0  # largest e2m1
 _MOST_SCALE, _LEAST_SCALE = 448.0, 2.0**-9  # of e4m3
-_NATIVE = (10, 12)  # major versions of SMs whose tensor cores take block scales of 16
 
 
 class NVFP4(NamedTuple):
@@ -95,7 +91,7 @@ def quantize(
     if scale_2 is not None and (scale_2.shape != () or scale_2.dtype != torch.float32):
         raise ValueError(f"scale_2 is one fp32, got {[*scale_2.shape]} of {scale_2.dtype}")
     if by_kernel is None:
-        by_kernel = scale_2 is not None and _capability(x.device) >= (8, 9)
+        by_kernel = x.is_cuda and has_e4m3(x.device)
     if not by_kernel or scale_2 is None:
         return quantize_reference(x, scale_2)
     M, K = x.shape
@@ -117,12 +113,12 @@ def matmul_w4a4(
     tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N M"]:
     """Compute `matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of
-    activations. The kernel is for SM 10.0 and 12.0. `by_kernel` is as in `quantize`. Raises
-    `ValueError` for arguments that do not fit, and for another GPU."""
+    activations. The kernel is for the GPUs of `FOUR_BIT_SMS`. `by_kernel` is as in `quantize`.
+    Raises `ValueError` for arguments that do not fit, and for another GPU."""
     check(x, w)
     check_block_scaled(x.device)
     q = quantize(x, input_scale, by_kernel)
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(x.device, by_kernel):
         return matmul_reference(dequantize(q), w).to(x.dtype)
     (N, K), M = x.shape, len(w.packed)
     y = torch.empty(N, M, dtype=x.dtype, device=x.device)
@@ -138,16 +134,8 @@ def matmul_w4a4(
 
 def check_block_scaled(device: torch.device) -> None:
     """Raise `ValueError` for a GPU that cannot multiply matrices of four bits."""
-    found = _capability(device)
-    if found[0] not in (0, *_NATIVE):
-        raise ValueError(
-            f"W4A4 is for GPUs of SM {' and '.join(f'{sm}.0' for sm in _NATIVE)}, this one is of "
-            f"SM {'.'.join(map(str, found))}: W4A16 is for all from 8.0"
-        )
-
-
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    if (obstacle := four_bit_obstacle(device)) is not None:
+        raise ValueError(f"W4A4 {obstacle}: W4A16 is for all from 8.0")
 
 
 def check_activations(x: Tensor) -> None:
@@ -174,7 +162,12 @@ def check(x: Tensor, w: NVFP4) -> None:
         )
     if not (w.packed.is_contiguous() and w.scale.is_contiguous()):
         raise ValueError("weights and their scales must be contiguous")
-    for tensor in w:
+    check_devices(x, w)
+
+
+def check_devices(x: Tensor, weights: Iterable[Tensor]) -> None:
+    """Raise `ValueError` unless weights are where `x` is."""
+    for tensor in weights:
         if tensor.device != x.device:
             raise ValueError(f"x is on {x.device} but its weights are on {tensor.device}")
 
@@ -290,6 +283,3 @@ def _w4a4_kernel(
     tl.store(
         y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
     )
-
-
-ROWS = 16

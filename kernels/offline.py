@@ -1,10 +1,11 @@
-"""Compilation of kernels for GPUs that need not be present; Triton brings its own ptxas.
+"""Every kernel in every configuration that a launcher uses, and its compilation for GPUs that need
+not be present; Triton brings its own ptxas.
 
 A kernel imported under TRITON_INTERPRET can only be interpreted, so `findings` starts a process of
 its own. A case is a kernel, as in `file.function`, a signature and an SM's number. A signature is
 that of `triton.tools.compile`: a type for each parameter, with ":16" after it if the pointer or
 number is a multiple of 16, a value for each constexpr, None for a pointer that is left out; then
-options (num_warps=8).
+options (num_warps=8). `CASES` are those of this package.
 """
 
 import ast
@@ -23,6 +24,19 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from dlm.kernels import norms, rotary, routing, tiles, vocab
+from dlm.kernels.configurations import (
+    ATTENTION,
+    DOWN,
+    DOWN_W4A4,
+    GATE_UP,
+    GATE_UP_W4A4,
+    HEADS,
+    VOCABULARY,
+    W4A4,
+    W4A16,
+)
 
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 _WAIT = 16  # instructions; a shorter loop only waits for a barrier
@@ -131,6 +145,201 @@ def _finding(case: OfflineCase) -> dict[str, Any]:
         return compile_kernel(*case)
     except Exception as error:  # one kernel's failure must not hide other results
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes that a block may use, by SM
+# Bytes of registers that a kernel may spill, by name and SM. An H100 was fastest with tiles of
+# attention that hold a whole row of 256 values of 128 queries; no other tile has room for that.
+SPILLS = {("attention._attention_kernel", sm): 1024 for sm in (90, 100)}
+TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
+
+MASKED = "*i32:16 i32 *i64:16 *i64:16"
+WHERE = (MASKED, "None i32 None None")  # masks and rows, or neither
+CHUNK = (
+    f"{{0}}:16 i32:16 {{1}} *fp32:16 *fp32:16 i32:16 i32:16 {{2}} {vocab._UNIT} {{3[CHUNK]}}"
+    " num_warps={3[num_warps]}"
+)
+MERGE = (
+    "{0}:16 i32:16 {1} *fp32:16 *fp32:16 *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 *i32:16"
+    f" i32 i32:16 fp32 i32:16 i32:16 {{2}} {vocab._UNIT} {2**18 // vocab._UNIT}"
+    f" {vocab._FIT} num_warps={vocab._MERGE_WARPS}"
+)
+CUT = (
+    "{0}:16 i32:16 {1} *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
+    " i32:16 i32:16 i32 {2} {3} 4096 num_warps=8 maxnreg=128"
+)
+OF_W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
+OF_W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
+OF_STACKS_W4A4 = "*u8:16 *i32:16 *fp32 *u8:16 *i32:16 *fp32:16 "
+OF_GATE_UP_W4A4 = OF_STACKS_W4A4 + "*i64:16 *i64:16 *bf16:16 i32:16 i32 i32:16 i32 128 {} "
+OF_DOWN_W4A4 = OF_STACKS_W4A4 + "*fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 128 {} "
+BLOCK_SCALED = {
+    100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
+    120: "mma.*kind::mxf4nvf4.block_scale",
+}
+OF_GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
+OF_DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
+OF_ATTENTION = (
+    "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
+    " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
+    " num_warps={3[num_warps]} num_stages={3[num_stages]}"
+)
+APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
+NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 {2} 2816 4096 num_warps={1}"
+END = "{0}:16 {0}:16 {1}:16 " + 7 * "{0}:16 " + "fp32 2816 {2} 4096 num_warps={3}"
+TURN = (
+    "{0}:16 {0}:16 {0}:16 {0}:16 {0}:16 *fp32:16 *fp32:16 {0}:16 {0}:16 {0}:16"
+    " i32:16 i32:16 i32:16 fp32 16 {1} {2} {3} {4} num_warps={4}"
+)
+GELU = "{0}:16 {0}:16 {0}:16 i32:16 i32:16 2112 {1} num_warps=4"
+CHOOSE = "{0}:16 {0}:16 *fp32:16 *i64:16 i32:16 i32 128 8 num_warps=1"
+SORT = "*i64:16 *i64:16 *i64:16 i32:16 i32:16 {} num_warps=8"
+
+
+def tile(options: dict[str, int]) -> str:
+    """Return a launcher's options as the end of a signature."""
+    return "{BLOCK_N} {BLOCK_M} num_warps={num_warps} num_stages={num_stages}".format(**options)
+
+
+def stack(four_bit: bool, sm: int) -> str:
+    """Return the types of weights, scales and tensor scales on an SM."""
+    if not four_bit:
+        return "*bf16:16 *bf16:16 *bf16:16"
+    scales = "*u8" if tiles.BY_SM[sm // 10]["WEIGHTS_FIRST"] else "*i32"
+    return f"*i16:16 {scales}:16 *fp32:16"
+
+
+def layout(four_bit: bool, sm: int) -> str:
+    """Return SPLIT and WEIGHTS_FIRST on an SM."""
+    return "{SPLIT} {WEIGHTS_FIRST}".format(**tiles.layout(sm // 10, four_bit))
+
+
+def read(signature: str) -> tuple[list[str], int]:
+    """Return a signature's types and constants, and a program's number of warps."""
+    values = [word for word in signature.split() if "=" not in word]
+    return values, int(signature.partition("num_warps=")[2].split()[0])
+
+
+def numbers_a_lane(name: str, signature: str) -> float | None:
+    """Return the number of four-bit weights decoded, or of logits read, per lane in an iteration of
+    a kernel's loop; None for kernels for which this matters little."""
+    values, warps = read(signature)
+    if name == "vocab._chunk_kernel":
+        return int(values[-1]) / (32 * warps)
+    if "*i16:16" not in values:
+        return None
+    matrices = {"moe._gate_up_kernel": 2, "tiles._w4a16_kernel": int(values[-3])}.get(name, 1)
+    return matrices * 64 * int(values[-1]) / (32 * warps)
+
+
+# Names and signatures; SMs, and the matrix instruction that the kernel must contain on each.
+KERNELS: list[tuple[str, str, dict[int, str]]] = [
+    *(
+        (f"vocab.{kernel}", signature.format(logits, where, cap, options), dict.fromkeys(sms, ""))
+        for kernel, signature, tunable in (
+            ("_chunk_kernel", CHUNK, VOCABULARY.candidates(0, {})),
+            ("_merge_kernel", MERGE, ({},)),
+        )
+        for options in tunable
+        for logits, cap, sms in (("*bf16", 30.0, SHARED), ("*fp32", 0.0, [120]))
+        for where in WHERE
+    ),
+    *(
+        ("vocab_cut._cut_kernel", CUT.format(logits, where, cap, low), dict.fromkeys(SHARED, ""))
+        for logits, cap, low in (("*bf16", 30.0, 16), ("*fp32", 0.0, 0))
+        for where in WHERE
+    ),
+    *(
+        (
+            "nvfp4._quantize_kernel",
+            f"*bf16:16 {scale} *u8:16 *fp8e4nv:16 i32:16 64 num_warps=4",
+            dict.fromkeys((90, 100, 120), ""),
+        )
+        for scale in ("*fp32:16", "*fp32")  # the scale of an expert's second product is not aligned
+    ),
+    *(
+        (
+            "tiles._w4a16_kernel",
+            OF_W4A16.format(x, stack(True, sm), layout(True, sm), options) + tile(options),
+            {sm: "mma"},
+        )
+        for x, sms in (("*bf16", SHARED), ("*fp16", [120]))
+        for sm in sms
+        for options in W4A16.candidates(sm // 10, {})
+    ),
+    *(
+        ("nvfp4._w4a4_kernel", OF_W4A4.format(group) + tile(options), {sm: needed})
+        for sm, needed in BLOCK_SCALED.items()
+        for options in W4A4.candidates(sm // 10, {})
+        for group in (1, 2)
+    ),
+    *(
+        (f"moe.{kernel}", signature.format(group) + tile(options), {sm: needed})
+        for kernel, signature, tunable in (
+            ("_gate_up_w4a4_kernel", OF_GATE_UP_W4A4, GATE_UP_W4A4),
+            ("_down_w4a4_kernel", OF_DOWN_W4A4, DOWN_W4A4),
+        )
+        for sm, needed in BLOCK_SCALED.items()
+        for options in tunable.candidates(sm // 10, {})
+        for group in (1, 2)
+    ),
+    *(
+        (
+            f"moe.{kernel}",
+            signature.format(stack(four_bit, sm), f"{four_bit} {layout(four_bit, sm)}")
+            + tile(options),
+            {sm: "mma"},
+        )
+        for kernel, signature, tunable in (
+            ("_gate_up_kernel", OF_GATE_UP, GATE_UP),
+            ("_down_kernel", OF_DOWN, DOWN),
+        )
+        for four_bit in (True, False)
+        for sm in SHARED
+        for options in tunable.candidates(sm // 10, {"bits": 4 if four_bit else 16})
+    ),
+]
+for D, size in HEADS:
+    for sm in SHARED if D > 128 else (90, 120):  # only wide heads use all of an SM
+        kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
+        both = ((1, "*bf16"), (4, "*fp32"))
+        for options in ATTENTION.candidates(sm // 10, {"head_dim": D, "bytes": size}):
+            for splits, out in both if D > 128 else both[size - 1 : size]:  # one is enough
+                shape = f"{8 if D == 512 else 2} {D}"
+                signature = OF_ATTENTION.format(kind, out, shape, options, splits)
+                needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}
+                KERNELS.append(("attention._attention_kernel", signature, needed))
+KERNELS += [
+    ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
+]
+for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # launches around a layer's products
+    everywhere = dict.fromkeys(sms, "")
+    warps = norms.options(2816)["num_warps"]
+    KERNELS += [
+        *(
+            ("norms._add_attention_kernel", NORMS.format(x, warps, order), everywhere)
+            for order in (False, True)
+        ),
+        ("norms._end_layer_kernel", END.format(x, x, 0, warps), everywhere),
+        ("norms._end_layer_kernel", END.format(x, x, 8, warps), everywhere),
+        *(
+            (
+                "rotary._norm_and_rotate_kernel",
+                TURN.format(x, heads, D, D // 2, rotary.HEADS),
+                everywhere,
+            )
+            for heads, D in ((8, 256), (2, 512))
+        ),
+        ("norms._gated_gelu_kernel", GELU.format(x, norms.BLOCK), everywhere),
+        ("routing._choose_kernel", CHOOSE.format(x), everywhere),
+    ]
+KERNELS.append(("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")))
+CASES: list[OfflineCase] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
+INSTRUCTION = {
+    (name, signature, sm): needed for name, signature, sms in KERNELS for sm, needed in sms.items()
+}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
+from dlm.kernels.gpus import runs_kernel
+
 _E4M3 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_E4M3).max
 
@@ -71,7 +73,7 @@ def append_(
     `by_kernel` overrides the device, as in `dlm.kernels`. Raises `ValueError` for shapes and types
     that do not fit."""
     check_pages(pages, k, v)
-    if k.device.type != "cpu" if by_kernel is None else by_kernel:
+    if runs_kernel(k.device, by_kernel):
         _append(*pages, k, v, paging.rows, paging.places)
         return
     for pool, scale, x in ((pages.keys, pages.k_scale, k), (pages.values, pages.v_scale, v)):

@@ -14,7 +14,8 @@ import triton.language as tl
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from dlm.kernels.norms import contiguous_like, normed, rounded
+from dlm.kernels.gpus import runs_kernel
+from dlm.kernels.norms import normed, rounded
 
 HEADS = 4  # per program, one per warp
 
@@ -55,7 +56,7 @@ def norm_and_rotate(
     devices that do not fit.
     """
     _check(q, k, v, q_gain, k_gain, cos, sin)
-    if not (q.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(q.device, by_kernel):
         return norm_and_rotate_reference(q, k, v, q_gain, k_gain, cos, sin, eps)
     return _norm_and_rotate(q, k, v, q_gain, k_gain, cos, sin, eps)
 
@@ -109,7 +110,7 @@ def _norm_and_rotate(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     (N, Hq, D), h = q.shape, k.shape[1]
-    made = contiguous_like(q), contiguous_like(k), contiguous_like(v)
+    made = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     rows = cos.contiguous(), sin.contiguous()
     gains = q_gain.contiguous(), k_gain.contiguous()
     strides = q.stride(0), k.stride(0), v.stride(0)
@@ -124,7 +125,7 @@ def _norm_and_rotate(
 
 @_norm_and_rotate.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 @triton.jit

@@ -17,7 +17,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.moe import Route, route
+from dlm.kernels.gpus import runs_kernel
 
 BLOCK = 2048  # slots that a program of the sort reads at a time; 8 per thread
 
@@ -29,6 +29,13 @@ class ExpertChoice(NamedTuple):
     expert: Int64[Tensor, "N k"]
 
 
+class Route(NamedTuple):
+    """Slots sorted by expert; slot s is choice s % k of token s // k."""
+
+    order: Int64[Tensor, " S"]  # slots by expert; those of one expert in the order of tokens
+    starts: Int64[Tensor, " E+1"]  # where each expert's begin in `order`, and the end of the last
+
+
 def choose_reference(
     logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int
 ) -> ExpertChoice:
@@ -38,6 +45,12 @@ def choose_reference(
     expert = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     weight = p.gather(-1, expert)
     return ExpertChoice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
+
+
+def route(expert: Int64[Tensor, "N k"], experts: int) -> Route:
+    """Sort slots by expert, without waiting for the device."""
+    chosen, order = expert.flatten().sort(stable=True)
+    return Route(order, torch.searchsorted(chosen, torch.arange(experts + 1, device=expert.device)))
 
 
 def choose(
@@ -64,13 +77,13 @@ def choose(
             f"scale is [{E}] floats on {logits.device}, got {[*scale.shape]} of {scale.dtype} on "
             f"{scale.device}"
         )
-    if not (logits.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(logits.device, by_kernel):
         return choose_reference(logits, scale, k)
     return ExpertChoice(*_choose(logits, scale, k))
 
 
 def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | None = None) -> Route:
-    """Sort slots by expert, with exactly the result of `moe.route`. Experts are 0 to `experts` - 1,
+    """Sort slots by expert, with exactly the result of `route`. Experts are 0 to `experts` - 1,
     which is not checked. `by_kernel` is as in `choose`. Raises `ValueError` for another shape or
     type."""
     if expert.ndim != 2 or expert.dtype != torch.int64 or experts < 1:
@@ -78,7 +91,7 @@ def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | Non
             f"expert is [N, k] of int64, of 1 expert or more, got {[*expert.shape]} of "
             f"{expert.dtype}, of {experts}"
         )
-    if not (expert.device.type != "cpu" if by_kernel is None else by_kernel):
+    if not runs_kernel(expert.device, by_kernel):
         return route(expert, experts)
     return Route(*_sort_slots(expert, experts))
 

@@ -23,21 +23,20 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.configurations import VOCABULARY
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, VOCABULARY, Tuned
+from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.vocab_rows import (
     RowMasks,
     VocabPass,
+    blocks,
     check_numbers,
     check_source,
-    mask_words,
     pass_rows,
 )
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
 _MERGE_WARPS = 8  # each reads 256 tokens at once: eight per thread, stored without moves
-_CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
-_GPU_BLOCK = 1 << 24  # without a kernel: buffers of 64 MiB
+_FIT = _MERGE_WARPS * 256 // _UNIT  # units that they read at once
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -118,7 +117,7 @@ def vocab_pass(
     """
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
-    if logits.device.type != "cpu" if by_kernel is None else by_kernel:
+    if runs_kernel(logits.device, by_kernel):
         return _launch(given, tuned)
     with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
         return _in_blocks(given)
@@ -140,17 +139,10 @@ class _Given(NamedTuple):
 def _in_blocks(given: _Given) -> VocabPass:
     """Run the pass in plain torch, a few rows at a time."""
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
-    n, V = len(inverse_temperature), logits.shape[1]
-    size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
-    size = max(1, size // max(1, V))
-    parts = []
-    for begin in range(0, max(1, n), size):
-        some = slice(begin, begin + size)
-        block = logits[some] if rows is None else logits[rows[some]]
-        words = masks and mask_words(masks.bitmask, masks.rows[some])
-        parts.append(
-            pass_rows(block, inverse_temperature[some], uniform[some], words, softcap, threshold, k)
-        )
+    parts = [
+        pass_rows(block, inverse_temperature[some], uniform[some], words, softcap, threshold, k)
+        for some, block, words in blocks(logits, masks, rows, len(inverse_temperature))
+    ]
     return VocabPass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -158,10 +150,7 @@ def _launch(given: _Given, tuned: Tuned) -> VocabPass:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
     units = max(1, -(-V // _UNIT))
-    bitmask, stride, chosen = None, 0, None
-    if masks:
-        bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
-    source = (logits, logits.stride(0), bitmask, stride, rows, chosen, inverse_temperature)
+    source = *source_of(logits, masks, rows), inverse_temperature
     parts = torch.empty(3, n, units, device=device)
     floats = torch.empty(3, n, device=device)
     ints = torch.empty(3, n, dtype=torch.int64, device=device)
@@ -169,12 +158,12 @@ def _launch(given: _Given, tuned: Tuned) -> VocabPass:
     listed = torch.empty(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "UNIT": _UNIT}
     chunk: dict[str, Any] = {**tuned.choose(VOCABULARY, device, tokens=V, bytes=logits.itemsize)}
-    merge: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "num_warps": _MERGE_WARPS}
+    merge: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "FIT": _FIT}
+    merge["num_warps"] = _MERGE_WARPS
     with torch.cuda.device_of(logits):
         grid = n, -(-units * _UNIT // chunk["CHUNK"])
         _chunk_kernel[grid](*source, parts, V, units, **constants, **chunk)
         outputs = uniform, floats, ints, ids, listed, torch.empty_like(ids)
-        merge["FIT"] = fit(_MERGE_WARPS)
         _merge_kernel[(n,)](
             *source, parts, *outputs, n, V, threshold, k, units, **constants, **merge
         )
@@ -182,9 +171,15 @@ def _launch(given: _Given, tuned: Tuned) -> VocabPass:
     return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
 
 
-def fit(warps: int) -> int:
-    """Return the number of units that `warps` read at once."""
-    return max(1, warps * 256 // _UNIT)
+_Source = tuple[Tensor, int, Tensor | None, int, Tensor | None, Tensor | None]
+
+
+def source_of(logits: Tensor, masks: RowMasks | None, rows: Tensor | None) -> _Source:
+    """Return the first arguments of kernels that read logits under masks."""
+    bitmask, stride, chosen = None, 0, None
+    if masks:
+        bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
+    return logits, logits.stride(0), bitmask, stride, rows, chosen
 
 
 def _check(given: _Given) -> None:

@@ -27,18 +27,18 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
-from dlm.kernels.vocab import allowed_logits, heated_logits
+from dlm.kernels.gpus import runs_kernel
+from dlm.kernels.vocab import allowed_logits, heated_logits, source_of
 from dlm.kernels.vocab_rows import (
     RowMasks,
+    blocks,
     check_numbers,
     check_source,
     forbid_,
     heated,
-    mask_words,
 )
 
 _CHUNK = 1 << 12  # tokens that a block reads at a time
-_CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24  # logits at a time, without a kernel
 _LOW_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}  # unused by their fp32 values
 
 
@@ -109,7 +109,7 @@ def cut_masks(
     ):
         check_numbers(name, column, (n,), dtype, logits.device)
     args = logits, inverse_temperature, cuts, masks, rows, softcap
-    if logits.device.type != "cpu" if by_kernel is None else by_kernel:
+    if runs_kernel(logits.device, by_kernel):
         return _launch(*args)
     with logits.device if logits.device.type != "cpu" else nullcontext():
         return _in_blocks(*args)
@@ -124,21 +124,16 @@ def _in_blocks(
     softcap: float | None,
 ) -> RowMasks:
     """Cut in plain torch, a few rows at a time."""
-    n, V = len(inverse_temperature), logits.shape[1]
-    size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
-    size = max(1, size // max(1, V))
-    parts = [torch.empty(0, -(-V // 32), dtype=torch.int32)]
-    for begin in range(0, n, size):
-        some = slice(begin, begin + size)
-        block = (logits[some] if rows is None else logits[rows[some]]).to(torch.float32, copy=True)
-        if masks:
-            forbid_(block, mask_words(masks.bitmask, masks.rows[some]))
-        keep = ~block.isneginf()
-        least = [
-            _least(row, inverse_temperature[i], Cuts(*(column[i] for column in cuts)), softcap)
-            for i, row in enumerate(block, start=begin)
-        ]
-        keep &= (block >= torch.stack(least)[:, None]) | block.isnan()
+    n, parts = len(inverse_temperature), list[Tensor]()
+    for some, block, words in blocks(logits, masks, rows, n):
+        block = block.to(torch.float32, copy=True)
+        if words is not None:
+            forbid_(block, words)
+        keep, least = ~block.isneginf(), block.new_empty(len(block), 1)
+        for i, row in enumerate(block, start=some.start):
+            cut = Cuts(*(column[i] for column in cuts))
+            least[i - some.start] = _least(row, inverse_temperature[i], cut, softcap)
+        keep &= (block >= least) | block.isnan()
         parts.append(_packed(keep))
     return RowMasks(torch.cat(parts), torch.arange(n))
 
@@ -195,19 +190,15 @@ def _launch(
     softcap: float | None,
 ) -> RowMasks:
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
-    bitmask, stride, chosen = None, 0, None
-    if masks:
-        bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
     words = torch.empty(n, -(-V // 32), dtype=torch.int32, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
     constants["maxnreg"] = 128  # without a limit, ptxas chooses 64, which is too few
     constants["LOW_BITS"] = _LOW_BITS[logits.dtype]
+    source = *source_of(logits, masks, rows), inverse_temperature
+    outputs = words, words.shape[1], V, -(-V // _CHUNK)
     if n:
         with torch.cuda.device_of(logits):
-            _cut_kernel[(n,)](
-                logits, logits.stride(0), bitmask, stride, rows, chosen,
-                inverse_temperature, *cuts, words, words.shape[1], V, -(-V // _CHUNK), **constants,
-            )  # fmt: skip
+            _cut_kernel[(n,)](*source, *cuts, *outputs, **constants)
     return RowMasks(words, torch.arange(n, device=device))
 
 

@@ -9,6 +9,7 @@ boolean masks.
 Shapes: `n` rows of `V` logits, `M` masks of `W` words, W * 32 >= V; at most `K` candidates.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,9 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 _HUGE = 3e38  # added to any logit but -inf, it exceeds a softcap
+_FINITE = 3e38  # nats: 0 times this is 0
+_CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
+_GPU_BLOCK = 1 << 24  # without a kernel: buffers of 64 MiB
 _LEAST = -80.0  # torch's exp is slow when it underflows, and 1 + e^-80 is 1
 
 
@@ -163,7 +167,17 @@ def _check_range(name: str, numbers: Tensor, first: int, end: int) -> None:
             raise ValueError(f"{name} are {first} to {end - 1}, got {low} to {high}")
 
 
-_FINITE = 3e38  # nats: 0 times this is 0
+def blocks(
+    logits: Float[Tensor, "N V"], masks: RowMasks | None, rows: Int64[Tensor, " n"] | None, n: int
+) -> Iterator[tuple[slice, Float[Tensor, "m V"], Int32[Tensor, "m W"] | None]]:
+    """Yield which of n rows are read next in plain torch, their logits, and their masks in full.
+    No rows are one empty block."""
+    size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
+    size = max(1, size // max(1, logits.shape[1]))
+    for begin in range(0, max(1, n), size):
+        some = slice(begin, begin + size)
+        words = masks and mask_words(masks.bitmask, masks.rows[some])
+        yield some, logits[some] if rows is None else logits[rows[some]], words
 
 
 def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, " n"]) -> Int32[Tensor, "n W"]:

@@ -1,6 +1,8 @@
-"""DiffusionGemma: layers, KV cache, checkpoint loader. Knows no grammar and no sampling.
+"""DiffusionGemma: layers, KV cache, checkpoint loader, and the errors that they raise on purpose.
+Knows no grammar and no sampling.
 
-Names are imported at their first use: errors need no torch, which takes seconds to import.
+All other names are imported at their first use: errors need no torch, which takes seconds to
+import.
 """
 
 # ruff: noqa: F401  # the imports are for type checkers, the table for Python
@@ -8,21 +10,37 @@ Names are imported at their first use: errors need no torch, which takes seconds
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dlm.root_error import DlmError
+
 if TYPE_CHECKING:
     from dlm.models.cache import KVCache
     from dlm.models.config import ModelConfig
-    from dlm.models.errors import BackendError, CheckpointError, ModelError
     from dlm.models.model import DiffusionGemma
 
-_EXPORTS = {
-    "dlm.models.cache": "KVCache",
-    "dlm.models.config": "ModelConfig",
-    "dlm.models.errors": "BackendError CheckpointError ModelError",
-    "dlm.models.model": "DiffusionGemma",
+
+class ModelError(DlmError):
+    """Base class of this package's errors."""
+
+
+class CheckpointError(ModelError):
+    """Model directory that cannot be used."""
+
+
+class BackendError(ModelError):
+    """Requested kernels that cannot run here."""
+
+
+class CacheFullError(ModelError):
+    """Cache without enough pages for a request."""
+
+
+_HOMES = {
+    "KVCache": "dlm.models.cache",
+    "ModelConfig": "dlm.models.config",
+    "DiffusionGemma": "dlm.models.model",
 }
-_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 if not TYPE_CHECKING:
-    __all__ = [*_HOMES]
+    __all__ = [*_HOMES, "BackendError", "CheckpointError", "ModelError"]
 
 
 def __getattr__(name: str) -> Any:

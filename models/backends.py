@@ -3,7 +3,7 @@
 A backend that is requested and cannot run is refused; there is no silent fallback.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,16 +11,15 @@ import torch
 import triton
 from triton import knobs
 
-from dlm.kernels.configurations import HEADS
-from dlm.kernels.tuned import BY_RULE, Tuned
-from dlm.models.errors import BackendError
+from dlm.kernels.configurations import BY_RULE, HEADS, Tuned
+from dlm.kernels.gpus import capability, dotted, four_bit_obstacle
+from dlm.models import BackendError
 
 Backend = Literal["triton", "torch"]
 Kernels = Literal["auto", "triton", "torch"]
 
 _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
-_FOUR_BIT_SMS = ((10, 0), (12, 0))  # their tensor cores multiply NVFP4, with Triton from 3.6 on
 _GROUP = 64  # numbers of a row that kernels decode at a time
 _HEAD_DIMS = {D for D, _ in HEADS}
 
@@ -46,9 +45,10 @@ class Dispatch:
     ) -> dict[str, Backend]:
         """Return the backend of each operation. `rows` are the row lengths of the weights in each
         kind of product; `head_dims` are those of attention."""
-        obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
-        obstacles["attention"] = self._attention_obstacle(head_dims)
-        obstacles["layers"] = self._any_obstacle()
+        why = self._obstacle()
+        obstacles = {name: why or _rows_obstacle(sizes) for name, sizes in rows.items()}
+        obstacles["attention"] = why or _heads_obstacle(head_dims)
+        obstacles["layers"] = why
         obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
@@ -58,24 +58,12 @@ class Dispatch:
             name: "triton" if kernels and why is None else "torch"
             for name, why in obstacles.items()
         }
-        if self.activation_bits == 4 and kernels:
-            self._check_four_bits()
+        why = four_bit_obstacle(self.device)
+        if self.activation_bits == 4 and kernels and why is not None:
+            raise BackendError(f"activation_bits=4 {why}")
         return chosen
 
-    def _obstacle(self, sizes: Collection[int]) -> str | None:
-        """Return why kernels cannot compute products with rows of these sizes; None if they can."""
-        odd = [size for size in sizes if size % _GROUP]
-        if (why := self._any_obstacle()) is None and odd:
-            return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
-        return why
-
-    def _attention_obstacle(self, head_dims: Collection[int]) -> str | None:
-        odd = sorted({*head_dims} - _HEAD_DIMS)
-        if (why := self._any_obstacle()) is None and odd:
-            return f"heads of {odd[0]} numbers are none of {sorted(_HEAD_DIMS)}"
-        return why
-
-    def _any_obstacle(self) -> str | None:
+    def _obstacle(self) -> str | None:
         """Return why no kernel can run; None if kernels can."""
         if (why := device_obstacle(self.device)) is not None:
             return why
@@ -83,18 +71,16 @@ class Dispatch:
             return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
         return None
 
-    def _check_four_bits(self) -> None:
-        if self.device.type != "cpu" and not multiplies_four_bits(self.device):
-            sm = torch.cuda.get_device_capability(self.device)
-            capable = " and ".join(map(_dotted, _FOUR_BIT_SMS))
-            raise BackendError(
-                f"activation_bits=4 takes a GPU of SM {capable}, this one is of SM {_dotted(sm)}"
-            )
+
+def _rows_obstacle(sizes: Collection[int]) -> str | None:
+    """Return why kernels cannot compute products with rows of these sizes; None if they can."""
+    odd = [size for size in sizes if size % _GROUP]
+    return f"rows of {odd[0]} numbers are no multiple of {_GROUP}" if odd else None
 
 
-def multiplies_four_bits(device: torch.device) -> bool:
-    """Whether a GPU's tensor cores multiply NVFP4 matrices."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _FOUR_BIT_SMS
+def _heads_obstacle(head_dims: Collection[int]) -> str | None:
+    odd = sorted({*head_dims} - _HEAD_DIMS)
+    return f"heads of {odd[0]} numbers are none of {sorted(_HEAD_DIMS)}" if odd else None
 
 
 def device_obstacle(device: torch.device) -> str | None:
@@ -102,19 +88,14 @@ def device_obstacle(device: torch.device) -> str | None:
     them."""
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     if version < _OLDEST_TRITON:
-        return f"Triton is {triton.__version__}, older than {_dotted(_OLDEST_TRITON)}"
+        return f"Triton is {triton.__version__}, older than {dotted(_OLDEST_TRITON)}"
     if device.type == "cpu":
         return None if knobs.runtime.interpret else "there is no GPU, and no TRITON_INTERPRET=1"
-    if device.type != "cuda":
+    if (sm := capability(device)) is None:
         return f"{device.type} is no CUDA device"
-    sm = torch.cuda.get_device_capability(device)
-    return f"SM {_dotted(sm)} is older than {_dotted(_OLDEST_SM)}" if sm < _OLDEST_SM else None
+    return f"SM {dotted(sm)} is older than {dotted(_OLDEST_SM)}" if sm < _OLDEST_SM else None
 
 
 def padded(size: int) -> int:
     """Return the smallest multiple of a kernel's group that is `size` or more."""
     return -(-size // _GROUP) * _GROUP
-
-
-def _dotted(version: Iterable[int]) -> str:
-    return ".".join(map(str, version))

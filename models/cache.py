@@ -19,14 +19,23 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.attention import Launch, attention, key_counts, launch_of
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.paging import CANVAS, Pages, append_
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.models import CacheFullError
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, LayerType, ModelConfig
-from dlm.models.errors import CacheFullError
 from dlm.models.image_tokens import within_image
-from dlm.models.pages import PAGE, PagePool, capacity_of, pages_of
-from dlm.models.passes import Held, Pass, Stretch, encoded, lay_out
+from dlm.models.pages import (
+    PAGE,
+    Held,
+    PagePool,
+    Pass,
+    Stretch,
+    capacity_of,
+    encoded,
+    lay_out,
+    pages_of,
+)
 
 
 class PrefixNode:

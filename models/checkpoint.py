@@ -16,12 +16,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, Tuned
+from dlm.models import CheckpointError
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
-from dlm.models.errors import CheckpointError
-from dlm.models.formats import format_of
-from dlm.models.layout import Place, adapt, blank, give, parameter_name, places, tensor_name
+from dlm.models.layout import (
+    Format,
+    Place,
+    adapt,
+    blank,
+    format_of,
+    give,
+    parameter_name,
+    places,
+    tensor_name,
+)
 from dlm.models.model import DiffusionGemma
 
 _DTYPES = {
@@ -80,14 +89,20 @@ def config_of(directory: str | Path) -> ModelConfig:
     return _matched(Path(directory), Dispatch(kernels="torch"))[0].config
 
 
+def format_in(directory: Path) -> Format | None:
+    """Return the format of the weights that a directory declares, as `format_of` does."""
+    older = directory / "hf_quant_config.json"
+    legacy = read_json(older) if older.exists() else None
+    return format_of(read_json(directory / "config.json"), legacy)
+
+
 def _matched(
     directory: Path, dispatch: Dispatch
 ) -> tuple[DiffusionGemma, dict[str, _Header], dict[str, Place]]:
     """Return a model without data, the tensors of `directory`, and their matching places in the
     model."""
-    settings, older = read_json(directory / "config.json"), directory / "hf_quant_config.json"
-    config = ModelConfig.from_hf(settings)
-    form = format_of(settings, read_json(older) if older.exists() else None)
+    config = ModelConfig.from_hf(read_json(directory / "config.json"))
+    form = format_in(directory)
     headers, problems = _headers(directory)
     with torch.device("meta"):
         model = DiffusionGemma(config)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from dlm.models.errors import CheckpointError
+from dlm.models import CheckpointError
 
 LayerType = Literal["sliding_attention", "full_attention"]
 

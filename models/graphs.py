@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.models.cache import KVCache
-from dlm.models.passes import Pass
+from dlm.models.pages import Pass
 
 Graphs = Literal["auto", "off"]
 """Whether passes are captured: wherever possible, or never."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlm.kernels.configurations import BY_RULE
+from dlm.kernels.gpus import ROWS
 from dlm.kernels.moe import Stack, choices, matrix, moe
-from dlm.kernels.moe_w4a4 import choices_w4a4, moe_w4a4
 from dlm.kernels.norms import (
     AttentionGains,
     LayerGains,
@@ -23,15 +24,13 @@ from dlm.kernels.norms import (
     gated_gelu,
     normed,
 )
-from dlm.kernels.nvfp4 import NVFP4, ROWS, dequantize, matmul_w4a4, rounded
+from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, rounded
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose, sort_slots
-from dlm.kernels.tiles import Tiles, tiled, tiled_matrix
-from dlm.kernels.tuned import BY_RULE
-from dlm.kernels.w4a16 import matmul_w4a16
+from dlm.kernels.tiles import Tiles, matmul_w4a16, tiled, tiled_matrix
+from dlm.models import CheckpointError
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
-from dlm.models.errors import CheckpointError
 
 
 class NVFP4Weight(nn.Module):
@@ -272,10 +271,7 @@ class Experts(nn.Module):
         """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
         gate_up, down = self._stacks()
         if self.backend == "triton":
-            if self.input_scale is not None:
-                args = NVFP4(*gate_up), NVFP4(*down), self.input_scale, True, self.tuned
-                return moe_w4a4(x, weight, expert, *args)
-            return moe(x, weight, expert, gate_up, down, by_kernel=True, tuned=self.tuned)
+            return moe(x, weight, expert, gate_up, down, self.input_scale, True, self.tuned)
         out = torch.zeros_like(x)
         by_expert = expert.flatten().argsort(stable=True)
         counts = expert.flatten().bincount(minlength=self.experts).tolist()
@@ -300,10 +296,7 @@ class Experts(nn.Module):
         if self.backend != "triton":
             return self(x, weight, expert)
         route, (gate_up, down) = sort_slots(expert, self.experts, by_kernel=True), self._stacks()
-        if self.input_scale is not None:
-            args = NVFP4(*gate_up), NVFP4(*down), self.input_scale, self.tuned
-            return choices_w4a4(x, weight, route, *args)
-        return choices(x, weight, route, gate_up, down, self.tuned)
+        return choices(x, weight, route, gate_up, down, self.input_scale, self.tuned)
 
     @property
     def order_of_tiles(self) -> bool:

@@ -1,5 +1,9 @@
 """Map from the tensors of a file to the parameters of a model: names, shapes, types, and parts.
 
+Weights in NVFP4 have the tensor names of the program that wrote them (`Format`). These names show
+which layers are quantised. A config's list of exceptions is not used: it names modules of that
+program.
+
 Files store experts one by one where the model holds a stack, and gate and up apart where it holds
 one matrix. The text stack lies under `model.decoder.`; the encoder shares its weights and adds one
 scalar per layer. A vision tower may be present; `vision.py` reads it.
@@ -10,16 +14,103 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dlm.models import BackendError, CheckpointError
 from dlm.models.backends import Dispatch, padded
 from dlm.models.config import ModelConfig
-from dlm.models.errors import BackendError
-from dlm.models.formats import MODELOPT, Format
 from dlm.models.layers import Attention, Experts, GatedMLP, NVFP4Linear, NVFP4Weight
 from dlm.models.model import DiffusionGemma
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """Names of an NVFP4 matrix's tensors, after the name of their layer."""
+
+    packed: str  # two numbers per byte
+    scale: str  # of blocks of 16
+    scale_2: str  # of the tensor
+    input_scale: str  # of activations, if they are quantised too
+    divisors: bool  # whether the file has the inverses of scale_2 and input_scale
+    k_scale: str  # of an fp8 cache, after the name of the attention
+    v_scale: str
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names that only quantised layers have."""
+        names = (self.packed, self.scale, self.scale_2, self.input_scale)
+        return tuple(name for name in names if name != "weight")
+
+
+MODELOPT = Format(
+    packed="weight",
+    scale="weight_scale",
+    scale_2="weight_scale_2",
+    input_scale="input_scale",
+    divisors=False,
+    k_scale="k_proj.k_scale",
+    v_scale="v_proj.v_scale",
+)
+COMPRESSED_TENSORS = Format(
+    packed="weight_packed",
+    scale="weight_scale",
+    scale_2="weight_global_scale",
+    input_scale="input_global_scale",
+    divisors=True,
+    k_scale="k_scale",
+    v_scale="v_scale",
+)
+_ALGORITHMS = ("NVFP4", "W4A16_NVFP4")  # of ModelOpt: with scales for activations, and without
+_PACKING = "nvfp4-pack-quantized"  # of compressed-tensors
+
+
+def format_of(config: Mapping[str, Any], legacy: Mapping[str, Any] | None = None) -> Format | None:
+    """Return the format that a `config.json` declares; None if its weights are floats. `legacy` is
+    an `hf_quant_config.json`, in which ModelOpt declares the format if `config.json` does not.
+    Raises `CheckpointError` for another quantisation."""
+    settings = config.get("quantization_config")
+    if settings is None and legacy is not None:
+        settings = {
+            "quant_method": "modelopt",
+            **_mapping(legacy.get("quantization"), "quantization"),
+        }
+    if settings is None:
+        return None
+    settings = _mapping(settings, "quantization_config")
+    groups = _mapping(settings.get("config_groups") or {}, "config_groups")
+    weights = [_mapping(_mapping(g, n).get("weights") or {}, n) for n, g in groups.items()]
+    for size in [each.get("group_size") for each in (settings, *weights)]:
+        if size not in (16, None):
+            raise _unknown(f"group_size {size!r}")
+    match settings.get("quant_method"):
+        case "modelopt":
+            if settings.get("quant_algo") not in _ALGORITHMS:
+                raise _unknown(f"quant_algo {settings.get('quant_algo')!r}")
+            return MODELOPT
+        case "compressed-tensors":
+            packings = [each.get("format") or settings.get("format") for each in groups.values()]
+            if other := [p for p in packings or [settings.get("format")] if p != _PACKING]:
+                raise _unknown(f"format {other[0]!r}")
+            return COMPRESSED_TENSORS
+        case method:
+            raise _unknown(f"quant_method {method!r}")
+
+
+def _unknown(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"config.json: weights quantised with {what} are not read; what is: 'modelopt' with "
+        f"{' or '.join(_ALGORITHMS)}, and 'compressed-tensors' with {_PACKING}, in groups of 16"
+    )
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"config.json: {name} is no JSON object")
+    return value
+
 
 _DECODER = "model.decoder."
 _ENCODER_SCALAR = re.compile(r"model\.encoder\.language_model\.layers\.(\d+)\.layer_scalar")
@@ -188,19 +279,23 @@ def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
 
 def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:
     shape = module.out_features, module.in_features
-    scale = _input_scale(f"{name}.input_scale", form, _whole)
+    scale = _number_place(f"{name}.input_scale", form, _whole)
     if module.activation_bits == 16:
         scale = replace(scale, default=torch.nan)
     matrix = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
     return {**matrix, f"{path}.{form.input_scale}": scale}
 
 
-def _input_scale(parameter: str, form: Format, part: Callable[[Tensor], Tensor]) -> Place:
-    """Return the place of a scale of activations, which a file must have."""
-    fp32 = torch.float32
-    return Place(
-        parameter=parameter, shape=(), stored=fp32, held=fp32, part=part, divisor=form.divisors
-    )
+def _number_place(parameter: str, form: Format, part: Callable[[Tensor], Tensor]) -> Place:
+    """Return the place of a scale of a whole tensor, or of activations."""
+    return replace(_as_stored(parameter, (), torch.float32, part), divisor=form.divisors)
+
+
+def _as_stored(
+    parameter: str, shape: tuple[int, ...], dtype: torch.dtype, part: Callable[[Tensor], Tensor]
+) -> Place:
+    """Return the place of a tensor that a model holds in the type of the file."""
+    return Place(parameter=parameter, shape=shape, stored=dtype, held=dtype, part=part)
 
 
 def _experts(
@@ -229,7 +324,7 @@ def _experts(
             scale = unread
             if module.input_scale is not None:
                 number = partial(_number, e=e, index=first + index)
-                scale = _input_scale(f"{name}.input_scale", form, number)
+                scale = _number_place(f"{name}.input_scale", form, number)
             found[f"{one}.{form.input_scale}"] = scale
     return found
 
@@ -245,31 +340,12 @@ def _nvfp4(
     """Return the places of the three tensors of a matrix of `shape`. `block` and `number` return
     its parts of the model's blocks and of its tensor scales."""
     R, C = shape
-    packed, scale = (R, C // 2), (R, C // 16)
-    u8, e4m3, fp32 = torch.uint8, torch.float8_e4m3fn, torch.float32
+    codes = (R, C // 2), torch.uint8, partial(block, C=C // 2)
+    scales = (R, C // 16), torch.float8_e4m3fn, partial(block, C=C // 16)
     return {
-        f"{path}.{form.packed}": Place(
-            parameter=f"{parameter}.packed",
-            shape=packed,
-            stored=u8,
-            held=u8,
-            part=partial(block, C=C // 2),
-        ),
-        f"{path}.{form.scale}": Place(
-            parameter=f"{parameter}.scale",
-            shape=scale,
-            stored=e4m3,
-            held=e4m3,
-            part=partial(block, C=C // 16),
-        ),
-        f"{path}.{form.scale_2}": Place(
-            parameter=f"{parameter}.scale_2",
-            shape=(),
-            stored=fp32,
-            held=fp32,
-            part=number,
-            divisor=form.divisors,
-        ),
+        f"{path}.{form.packed}": _as_stored(f"{parameter}.packed", *codes),
+        f"{path}.{form.scale}": _as_stored(f"{parameter}.scale", *scales),
+        f"{path}.{form.scale_2}": _number_place(f"{parameter}.scale_2", form, number),
     }
 
 

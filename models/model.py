@@ -16,16 +16,16 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.expectation import Distributions
-from dlm.kernels.nvfp4 import ROWS
-from dlm.kernels.tuned import BY_RULE
+from dlm.kernels.gpus import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.image_tokens import FIRST, EncodedImages
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
-from dlm.models.passes import Pass
+from dlm.models.pages import Pass
 
 # Numbers of rows between which configurations of products change.
 _ROWS = 32, 64, 128, 256, 512, 1024

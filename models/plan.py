@@ -12,21 +12,20 @@ from typing import Literal, get_args
 
 import torch
 
-from dlm.kernels.cards import Card
-from dlm.models import pages
+from dlm.kernels.gpus import Card
+from dlm.models import ModelError, pages
 from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig
-from dlm.models.errors import ModelError
-from dlm.models.formats import MODELOPT
 from dlm.models.layers import NVFP4Weight
-from dlm.models.layout import adapt, tensor_name
+from dlm.models.layout import MODELOPT, adapt, tensor_name
 from dlm.models.model import DiffusionGemma
-from dlm.models.pages import CHUNK, PAGE, pages_of
+from dlm.models.pages import CHUNK
 
 Weights = Literal["nvfp4", "bf16"]  # of experts; all others are bf16
 CacheType = Literal["fp8", "bf16"]
 
 RESERVED = 1_500_000_000  # bytes of a GPU for its context, libraries' workspaces and the allocator
+_STORED: dict[CacheType, torch.dtype] = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16}
 _FLOAT = torch.bfloat16.itemsize
 _GATHERED = 64  # assumed number of tokens in a position's soft embedding
 
@@ -39,6 +38,7 @@ class Load:
     context: int
     cache: CacheType = "fp8"
     weights: Weights = "nvfp4"
+    activation_bits: int = 16  # or 4: those of experts in NVFP4
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -48,20 +48,27 @@ class Load:
         for value, kind in ((self.cache, CacheType), (self.weights, Weights)):
             if value not in get_args(kind):
                 raise ModelError(f"{value!r} is none of {get_args(kind)}")
+        if self.activation_bits not in (4, 16):
+            raise ModelError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
+        if self.activation_bits == 4 and self.weights != "nvfp4":
+            raise ModelError(f"activation_bits=4 is for experts in nvfp4, not in {self.weights}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """Bytes and operations of a part of a step. Experts of four bits are multiplied in bf16."""
+    """Bytes and operations of a part of a step. Matrices are multiplied in bf16, also those of four
+    bits, unless activations are `four_bit` too and the card multiplies these."""
 
     read: float  # bytes
     operations: float
+    four_bit: bool = False
 
     def milliseconds(self, card: Card) -> dict[str, float]:
         """Return the time for memory and for arithmetic; the part takes at least the longer one."""
+        rate = (card.four_bit if self.four_bit else None) or card.bf16
         return {
             "memory": 1e3 * self.read / card.bandwidth,
-            "arithmetic": 1e3 * self.operations / card.bf16,
+            "arithmetic": 1e3 * self.operations / rate,
         }
 
 
@@ -120,10 +127,9 @@ def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, int]:
     """Return the bytes of a token's keys and values, in all layers of a kind together."""
-    size = {"fp8": 1, "bf16": 2}[cache]
     found: dict[LayerType, int] = {}
     for layer in config.layers:
-        here = 2 * layer.kv_heads * layer.head_dim * size
+        here = 2 * layer.kv_heads * layer.head_dim * _STORED[cache].itemsize
         found[layer.kind] = found.get(layer.kind, 0) + here
     return found
 
@@ -131,10 +137,7 @@ def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, in
 def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
     """Return the maximum bytes of a slot's pages. Full layers keep all tokens; sliding ones their
     window, a canvas more, so that it can be taken back, and the tokens that a pass encodes."""
-    return sum(
-        pages_of(config, kind, context, CHUNK) * PAGE * size
-        for kind, size in cache_per_token(config, cache).items()
-    )
+    return pages.cache_bytes(config, _STORED[cache], context, 1, CHUNK)
 
 
 def state_bytes(config: ModelConfig) -> int:
@@ -222,7 +225,9 @@ def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
     gathered = rows * _GATHERED * H * _FLOAT
     return {
         "experts": PassWork(
-            read=held["experts"] * hit, operations=2 * rows * count["experts"] * k / E
+            read=held["experts"] * hit,
+            operations=2 * rows * count["experts"] * k / E,
+            four_bit=load.activation_bits == 4,
         ),
         "dense": PassWork(read=held["dense"], operations=2 * rows * count["dense"]),
         "vocabulary": PassWork(

@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import quantize, tensor_scale
-from dlm.models import checkpoint
-from dlm.models.errors import CheckpointError
-from dlm.models.formats import MODELOPT, format_of
+from dlm.models import CheckpointError, checkpoint
 from dlm.models.layers import Experts
-from dlm.models.layout import tensor_name
+from dlm.models.layout import MODELOPT, tensor_name
 from dlm.models.model import DiffusionGemma
 
 _PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
@@ -64,7 +62,7 @@ def _checked(source: Path, out: Path, canvases: int) -> dict[str, Any]:
     """Return the source's `config.json`. Raises `CheckpointError` for invalid arguments."""
     config = checkpoint.config_of(source)
     settings = checkpoint.read_json(source / "config.json")
-    if format_of(settings) or (source / "hf_quant_config.json").exists():
+    if checkpoint.format_in(source) is not None:
         raise CheckpointError(f"{source} is quantised already: it takes a checkpoint of floats")
     for what, size in (("hidden size", config.hidden_size), ("expert size", config.expert_size)):
         if size % 16:

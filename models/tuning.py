@@ -26,17 +26,16 @@ from dlm.kernels.configurations import (
     W4A16,
     Configuration,
     TunableKernel,
-    major,
+    Tuned,
 )
-from dlm.kernels.moe import Route, route, run_down, run_gate_up
-from dlm.kernels.moe_w4a4 import run_down_w4a4, run_gate_up_w4a4
+from dlm.kernels.gpus import major, multiplies_four_bits
+from dlm.kernels.moe import Stack, run_down, run_gate_up
 from dlm.kernels.nvfp4 import NVFP4, matmul_w4a4
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
-from dlm.kernels.tiles import Tiles
-from dlm.kernels.tuned import Tuned
+from dlm.kernels.routing import Route, route
+from dlm.kernels.tiles import Tiles, matmul_w4a16
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.w4a16 import matmul_w4a16
-from dlm.models.backends import multiplies_four_bits, padded
+from dlm.models.backends import padded
 from dlm.models.config import LayerConfig, ModelConfig
 from dlm.models.pages import PAGE
 from dlm.models.plan import Weights
@@ -75,8 +74,8 @@ def tuning_cases(
     rows = [n * config.canvas_length for n in sorted(slots)]
     middle = rows[len(rows) // 2]
     for cases in (
-        _experts(config, weights, rows, rng),
-        _experts_w4a4(config, weights, rows, rng),
+        _experts(config, weights, 16, rows, rng),
+        _experts(config, weights, 4, rows, rng),
         _products(config, weights, rows, rng),
         _attention(config, middle // config.canvas_length, context, rng),
         _vocabulary(config, middle, rng),
@@ -87,47 +86,50 @@ def tuning_cases(
 
 
 def _experts(
-    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
+    config: ModelConfig,
+    weights: Weights,
+    activation_bits: int,
+    rows: Sequence[int],
+    rng: torch.Generator,
 ) -> Iterator[TuningCase]:
-    """Yield the experts' two products; none if kernels do not run them."""
+    """Yield the experts' two products; none if kernels do not run them, or a GPU does not multiply
+    four bits by four."""
     H, E, k = config.hidden_size, config.experts, config.experts_per_token
-    inner, bits = padded(config.expert_size), 16 if weights == "bf16" else 4
-    if H % 64:
+    inner, w4a4 = padded(config.expert_size), activation_bits == 4
+    if H % 64 or (w4a4 and (weights == "bf16" or not multiplies_four_bits(rng.device))):
         return
-    for kernel, R, C, parts in ((GATE_UP, 2 * inner, H, 2), (DOWN, H, inner, 1)):
-        stack = [*_tiles(rng, E, R, C, parts)] if bits == 4 else [_normal(rng, E, R, C) / C**0.5]
+    first, second = (GATE_UP_W4A4, DOWN_W4A4) if w4a4 else (GATE_UP, DOWN)
+    for kernel, R, C, parts in ((first, 2 * inner, H, 2), (second, H, inner, 1)):
+        stack = _stack(rng, weights, w4a4, E, R, C, parts)
         for N in rows:
             given, weight = _routed(N, E, k, rng)
-            if kernel is GATE_UP:
-                x = _normal(rng, N, H)
-                run = partial(run_gate_up, x, k, given, stack, bits == 4)
+            x = _activations(rng, w4a4, N if kernel is first else N * k, C)
+            if kernel is first:
+                ordered = isinstance(stack, Tiles)
+                run = partial(run_gate_up, x, k, given, stack, torch.bfloat16, ordered_h=ordered)
             else:
-                run = partial(run_down, _normal(rng, N * k, inner), weight, given, stack)
-            shape = {"bits": bits, "slots": N * k, "experts": E, "rows": R // parts, "columns": C}
-            yield TuningCase(kernel=kernel, shape=shape, run=run)
-
-
-def _experts_w4a4(
-    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
-) -> Iterator[TuningCase]:
-    """Yield the same with activations of four bits, where a GPU multiplies them."""
-    H, E, k = config.hidden_size, config.experts, config.experts_per_token
-    inner = padded(config.expert_size)
-    if H % 64 or weights == "bf16" or not multiplies_four_bits(rng.device):
-        return
-    for kernel, R, C, parts in ((GATE_UP_W4A4, 2 * inner, H, 2), (DOWN_W4A4, H, inner, 1)):
-        scale_2 = torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)
-        stack = _codes(rng, scale_2, E, R, C)
-        for N in rows:
-            given, weight = _routed(N, E, k, rng)
-            one, n = torch.ones((), device=rng.device), N if kernel is GATE_UP_W4A4 else N * k
-            x, dtype = _codes(rng, one, n, C), torch.bfloat16
-            if kernel is GATE_UP_W4A4:
-                run = partial(run_gate_up_w4a4, x, k, given, stack, dtype)
-            else:
-                run = partial(run_down_w4a4, x, weight, given, stack, dtype)
+                run = partial(run_down, x, weight, given, stack, torch.bfloat16)
             shape = {"slots": N * k, "experts": E, "rows": R // parts, "columns": C}
+            if not w4a4:
+                shape = {"bits": 16 if weights == "bf16" else 4, **shape}
             yield TuningCase(kernel=kernel, shape=shape, run=run)
+
+
+def _stack(
+    rng: torch.Generator, weights: Weights, w4a4: bool, E: int, R: int, C: int, parts: int
+) -> Stack:
+    """Return a random stack of experts, whose results are small, as kernels take it."""
+    if weights == "bf16":
+        return _normal(rng, E, R, C) / C**0.5
+    if w4a4:
+        return _codes(rng, _small_scales(rng, E, C, parts), E, R, C)
+    return _tiles(rng, E, R, C, parts)
+
+
+def _activations(rng: torch.Generator, w4a4: bool, *shape: int) -> Tensor | NVFP4:
+    if w4a4:
+        return _codes(rng, torch.ones((), device=rng.device), *shape)
+    return _normal(rng, *shape)
 
 
 def _routed(N: int, E: int, k: int, rng: torch.Generator) -> tuple[Route, Tensor]:
@@ -253,4 +255,9 @@ def _tiles(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> Tiles:
     """Return random codes whose scales are 1, and tensor scales that keep results small."""
     words = _random_bytes(rng, E, R // 64, C // 64, 64, 32).view(torch.int16)
     scale = torch.full((E, R // 64, C // 64, 64, 4), _ONE, dtype=torch.uint8, device=rng.device)
-    return Tiles(words, scale, torch.full((E, parts), 0.3 * C**-0.5, device=rng.device))
+    return Tiles(words, scale, _small_scales(rng, E, C, parts))
+
+
+def _small_scales(rng: torch.Generator, E: int, C: int, parts: int) -> Tensor:
+    """Return tensor scales with which products over `C` columns are small."""
+    return torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)

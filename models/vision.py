@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from dlm.models import CheckpointError, ModelError
 from dlm.models.checkpoint import read_json, read_some
-from dlm.models.errors import CheckpointError, ModelError
 from dlm.models.image_tokens import EncodedImage, EncodedImages
 from dlm.models.layout import VISION
 

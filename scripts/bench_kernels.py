@@ -42,10 +42,9 @@ from measure.report import (
 )
 
 from dlm.cli.tune import replayed
-from dlm.kernels.cards import CARDS, Card
-from dlm.kernels.configurations import DOWN, GATE_UP, W4A16, Target
-from dlm.kernels.offline import OfflineCase, findings
-from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
+from dlm.kernels.configurations import DOWN, GATE_UP, W4A16
+from dlm.kernels.gpus import CARDS, Card, Target
+from dlm.kernels.offline import CASES, OfflineCase, findings, numbers_a_lane, read, tile
 
 RESULTS = ResultForm(
     script="bench_kernels.py",
@@ -266,7 +265,7 @@ def launches(sizes: Sizes, card: Card) -> Iterator[PredictedLaunch]:
     yield PredictedLaunch(
         name="NVFP4 product, W4A16",
         shape=f"{N} x {H} x {M}",
-        case=_case("w4a16._w4a16_kernel", card.sm, f" {options['UNROLL']} {tile(options)}"),
+        case=_case("tiles._w4a16_kernel", card.sm, f" {options['UNROLL']} {tile(options)}"),
         iterations=H / 64 / options["UNROLL"],
         programs=cdiv(N, options["BLOCK_N"]) * cdiv(M, options["BLOCK_M"]),
         moved=M * H * 9 / 16 + 2 * N * (H + M),

@@ -10,7 +10,7 @@ step: launches, the time of each kernel, and the rest, in which it waits for the
 the output of an earlier run with `--json`; each figure's change since then is shown.
 
 The floor of a step is the longer of the times for its bytes and for its operations, part by part,
-as `plan.py` computes it, on a card whose rates are known (`kernels/cards.py`).
+as `plan.py` computes it, on a card whose rates are known (`kernels/gpus.py`).
 
 Random weights are as wide as a trained model's, so that nothing overflows and experts are chosen
 evenly. A few tokens are loud: in each row some of them share nearly all of the probability. Plain
@@ -46,13 +46,11 @@ import dlm
 from dlm.chat import Chat
 from dlm.cli.command_line import fail, numbers
 from dlm.engine import BUILT_IN
-from dlm.kernels.cards import card_of
-from dlm.kernels.tuned import card_name
+from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
-from dlm.models.formats import MODELOPT
-from dlm.models.layout import blank, give, places
+from dlm.models.layout import MODELOPT, blank, give, places
 from dlm.models.pages import CHUNK
 from dlm.storage import KV_TYPES
 
@@ -143,7 +141,13 @@ def floor_of(
     card, kinds = card_of(device), get_args(plan.CacheType)
     if card is None or args.kv not in kinds:
         return None
-    load = plan.Load(slots=slots, context=args.context, cache=args.kv, weights=args.weights)
+    load = plan.Load(
+        slots=slots,
+        context=args.context,
+        cache=args.kv,
+        weights=args.weights,
+        activation_bits=args.activation_bits,
+    )
     return cast(float, plan.step_times(config, load, card)["step"])
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlm.cli.command_line import CommandParser, fail
-from dlm.kernels.cards import CARDS
+from dlm.kernels.gpus import CARDS
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
 
@@ -33,6 +33,11 @@ def main() -> None:
     add("--kv", choices=("fp8", "bf16"), default="fp8", help=purpose)
     purpose = "The type of the experts' weights; all others are bf16."
     add("--weights", choices=("nvfp4", "bf16"), default="nvfp4", help=purpose)
+    purpose = (
+        "The bits of activations in products of experts in nvfp4. With 4, steps are those of GPUs "
+        "that multiply four bits by four."
+    )
+    add("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
     add("--json", action="store_true", help="Print one JSON object instead of tables.")
     args = parser.parse_args()
     try:
@@ -41,7 +46,11 @@ def main() -> None:
             fail(f"there is no directory or file {path}")
         config = ModelConfig.from_hf(read_json(path / "config.json" if path.is_dir() else path))
         load = plan.Load(
-            slots=args.slots, context=args.context, cache=args.kv, weights=args.weights
+            slots=args.slots,
+            context=args.context,
+            cache=args.kv,
+            weights=args.weights,
+            activation_bits=args.activation_bits,
         )
         found = report(config, load)
     except ModelError as error:
@@ -54,6 +63,7 @@ def main() -> None:
 
 def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
     """Return all figures: bytes, milliseconds and numbers of tokens."""
+    cards = [card for card in CARDS if load.activation_bits == 16 or card.four_bit is not None]
     return {
         "counted": "the text stack; a vision tower, which `--max-images 0` leaves out, is on top",
         "load": asdict(load),
@@ -66,7 +76,7 @@ def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
         "total": plan.total_bytes(config, load),
         "reserved": plan.RESERVED,
         "fits": {f"{gb} GB": asdict(plan.capacity(config, load, gb * 10**9)) for gb in MEMORIES},
-        "step": {card.name: plan.step_times(config, load, card) for card in CARDS},
+        "step": {card.name: plan.step_times(config, load, card) for card in cards},
     }
 
 
@@ -74,7 +84,8 @@ def show(found: dict[str, Any]) -> None:
     console, load = Console(width=100), found["load"]
     console.print(
         f"Slots: {load['slots']}, of {load['context']:,} tokens each. Cache: {load['cache']}. "
-        f"Experts: {load['weights']}. Counted: {found['counted']}.",
+        f"Experts: {load['weights']}, activations of {load['activation_bits']} bits. "
+        f"Counted: {found['counted']}.",
         highlight=False,
     )
     memory = Table(title="Memory", title_justify="left")

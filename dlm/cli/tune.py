@@ -30,15 +30,17 @@ from dlm.cli.command_line import CommandParser, fail, numbers
 from dlm.cli.display import status
 from dlm.kernels.configurations import (
     DOWN_W4A4,
+    FILE,
     GATE_UP_W4A4,
     W4A4,
     Configuration,
+    Timing,
     TunableKernel,
-    target_of,
+    TunedFile,
 )
-from dlm.kernels.tuned import FILE, Timing, TunedFile, card_name
+from dlm.kernels.gpus import card_name, target_of
 from dlm.models import ModelConfig, ModelError, plan
-from dlm.models.checkpoint import read_json
+from dlm.models.checkpoint import format_in, read_json
 from dlm.models.tuning import TuningCase, tuning_cases
 
 LARGE = {  # config.json of DiffusionGemma 26B, where it is not transformers' default
@@ -86,7 +88,7 @@ def main(measure: Measure | None = None) -> None:
     try:
         config = ModelConfig.from_hf(LARGE if args.model is None else read_json(config_path(args)))
         context = min(args.context, config.max_positions - config.canvas_length)
-        cases = tuning_cases(config, args.weights, args.slots, context, device)
+        cases = tuning_cases(config, weights_of(args), args.slots, context, device)
         found = tuned_cases(cases, device, measure or time_on_gpu)
         show(found)  # before it is written: the times took minutes
         output, file = output_path(args), file_of(found, device)
@@ -109,8 +111,8 @@ def arguments() -> argparse.Namespace:
         "A DiffusionGemma directory, or its config.json. Default: DiffusionGemma 26B's shapes."
     )
     add("--model", type=Path, metavar="DIR|FILE", help=purpose)
-    purpose = "The type of the experts' weights."
-    add("--weights", choices=get_args(plan.Weights), default="nvfp4", help=purpose)
+    purpose = "The type of the experts' weights. Default: that of the model's directory, or nvfp4."
+    add("--weights", choices=get_args(plan.Weights), help=purpose)
     purpose = "The numbers of slots whose passes are timed. Default: 1,2,4,8,16."
     add("--slots", type=numbers, metavar="N,N,...", help=purpose)
     purpose = "The tokens before each canvas, for attention."
@@ -133,6 +135,14 @@ def arguments() -> argparse.Namespace:
 
 def config_path(args: argparse.Namespace) -> Path:
     return args.model / "config.json" if args.model.is_dir() else args.model
+
+
+def weights_of(args: argparse.Namespace) -> plan.Weights:
+    """Return the type of the experts' weights: the given one, or that of a model's directory."""
+    if args.weights is not None:
+        return args.weights
+    floats = args.model is not None and args.model.is_dir() and format_in(args.model) is None
+    return "bf16" if floats else "nvfp4"
 
 
 def output_path(args: argparse.Namespace) -> Path:

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.grammar import Guidance
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.expectation import Certain, Distributions, Flat, Listed
-from dlm.kernels.tuned import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated

@@ -15,7 +15,7 @@ from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.loop.interfaces import Cache, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK

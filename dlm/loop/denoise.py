@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions

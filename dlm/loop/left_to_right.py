@@ -34,7 +34,7 @@ from dlm.grammar import (
     Unfinished,
 )
 from dlm.grammar.tokens import common_prefix
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
-from dlm.kernels.moe_w4a4 import moe_w4a4
 from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated_gelu
 from dlm.kernels.nvfp4 import (
     NVFP4,
@@ -29,10 +28,9 @@ from dlm.kernels.nvfp4 import (
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.routing import choose, sort_slots
-from dlm.kernels.tiles import tiled, tiled_matrix
+from dlm.kernels.tiles import matmul_w4a16, tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import RowMasks
-from dlm.kernels.w4a16 import matmul_w4a16
 
 _SOFTCAP, _HEAT = 30.0, 0.6
 _OF_STEP: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # a step's
@@ -197,7 +195,7 @@ def _experts(
     if kind == "W4A4":
         largest = torch.stack((x.abs().amax().float(), torch.tensor(8.0, device=x.device)))
         args = *args, largest / _MOST_SCALE
-        run = partial(moe_w4a4, *args)
+        run = partial(moe, *args)
     else:
         stacks = [tiled(each) if isinstance(each, NVFP4) else each for each in (gate_up, down)]
         first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them

@@ -6,7 +6,6 @@ from processes import printed
 import dlm
 from dlm import RequestError, grammar, models
 from dlm.grammar import InvalidGrammarError
-from dlm.models import errors as model_errors
 
 
 def test_integrations_are_attributes_and_import_their_libraries_when_they_are_asked_for():
@@ -46,7 +45,7 @@ def test_errors_need_no_torch():
 
 def test_errors_of_all_packages_have_one_base_and_keep_their_own():
     found = [getattr(module, name) for module in (dlm, grammar) for name in module.__all__]
-    found += vars(model_errors).values()
+    found += vars(models).values()
     errors = {one for one in found if isinstance(one, type) and issubclass(one, Exception)}
     assert {InvalidGrammarError, models.CheckpointError, RequestError} <= errors
     assert all(issubclass(error, dlm.DlmError) for error in errors)

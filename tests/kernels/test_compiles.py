@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dlm.kernels import offline
-from dlm.kernels.shipped import CASES, INSTRUCTION, SHARED, SPILLS, TARGETS, numbers_a_lane, read
+from dlm.kernels.offline import CASES, INSTRUCTION, SHARED, SPILLS, TARGETS, numbers_a_lane, read
 
 DECODING = [  # weights of four bits, in bf16
     case for case in CASES if "*i16:16" in case[1] and case[1].startswith("*bf16")

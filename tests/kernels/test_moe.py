@@ -11,10 +11,10 @@ from exhaustive import by_default
 from moe_cases import CHOICES, DTYPES, Case, numbers, prepared, quantized
 from torch import Tensor
 
-from dlm.kernels import configurations
 from dlm.kernels import moe as kernels
-from dlm.kernels.configurations import BY_SM
-from dlm.kernels.moe import moe, moe_reference, route
+from dlm.kernels.moe import moe, moe_reference
+from dlm.kernels.routing import route
+from dlm.kernels.tiles import BY_SM
 
 U = 2.0**-24
 
@@ -82,8 +82,7 @@ def test_one_stack_may_be_of_four_bits_and_the_other_not(by_kernel, dtype, four_
 @pytest.mark.parametrize("name", ["spread", "more than a tile each"])
 @pytest.mark.parametrize("sm", BY_SM)
 def test_every_layout_of_a_product_gives_the_same_sums(sm, name, monkeypatch, rng):
-    for module in (kernels, configurations):
-        monkeypatch.setattr(module, "major", lambda device: sm)
+    monkeypatch.setattr(kernels, "major", lambda device: sm)
     case = Case(name, torch.bfloat16, True, rng)
 
     y = moe(*case.args_of_kernels, by_kernel=True)

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from exhaustive import by_default
 from moe_cases import CHOICES, DTYPES, Case, numbers
 
-from dlm.kernels import moe_w4a4 as kernels
-from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4
-from dlm.kernels.moe import moe_reference, route
-from dlm.kernels.moe_w4a4 import moe_w4a4, run_gate_up_w4a4
+from dlm.kernels import moe as kernels
+from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4, Tuned
+from dlm.kernels.moe import moe, moe_reference, run_gate_up
 from dlm.kernels.nvfp4 import dequantize, quantize, tensor_scale
-from dlm.kernels.tuned import Tuned
+from dlm.kernels.routing import route
 
 U = 2.0**-24
 INNER = 64
@@ -62,8 +61,8 @@ def test_both_products_are_those_of_what_is_quantised(name, dtype, rng):
     tile = TILES[-1]
 
     q = quantize(case.x, scales[0], by_kernel=True)
-    h = run_gate_up_w4a4(q, k, sorted_slots, case.gate_up, dtype, tile)
-    y = moe_w4a4(*case.args, scales, by_kernel=True)
+    h = run_gate_up(q, k, sorted_slots, case.gate_up, dtype, tile)
+    y = moe(*case.args, scales, by_kernel=True)
 
     expected, off = first_products(case, dequantize(q))
     by_choice = torch.empty_like(h).index_copy_(0, sorted_slots.order, h)
@@ -96,14 +95,14 @@ def test_every_configuration_has_the_same_result(tile, rng):
     second = {**shape, "rows": 128, "columns": INNER}, DOWN_W4A4
     fastest = {(kernel.name, kernel.key(of)): tile for of, kernel in (first, second)}
 
-    assert torch.equal(moe_w4a4(*args, Tuned(fastest)), moe_w4a4(*args))
+    assert torch.equal(moe(*args, Tuned(fastest)), moe(*args))
 
 
 def test_on_a_cpu_it_is_its_definition_and_not_that_of_whole_activations(rng):
     case = four_bit("spread", torch.bfloat16, rng)
     scales = scales_of(case)
 
-    y = moe_w4a4(*case.args, scales)
+    y = moe(*case.args, scales)
 
     rounded = dequantize(quantize(case.x, scales[0])).bfloat16()
     near = moe_reference(rounded, *case.args[1:])  # h is not quantised
@@ -116,17 +115,17 @@ def test_by_kernels_it_is_near_its_definition(rng):
     """As far as codes differ by a last bit of what is quantised."""
     case = four_bit("spread", torch.bfloat16, rng)
     args = *case.args, scales_of(case)
-    one, other = (moe_w4a4(*args, by_kernel=by_kernel).float() for by_kernel in (True, False))
+    one, other = (moe(*args, by_kernel=by_kernel).float() for by_kernel in (True, False))
     assert (one - other).norm() < 0.01 * other.norm()
 
 
 def test_a_token_has_the_same_result_whoever_is_beside_it(rng):
     case = four_bit("more than a tile each", torch.bfloat16, rng)
     scales = scales_of(case)
-    together = moe_w4a4(*case.args, scales, by_kernel=True)
+    together = moe(*case.args, scales, by_kernel=True)
     for some in (slice(0, 1), slice(3, 40)):
         args = case.x[some], case.weight[some], case.expert[some]
-        alone = moe_w4a4(*args, case.gate_up, case.down, scales, by_kernel=True)
+        alone = moe(*args, case.gate_up, case.down, scales, by_kernel=True)
         assert torch.equal(alone, together[some])
 
 
@@ -134,7 +133,7 @@ def test_a_token_has_the_same_result_whoever_is_beside_it(rng):
 def test_no_tokens_are_no_error(by_kernel, rng):
     case = four_bit("spread", torch.bfloat16, rng)
     none = case.x[:0], case.weight[:0], case.expert[:0], case.gate_up, case.down
-    assert moe_w4a4(*none, scales_of(case), by_kernel=by_kernel).shape == (0, 128)
+    assert moe(*none, scales_of(case), by_kernel=by_kernel).shape == (0, 128)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,19 @@ def test_no_tokens_are_no_error(by_kernel, rng):
 )
 def test_scales_that_do_not_fit_are_refused(scales, message, rng):
     with pytest.raises(ValueError, match=message):
-        moe_w4a4(*four_bit("spread", torch.bfloat16, rng).args, scales)
+        moe(*four_bit("spread", torch.bfloat16, rng).args, scales)
 
 
 def test_a_gpu_without_block_scales_is_refused(rng, monkeypatch):
-    monkeypatch.setattr("dlm.kernels.nvfp4._capability", lambda device: (9, 0))
+    monkeypatch.setattr("dlm.kernels.gpus.capability", lambda device: (9, 0))
     with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0"):
-        moe_w4a4(*four_bit("spread", torch.bfloat16, rng).args, torch.ones(2))
+        moe(*four_bit("spread", torch.bfloat16, rng).args, torch.ones(2))
+
+
+def test_stacks_that_kernels_cannot_multiply_as_they_are_are_refused(rng):
+    case = four_bit("spread", torch.bfloat16, rng)
+    with pytest.raises(ValueError, match="W4A4 takes stacks of NVFP4 in rows, as files have them"):
+        moe(*case.args_of_kernels, scales_of(case), by_kernel=True)
 
 
 def test_the_operator_is_traced_by_its_shape(rng):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dlm.kernels import configurations, nvfp4
-from dlm.kernels import w4a16 as w4a16_kernels
-from dlm.kernels.configurations import BY_SM, W4A16, Target
+from dlm.kernels import tiles as tiles_kernels
+from dlm.kernels.configurations import BY_RULE, W4A16, Tuned
+from dlm.kernels.gpus import Target, multiplies_four_bits
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,
@@ -16,9 +16,7 @@ from dlm.kernels.nvfp4 import (
     quantize,
     quantize_reference,
 )
-from dlm.kernels.tiles import Tiles, tiled_matrix
-from dlm.kernels.tuned import BY_RULE, Tuned
-from dlm.kernels.w4a16 import matmul_w4a16
+from dlm.kernels.tiles import BY_SM, Tiles, matmul_w4a16, tiled_matrix
 
 DTYPES = [torch.bfloat16, torch.float16]
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -165,8 +163,7 @@ def test_w4a16_is_the_product(N, M, K, dtype, by_kernel, rng):
 
 @pytest.mark.parametrize("sm", BY_SM)
 def test_w4a16_is_the_product_in_every_configuration_of_a_gpu(sm, monkeypatch, rng):
-    for module in (w4a16_kernels, configurations):
-        monkeypatch.setattr(module, "major", lambda device: sm)
+    monkeypatch.setattr(tiles_kernels, "major", lambda device: sm)
     w, shape = quantize(uneven(130, 192, rng)), {"rows": 70, "outputs": 130, "inputs": 192}
     for tile in W4A16.candidates(sm, shape):
         x = torch.randn(70, 192, generator=rng).bfloat16()
@@ -315,11 +312,13 @@ def test_what_cannot_be_quantised_is_refused(x, scale_2, message):
         quantize(x, scale_2)
 
 
-def test_a_gpu_without_block_scales_is_told_what_it_can_do(monkeypatch):
-    monkeypatch.setattr(nvfp4, "_capability", lambda x: (9, 0))
+@pytest.mark.parametrize("sm", [(9, 0), (10, 3), (12, 1)])
+def test_a_gpu_without_block_scales_is_told_what_it_can_do(sm, monkeypatch):
+    monkeypatch.setattr("dlm.kernels.gpus.capability", lambda x: sm)
     x = torch.zeros(2, 64).half()
 
-    with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0: W4A16"):
+    message = rf"a GPU of SM 10.0 and 12.0, this one is of SM {sm[0]}.{sm[1]}: W4A16 is for all"
+    with pytest.raises(ValueError, match=message):
         matmul_w4a4(x, weights(3, 64), torch.tensor(1.0))
 
 
@@ -351,6 +350,6 @@ def test_a_gpu_multiplies_as_the_interpreter_does(N, M, K, dtype, rng):
     if torch.cuda.get_device_capability() >= (8, 9):
         q = quantize(x.cuda(), input_scale.cuda())
         assert same(NVFP4(*(tensor.cpu() for tensor in q)), quantize_reference(x, input_scale))
-    if torch.cuda.get_device_capability()[0] in (10, 12):
+    if multiplies_four_bits(torch.device("cuda")):
         y = matmul_w4a4(x.cuda(), sent, input_scale.cuda()).cpu()
         assert_product(y, dequantize(quantize(x, input_scale)), dequantize(w))

@@ -5,8 +5,7 @@ import torch
 from bounded import U
 from torch import Tensor
 
-from dlm.kernels.moe import route
-from dlm.kernels.routing import choose, choose_reference, sort_slots
+from dlm.kernels.routing import choose, choose_reference, route, sort_slots
 
 DTYPES = [torch.bfloat16, torch.float16]
 SIZES = [(0, 4, 2), (1, 1, 1), (3, 5, 5), (7, 37, 3), (4, 128, 8), (2, 256, 8)]  # N, E, k

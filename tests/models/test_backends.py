@@ -89,8 +89,10 @@ def test_an_old_triton_and_a_cpu_without_an_interpreter_are_named(monkeypatch):
 def test_four_bit_activations_are_for_gpus_that_multiply_them(gpu):
     for sm in ((10, 0), (12, 0)):
         assert chosen(gpu(*sm), activation_bits=4)["nvfp4"] == "triton"
-    with pytest.raises(BackendError, match=r"a GPU of SM 10.0 and 12.0, this one is of SM 9.0"):
-        chosen(gpu(9, 0), activation_bits=4)
+    for sm in ((9, 0), (10, 3), (12, 1)):  # those that the launchers of `kernels` refuse too
+        message = rf"=4 takes a GPU of SM 10.0 and 12.0, this one is of SM {sm[0]}.{sm[1]}"
+        with pytest.raises(BackendError, match=message):
+            chosen(gpu(*sm), activation_bits=4)
     assert chosen(gpu(9, 0), activation_bits=4, kernels="torch")["nvfp4"] == "torch"
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paged import CANVAS, PAGE, SLOTS, WINDOW, config, consistent, make, run, sees
 
+from dlm.models import CacheFullError
 from dlm.models.cache import KVCache
-from dlm.models.errors import CacheFullError
 from dlm.models.pages import PAGE as USUAL_PAGE
 from dlm.models.pages import cache_bytes, pages_of
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dlm.kernels.cards import CARDS
+from dlm.kernels.gpus import CARDS, FOUR_BIT_SMS
 from dlm.models import ModelConfig, ModelError, checkpoint, plan
 from dlm.models.pages import CHUNK, cache_bytes
 from dlm.models.plan import Load
@@ -20,6 +20,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 FILE = 18_818_050_776  # bytes of nvidia/diffusiongemma-26B-A4B-it-NVFP4
 TOWER = 1.15e9  # of which its vision tower has so many
 GB = 10**9
+_, RTX_5090, H100, _ = CARDS
 
 
 def test_the_26b_has_25_2_billion_numbers_and_takes_what_its_file_takes():
@@ -138,6 +139,23 @@ def test_a_step_takes_its_parts_longer_bounds_one_after_another():
         assert step == pytest.approx(sum(longer.values()))
 
 
+def test_experts_are_multiplied_at_the_rate_of_their_activations():
+    """At 16 slots by hand: 4,096 rows, 8 of 128 experts each; other parts do not change."""
+    operations = 4096 * 8 * 30 * 3 * 704 * 2816 * 2
+    loads = [Load(slots=16, context=2048, activation_bits=bits) for bits in (16, 4)]
+    half, four = ([plan.step_times(BIG, load, card) for load in loads] for card in (H100, RTX_5090))
+    assert half[0] == half[1], "an H100 multiplies four bits in bf16"
+    assert four[0].pop("experts")["arithmetic"] == pytest.approx(1e3 * operations / 209.5e12)
+    assert four[1].pop("experts")["arithmetic"] == pytest.approx(1e3 * operations / 1676e12)
+    assert four[0].pop("step") > four[1].pop("step")
+    assert four[0] == four[1]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_a_card_has_a_rate_for_four_bits_where_kernels_multiply_them(card):
+    assert (card.four_bit is not None) == (divmod(card.sm, 10) in FOUR_BIT_SMS)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -145,6 +163,8 @@ def test_a_step_takes_its_parts_longer_bounds_one_after_another():
         ({"context": -1}, "context is -1: it takes 0 or more"),
         ({"cache": "fp4"}, "'fp4' is none of"),
         ({"weights": "int4"}, "'int4' is none of"),
+        ({"activation_bits": 8}, "activation_bits is 8: it takes 4 or 16"),
+        ({"weights": "bf16", "activation_bits": 4}, "=4 is for experts in nvfp4, not in bf16"),
     ],
 )
 def test_what_no_model_could_carry_is_refused(wrong, message):

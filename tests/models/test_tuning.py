@@ -8,8 +8,7 @@ import torch
 from exhaustive import by_default
 
 from dlm.kernels import moe as moe_kernels
-from dlm.kernels.configurations import GATE_UP, KERNELS
-from dlm.kernels.tuned import BY_RULE, Tuned
+from dlm.kernels.configurations import BY_RULE, GATE_UP, KERNELS, Tuned
 from dlm.models import ModelConfig, checkpoint, tuning
 from dlm.models.checkpoint import read_json
 from dlm.models.tuning import tuning_cases

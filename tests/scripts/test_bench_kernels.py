@@ -11,8 +11,8 @@ from bench_kernels import launches, times
 from commands import ended
 from measure.kernel_cases import Sizes, cases
 
-from dlm.kernels.cards import CARDS
-from dlm.kernels.shipped import CASES
+from dlm.kernels.gpus import CARDS
+from dlm.kernels.offline import CASES
 
 SMALL = Sizes(
     **{"rows": 24, "canvas": 8, "context": 70, "window": 50, "vocab": 512, "hidden": 128},

@@ -13,7 +13,7 @@ from bench_step import random_model
 from commands import ended
 
 from dlm.engine import BUILT_IN
-from dlm.kernels.cards import card_of
+from dlm.kernels.gpus import card_of
 from dlm.models import ModelConfig, plan
 from dlm.models.backends import Dispatch
 from dlm.models.checkpoint import read_json
@@ -99,7 +99,7 @@ def test_other_settings_are_named_and_compared_all_the_same(monkeypatch, capsys,
 
 def test_a_known_card_has_a_floor_and_another_has_none():
     config = ModelConfig.from_hf(read_json(BIG))
-    args = argparse.Namespace(kv="fp8", weights="nvfp4", context=1024)
+    args = argparse.Namespace(kv="fp8", weights="nvfp4", context=1024, activation_bits=16)
     one, sixteen = (bench_step.floor_of(config, n, args, "NVIDIA H100 80GB HBM3") for n in (1, 16))
     load = plan.Load(slots=1, context=1024)
     assert one == plan.step_times(config, load, card_of("NVIDIA H100 80GB HBM3"))["step"]

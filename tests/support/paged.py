@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
-from dlm.models.passes import Pass
+from dlm.models.pages import Pass
 
 PAGE, WINDOW, CANVAS, SLOTS, DIM = 4, 6, 8, 4, 16
 

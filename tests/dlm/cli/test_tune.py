@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from nvfp4_files import COMPRESSED, MODELOPT
 from triton.runtime.errors import OutOfResources
 
 from dlm import DlmError, Engine
 from dlm.cli import generate, tune
 from dlm.engine import BUILT_IN
-from dlm.kernels.configurations import GATE_UP, KERNELS, Target
-from dlm.kernels.tuned import FILE, TunedFile
+from dlm.kernels.configurations import FILE, GATE_UP, KERNELS, TunedFile
+from dlm.kernels.gpus import Target
 from dlm.loading import Loading
 from dlm.models import ModelConfig
 from dlm.models.checkpoint import read_json
@@ -107,6 +108,41 @@ def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path):
     run(monkeypatch, first_is_fastest)
     assert given == [(config, "nvfp4", [1, 2, 4, 8, 16], 8192, CPU)]
     assert TunedFile.read(tmp_path / FILE).timings == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "weights"),
+    [
+        (None, {}, "bf16"),
+        ("config.json", {"quantization_config": MODELOPT}, "nvfp4"),
+        ("config.json", {"quantization_config": COMPRESSED}, "nvfp4"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, "nvfp4"),
+    ],
+)
+def test_the_type_of_weights_is_that_of_the_model_s_directory_unless_it_is_given(
+    file, content, weights, model, monkeypatch
+):
+    if file is not None:
+        known = read_json(model / file) if (model / file).exists() else {}
+        (model / file).write_text(json.dumps({**known, **content}))
+    given = []
+    monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args[1]) or [])
+    run(monkeypatch, first_is_fastest, "--model", model)
+    for kind in ("nvfp4", "bf16"):
+        run(monkeypatch, first_is_fastest, "--model", model, "--weights", kind)
+    run(monkeypatch, first_is_fastest, "--model", model / "config.json")
+    assert given == [weights, "nvfp4", "bf16", "nvfp4"]
+
+
+def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(
+    model, monkeypatch, capsys
+):
+    config = read_json(model / "config.json") | {"quantization_config": {"quant_method": "awq"}}
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, first_is_fastest, "--model", model)
+    assert end.value.code == 2
+    assert "quant_method 'awq' are not read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,19 @@ from torch import Tensor
 
 from dlm.kernels import attention as attention_kernels
 from dlm.kernels import moe as moe_kernels
+from dlm.kernels import tiles as tiles_kernels
 from dlm.kernels import vocab as vocab_kernels
-from dlm.kernels import w4a16 as w4a16_kernels
 from dlm.kernels.attention import attention
 from dlm.kernels.configurations import (
     ATTENTION,
-    BY_SM,
+    BY_RULE,
     DOWN,
+    FILE,
     GATE_UP,
     HEADS,
     KERNELS,
     VOCABULARY,
     W4A16,
-    Target,
-)
-from dlm.kernels.moe import moe
-from dlm.kernels.nvfp4 import NVFP4, quantize
-from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
-from dlm.kernels.tiles import tiled, tiled_matrix
-from dlm.kernels.tuned import (
-    BY_RULE,
-    FILE,
     Timing,
     Tuned,
     TunedError,
@@ -37,8 +29,12 @@ from dlm.kernels.tuned import (
     file_of,
     tuned_for,
 )
+from dlm.kernels.gpus import Target
+from dlm.kernels.moe import moe
+from dlm.kernels.nvfp4 import NVFP4, quantize
+from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
+from dlm.kernels.tiles import BY_SM, matmul_w4a16, tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.w4a16 import matmul_w4a16
 
 CPU = torch.device("cpu")
 SHAPES = {  # a shape of each kernel
@@ -77,7 +73,7 @@ def product(x: Tensor, w: NVFP4, tuned: Tuned) -> Tensor:
 
 
 def test_a_product_is_launched_as_measured_for_its_rows_and_by_rule_for_others(monkeypatch, rng):
-    launches = Launches(monkeypatch, w4a16_kernels, "_w4a16_kernel")
+    launches = Launches(monkeypatch, tiles_kernels, "_w4a16_kernel")
     w, shape = quantize(torch.randn(70, 128, generator=rng)), {"outputs": 70, "inputs": 128}
     other = W4A16.candidates(9, {})[-1]
     for rows in (20, 33):
