@@ -70,9 +70,10 @@ class AtCommit(Frontier):
 class WholeChain(Frontier):
     """A frontier with masks along the whole guess, after a wrong left context too."""
 
-    def _advance(self, scores: Scores, here: CanvasPass) -> None:
-        super()._advance(scores, here)
+    def _advance(self, scores: Scores, here: CanvasPass) -> bool:
+        going_on = super()._advance(scores, here)
         here.repair = None  # each disagreement counts as the first: no position after it is suspect
+        return going_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
