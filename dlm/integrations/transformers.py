@@ -31,7 +31,7 @@ from transformers import (
 from dlm.errors import DlmError
 from dlm.grammar import Compiled, Compiler, Fixed, Frontier, Matcher, Reasoning, Spec, Vocabulary
 from dlm.grammar.masks import unpacked
-from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import common_prefix
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 _OTHER_PROMPTS = "the prompts have changed: each call of `generate` takes new processors"

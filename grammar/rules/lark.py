@@ -57,12 +57,12 @@ _MOST_INSTANCES = 1000  # of templates
 _MOST_RANKED = 100  # terminals and strings in a grammar with priorities
 
 
-def read_lark(text: str, schemas: Schemas, kind: str = "grammar") -> Rules:
+def read_lark(text: str, schemas: Schemas) -> Rules:
     """Return the rules of `text`, whose root is `start`; `schemas` translates `%json`.
 
     Raises `InvalidGrammarError` with line and column.
     """
-    source = NotationText(text, kind)
+    source = NotationText(text)
     try:
         return _Translator(source, parse(source), schemas).rules
     except RecursionError as error:

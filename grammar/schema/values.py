@@ -206,20 +206,18 @@ def number_automaton(
     multiples: tuple[Fraction, ...] = (),
     not_multiples: tuple[Fraction, ...] = (),
     integer: bool = False,
-    spelled_integer: bool = True,
 ) -> Automaton:
     """Return the automaton of the numbers that fit all arguments.
 
-    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` may have
-    a point and zeros, as in `1.0`, unless `spelled_integer`. Exponents are allowed only without
-    multiples and with no other bound than zero. Raises `TooLargeError`.
+    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` has
+    digits alone. Exponents are allowed only without multiples and with no other bound than zero.
+    Raises `TooLargeError`.
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)
     found = _between(low, high)
     if integer:
-        point = r"(?:\.0+)?" if not spelled_integer else ""
-        found = found.intersection(automaton_of(rf"-?(?:0|[1-9]\d*){point}", whole=True))
+        found = found.intersection(automaton_of(r"-?(?:0|[1-9]\d*)", whole=True))
     found = reduce(Automaton.intersection, map(_multiples, multiples), found)
     found = reduce(Automaton.difference, map(_multiples, not_multiples), found)
     if integer or multiples or not_multiples or any(bound and bound[0] for bound in (low, high)):

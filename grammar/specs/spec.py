@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
+from dlm.grammar.calls import CallMarkers, VocabularySlice
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.limits import TooMuchEffortError, at_most
 from dlm.grammar.regex.automaton import Automaton, parse
@@ -26,7 +27,6 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
 from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.writer import write
-from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary

@@ -9,10 +9,19 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
-from dlm.grammar.calls import MARKUPS, Answer, gemma_call, read_calls, span_of
+from dlm.grammar.calls import (
+    MARKUPS,
+    Answer,
+    CallMarkers,
+    VocabularySlice,
+    gemma_call,
+    read_calls,
+    span_of,
+)
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, dispatch
 from dlm.grammar.regex.nodes import (
@@ -31,7 +40,6 @@ from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Grammar, Regex, Spec
-from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
@@ -472,7 +480,8 @@ class Tools(Spec):
                 check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
                 found = span(number, error.path) if span else None
-                if found and not isinstance(_at(call.arguments, error.path), dict | list):
+                wrong = reduce(getitem, error.path, call.arguments)
+                if found and not isinstance(wrong, dict | list):
                     found = found[1], found[1]  # only the value's end has to change
                 raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
             except UncheckableError:
@@ -482,10 +491,3 @@ class Tools(Spec):
         if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):
             raise InvalidValueError("there is more than one tool call")
         return answer
-
-
-def _at(value: Any, path: Sequence[str | int]) -> Any:
-    """Return the part of a JSON value that a path leads to."""
-    for step in path:
-        value = value[step]
-    return value
