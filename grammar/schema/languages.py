@@ -23,14 +23,11 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import (
     MOST_STATES,
     Automaton,
-    BoundedTexts,
     TooLargeError,
     any_of_length,
-    automaton_of,
-    bounded,
-    parse,
 )
 from dlm.grammar.regex.build import positions
+from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, bounded, parse
 from dlm.grammar.regex.reader import looked_up
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work

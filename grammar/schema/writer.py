@@ -13,13 +13,7 @@ from typing import Any, cast
 from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import (
-    Automaton,
-    BoundedTexts,
-    TooLargeError,
-    automaton_of,
-    free_of,
-)
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -31,6 +25,7 @@ from dlm.grammar.regex.nodes import (
     alternation_of,
     concatenation,
 )
+from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, free_of
 from dlm.grammar.rules.rules import Rules, without_endless
 from dlm.grammar.schema.conditions import (
     FALSE,

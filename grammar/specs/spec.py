@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from dlm.grammar.calls import CallMarkers, VocabularySlice
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.limits import TooMuchEffortError, at_most
-from dlm.grammar.regex.automaton import Automaton, parse
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import SURROGATES, Node, Terminal
+from dlm.grammar.regex.patterns import parse
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals

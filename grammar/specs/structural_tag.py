@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from dlm.grammar.calls import CallMarkers
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import TooLargeError, dispatch, free_of
+from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.nodes import (
     Literal,
     Node,
@@ -22,6 +22,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.regex.patterns import dispatch, free_of
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.documents import pointer

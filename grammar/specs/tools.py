@@ -23,7 +23,7 @@ from dlm.grammar.calls import (
     span_of,
 )
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, dispatch
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     Node,
     Repetition,
@@ -33,6 +33,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.regex.patterns import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
 from dlm.grammar.schema.evaluate import check, plain
