@@ -411,7 +411,7 @@ class Languages:
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
-        automaton = whole(self._read(word, text, wanted))
+        automaton = with_bounds(self._read(word, text, wanted))
         return automaton if wanted else automaton.complement()
 
     def _read(self, word: str, text: str, wanted: bool) -> BoundedTexts:
@@ -492,7 +492,7 @@ def most_characters(numbers: Numbers) -> int:
     return EXACT_CHARACTERS if rounded else MOST_CHARACTERS
 
 
-def whole(texts: BoundedTexts | None) -> Automaton:
+def with_bounds(texts: BoundedTexts | None) -> Automaton:
     """Return one automaton that also enforces the minimum and maximum length of `texts`."""
     if texts is None:
         return Automaton.NONE

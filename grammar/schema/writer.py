@@ -41,7 +41,7 @@ from dlm.grammar.schema.conditions import (
 )
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
 from dlm.grammar.schema.keywords import Keywords
-from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, whole
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
 from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
 from dlm.grammar.schema.structures import (
     AnyOrderWriter,
@@ -111,7 +111,7 @@ def write(
         reader = DocumentReader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
-        normal = NormalForm(keywords, languages, work, closed)
+        normal = NormalForm(keywords, closed)
         listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
         writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
         root = keywords.formula(schema, reader.root)
@@ -313,7 +313,7 @@ class Writer:
     def _keys(self, formula: Formula) -> Automaton:
         """Return the automaton of the strings that fit `formula`."""
         languages = (self.texts(shape) for shape in self._normal.shapes(formula, "string"))
-        return reduce(Automaton.union, map(whole, languages), Automaton.NONE)
+        return reduce(Automaton.union, map(with_bounds, languages), Automaton.NONE)
 
 
 FormWriter = Callable[[Writer, Formula], Node]  # writes the whole value in a form of its own

@@ -223,7 +223,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
-_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 
 
@@ -276,7 +276,7 @@ class JsonSchema(Spec):
                 right = " or ".join(map(repr, known))
                 raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {right}")
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
-            vars(self)[_WRITTEN] = self._write(_AT_ONCE)
+            vars(self)[_WRITTEN] = self._write(AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: part for name, part in vars(self).items() if name != _WRITTEN}

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
-from operator import getitem
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dlm.grammar.calls import (
@@ -40,7 +39,7 @@ from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FormWriter, as_object, write
-from dlm.grammar.specs.spec import Grammar, Regex, Spec
+from dlm.grammar.specs.spec import AT_ONCE, Grammar, Regex, Spec
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
@@ -214,7 +213,6 @@ _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_MARKERS = CallMarkers(0, 1, 2)  # for rules that are only checked
-_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ class Tools(Spec):
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long
             with suppress(TooMuchWorkError):  # `rules` tries again with more work
-                self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
+                self._call(name, _ANY_MARKERS, Rules(), AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
@@ -481,7 +479,9 @@ class Tools(Spec):
                 check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
                 found = span(number, error.path) if span else None
-                wrong = reduce(getitem, error.path, call.arguments)
+                wrong: Any = call.arguments
+                for step in error.path:
+                    wrong = wrong[step]
                 if found and not isinstance(wrong, dict | list):
                     found = found[1], found[1]  # only the value's end has to change
                 raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
