@@ -38,7 +38,7 @@ from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expa
 from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
-from dlm.grammar.schema.writer import FormWriter, as_object, write
+from dlm.grammar.schema.writer import as_object, write
 from dlm.grammar.specs.spec import AT_ONCE, Grammar, Regex, Spec
 
 if TYPE_CHECKING:
@@ -72,59 +72,6 @@ def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     return expand_nullable(
         parameters if holds or opened or not objects else {**parameters, **_NONE}
     )
-
-
-def write_arguments(
-    schema: dict[str, Any],
-    *,
-    tool: str,
-    strict: bool,
-    where: str,
-    dialect: Dialect,
-    form: FormWriter,
-    rules: Rules,
-    most_work: int,
-) -> tuple[Node, bool]:
-    """Add the rules of a tool's arguments to `rules`.
-
-    Returns their node, and whether it is exact: it allows nothing that the schema refuses.
-
-    Keywords that the rules can not enforce are left to a check of the finished arguments, unless
-    the tool is `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError` with
-    the tool's name, and `TooMuchWorkError` if the schema takes more than `most_work` and that is
-    less than the limit for a schema.
-    """
-    before = len(rules.nodes)
-    write_as = partial(
-        write,
-        dialect=dialect,
-        rules=rules,
-        unenforced="check",
-        where=where,
-        form=form,
-        most_work=most_work,
-    )
-    try:
-        written = write_as(schema)
-        inexact = written.inexact
-    except InvalidGrammarError as error:
-        much = isinstance(error, TooMuchWorkError)
-        if much and most_work < MOST_WORK:
-            raise
-        inexact = ((error.where, error.reason),)
-        hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
-        if not much and not hard:
-            whole = ": arguments are an object" * (error.where == where)
-            reason = f"tool {tool!r}: {error.reason}{whole}"
-            raise InvalidGrammarError(_KIND, reason, error.where or where) from error
-        if strict:
-            raise _unenforced(tool, where, inexact) from error
-        for rule in list(rules.nodes)[before:]:
-            del rules.nodes[rule]
-        written = write_as(_ANY)
-    if inexact and strict:
-        raise _unenforced(tool, where, inexact)
-    return written.node, not inexact
 
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
@@ -421,19 +368,53 @@ class Tools(Spec):
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
             return gemma_call(name, node, native), True
-        arguments, exact = write_arguments(
-            self.parameters[name],
-            tool=name,
-            strict=name in self._strict,
-            where=f"/tools/{list(self.parameters).index(name)}/function/parameters",
-            dialect=Dialect(quote=native and native.quote),
-            form=as_object if native else MARKUPS[self.format].arguments,
-            rules=rules,
-            most_work=most_work,
-        )
+        arguments, exact = self._arguments(name, native, rules, most_work)
         if native:
             return gemma_call(name, arguments, native), exact
         return MARKUPS[self.format].write(name, arguments), exact
+
+    def _arguments(
+        self, name: str, native: CallMarkers | None, rules: Rules, most_work: int
+    ) -> tuple[Node, bool]:
+        """Add the rules of a tool's arguments to `rules`, and return their node.
+
+        Returns also whether it is exact: it allows nothing that the schema refuses. Keywords that
+        the rules can not enforce are left to a check of the finished arguments, unless the tool is
+        strict. Raises `InvalidGrammarError` with the tool's name, and `TooMuchWorkError` if the
+        schema takes more than `most_work` and that is less than the limit for a schema.
+        """
+        strict, before = name in self._strict, len(rules.nodes)
+        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+        write_as = partial(
+            write,
+            dialect=Dialect(quote=native and native.quote),
+            rules=rules,
+            unenforced="check",
+            where=where,
+            form=as_object if native else MARKUPS[self.format].arguments,
+            most_work=most_work,
+        )
+        try:
+            written = write_as(self.parameters[name])
+            inexact = written.inexact
+        except InvalidGrammarError as error:
+            much = isinstance(error, TooMuchWorkError)
+            if much and most_work < MOST_WORK:
+                raise
+            inexact = ((error.where, error.reason),)
+            hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
+            if not much and not hard:
+                whole = ": arguments are an object" * (error.where == where)
+                reason = f"tool {name!r}: {error.reason}{whole}"
+                raise self._error(reason, error.where or where) from error
+            if strict:
+                raise _unenforced(name, where, inexact) from error
+            for rule in list(rules.nodes)[before:]:
+                del rules.nodes[rule]
+            written = write_as(_ANY)
+        if inexact and strict:
+            raise _unenforced(name, where, inexact)
+        return written.node, not inexact
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. In Gemma 4's own form, it has no calls."""
