@@ -21,7 +21,6 @@ from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
     Concatenation,
-    Literal,
     Lookahead,
     Lookbehind,
     Node,
@@ -117,8 +116,6 @@ def _length(node: Node) -> int | None:
     match node:
         case Characters():
             return 1
-        case Literal(text):
-            return len(text)
         case Lookahead() | Lookbehind():
             return 0
         case Concatenation(parts):
