@@ -4,6 +4,7 @@ In Gemma 4's own form, `call:NAME{key:value,...}` between markers, keys are bare
 `<|"|>` quotes strings; there are no escapes and no spaces. A key ends at the first colon that a
 value follows (`schema.values.is_bare`). A marker is a token; text that looks like one is text.
 `CallReader` turns calls into JSON, token by token; a finished call is what its pieces add up to.
+`CallMarkers` are the tokens of this form, and a `VocabularySlice` is what reading one answer needs.
 
 Diffusion models were made from models that write calls in the textual forms of Qwen, Hermes and
 Llama: `MARKUPS`. A parser raises `InvalidValueError` for a malformed call. It does not check
