@@ -20,8 +20,7 @@ from dlm.grammar.masks import Mask, token_words
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.tokens import common_prefix
-from dlm.grammar.vocabulary import Reasoning
+from dlm.grammar.vocabulary import Reasoning, common_prefix
 
 # State before a token: phase, parser state, marker symbols, reasoning tokens, keys, promise.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]

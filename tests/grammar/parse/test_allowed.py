@@ -24,10 +24,11 @@ from dlm.grammar.regex import (
     SpecialToken,
     Spelling,
     Terminal,
+    determinized,
 )
 from dlm.grammar.rules import Rules
 
-SPACE = Terminal(Automaton.of(Repetition(Characters(((9, 10), (32, 32))))), 0, 3)
+SPACE = Terminal(determinized(Repetition(Characters(((9, 10), (32, 32))))), 0, 3)
 LEAVES = st.sampled_from(
     [
         Literal('{"name":'),
@@ -36,8 +37,8 @@ LEAVES = st.sampled_from(
         SPACE,
         Terminal(Automaton.ANY, 0, None, Spelling.QUOTED),
         Terminal(Automaton.ANY, 2, 5, Spelling.QUOTED),
-        Terminal(Automaton.of(Repetition(Characters(((97, 122),)))), 1, 4),
-        Terminal(Automaton.of(Repetition(Literal("ab"))), 3, 7, Spelling.ESCAPED),
+        Terminal(determinized(Repetition(Characters(((97, 122),)))), 1, 4),
+        Terminal(determinized(Repetition(Literal("ab"))), 3, 7, Spelling.ESCAPED),
         Terminal(Automaton.words(["mage", "mage of", "é", "日本"])),
         Characters(((48, 57),)),
         Characters(((0x80, 0x10FFFF),)),

@@ -20,6 +20,7 @@ from dlm.grammar.regex import (
     Spelling,
     Terminal,
     automaton_of,
+    determinized,
 )
 from dlm.grammar.rules import Rules
 
@@ -70,8 +71,8 @@ def spellings(character: str) -> list[bytes]:
 @given(RANGES, st.lists(POINTS, max_size=6))
 def test_one_character_is_read_in_all_its_spellings_and_no_other_is(ranges, others):
     node = characters(ranges)
-    quoted = Scanner(Automaton.of(node), Spelling.QUOTED)
-    raw = Scanner(Automaton.of(node), Spelling.RAW)
+    quoted = Scanner(determinized(node), Spelling.QUOTED)
+    raw = Scanner(determinized(node), Spelling.RAW)
     edges = [p for low, high in node.ranges for p in (low, high, low - 1, high + 1)]
     for point in {*edges, *others, 0x41, 0x22, 0x5C, 0x0A, 0x7F, 0x80, 0xFFFF, 0x10000}:
         if not 0 <= point <= 0x10FFFF or SURROGATES[0] <= point <= SURROGATES[1]:
@@ -130,7 +131,7 @@ BOUNDS = st.tuples(st.integers(0, 4), st.none() | st.integers(0, 6))
 @given(TREES, BOUNDS)
 def test_the_cost_is_that_of_the_shortest_text_between_the_bounds(node, bounds):
     """Against all texts of up to six characters."""
-    automaton, (low, high) = Automaton.of(node_of(node)), bounds
+    automaton, (low, high) = determinized(node_of(node)), bounds
     scanner = Scanner(automaton, Spelling.QUOTED)
     texts = ("".join(t) for n in range(7) for t in itertools.product('abc"\n', repeat=n))
     fit = [

@@ -27,6 +27,7 @@ from dlm.grammar.regex import (
     any_of_length,
     bounded,
     concatenation,
+    determinized,
 )
 
 TEXTS = ["".join(text) for n in range(5) for text in product("abé", repeat=n)]
@@ -79,7 +80,7 @@ def source(pattern) -> str:
 
 
 def automaton_of(pattern) -> Automaton:
-    return Automaton.of(node(pattern))
+    return determinized(node(pattern))
 
 
 def texts_of(automaton: Automaton) -> set[str]:
@@ -114,7 +115,7 @@ def test_equal_texts_make_equal_automata(one, other):
     one, other = automaton_of(one), automaton_of(other)
     assert one.complement().complement() == one
     assert one.union(other) == other.union(one)
-    assert one.union(other) == Automaton.of(alternation(Terminal(one), Terminal(other)))
+    assert one.union(other) == determinized(alternation(Terminal(one), Terminal(other)))
     assert one.difference(other) == one.intersection(other.complement())
     assert one.intersection(other).complement() == one.complement().union(other.complement())
     assert hash(one.union(other)) == hash(other.union(one))
@@ -157,7 +158,7 @@ def test_no_state_is_useless_no_two_are_alike_and_edges_are_sorted(pattern):
 def test_words_are_just_these(texts):
     automaton = Automaton.words(texts)
     assert texts_of(automaton) == set(texts)
-    assert automaton == Automaton.of(Alternation(tuple(map(Literal, texts))))
+    assert automaton == determinized(Alternation(tuple(map(Literal, texts))))
     assert automaton.is_finite
     assert automaton.words_up_to(len(set(texts))) == sorted(set(texts))
     if texts:
@@ -185,7 +186,7 @@ def test_lengths_are_counted(pattern, low, high):
     automaton = automaton_of(pattern)
     fits = {t for t in texts_of(automaton) if low <= len(t) <= (9 if high is None else high)}
     assert texts_of(automaton.intersection(Automaton.lengths(low, high))) == fits
-    assert texts_of(Automaton.of(Terminal(automaton, low, high))) == fits
+    assert texts_of(determinized(Terminal(automaton, low, high))) == fits
 
 
 @given(PATTERNS)
@@ -200,7 +201,7 @@ def test_the_shortest_text_is_one_and_no_shorter_one_is(pattern):
 
 def test_the_shortest_text_is_of_plain_characters():
     assert Automaton.lengths(3, None).shortest() == "aaa"
-    assert Automaton.of(Characters(((0, 9), (48, 57)))).shortest() == "0"
+    assert determinized(Characters(((0, 9), (48, 57)))).shortest() == "0"
 
 
 @given(PATTERNS)
@@ -219,14 +220,14 @@ def test_few_texts_can_be_listed(pattern):
 
 
 def test_the_ends_of_the_range_of_automata():
-    assert Automaton.of(EMPTY) == Automaton.words([""]) == Automaton.lengths(0, 0)
-    assert Automaton.of(NOTHING) == Automaton.words([]) == Automaton.NONE == Automaton.lengths(3, 2)
+    assert determinized(EMPTY) == Automaton.words([""]) == Automaton.lengths(0, 0)
+    assert determinized(NOTHING) == Automaton.words([]) == Automaton.NONE == Automaton.lengths(3, 2)
     assert Automaton.NONE.complement() == Automaton.ANY == Automaton.lengths(0, None)
     assert Automaton.NONE.is_finite
     assert not Automaton.ANY.is_finite
     assert Automaton.NONE.shortest() is None
     assert Automaton.NONE.words_up_to(0) == []
-    assert Automaton.of(Concatenation((NOTHING, LETTERS))).is_empty
+    assert determinized(Concatenation((NOTHING, LETTERS))).is_empty
 
 
 @pytest.mark.parametrize(
@@ -242,11 +243,11 @@ def test_the_ends_of_the_range_of_automata():
 )
 def test_what_would_be_too_large_is_refused(node):
     with pytest.raises(TooLargeError, match="over"):
-        Automaton.of(node)
+        determinized(node)
 
 
 def test_a_product_that_would_be_too_large_is_refused():
-    primes = [Automaton.of(Repetition(Literal("a" * prime))) for prime in (61, 67, 71)]
+    primes = [determinized(Repetition(Literal("a" * prime))) for prime in (61, 67, 71)]
     several = primes[0].intersection(primes[1])
     assert len(several.edges) == 61 * 67 <= MOST_STATES
     with pytest.raises(TooLargeError):
@@ -260,7 +261,7 @@ def test_nesting_has_an_end():
     for _ in range(5000):
         node = Concatenation((node, LETTERS))
     with pytest.raises(TooLargeError, match="nested"):
-        Automaton.of(node)
+        determinized(node)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_nesting_has_an_end():
 )
 def test_what_is_no_set_of_texts_is_no_part_of_an_automaton(node):
     with pytest.raises(TypeError, match="no part of a pattern"):
-        Automaton.of(Concatenation((LETTERS, node)))
+        determinized(Concatenation((LETTERS, node)))
 
 
 FAR = 10**9
