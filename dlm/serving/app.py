@@ -25,9 +25,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dlm.anthropic.answers import MessageAnswers
+from dlm.anthropic.answers import MessageAnswers, model_info, model_page
 from dlm.anthropic.messages import message_of, prompt_of
-from dlm.anthropic.models import model_info, model_page
 from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
