@@ -32,13 +32,11 @@ from dlm.openai.body import (
     read,
     shown,
 )
-from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
-from dlm.openai.images import image_file, image_part
-from dlm.openai.messages import EFFORT, CallBook
+from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema_spec, tools_spec
+from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, choices
 from dlm.openai.response_store import UnknownResponseError
-from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
 from dlm.policy import Policy
 from dlm.request import Request
 

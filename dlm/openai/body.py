@@ -7,7 +7,6 @@ All forms of requests have this in common, whatever their fields are called:
 - `Takes`, `ByField` and `Shaped` annotate fields: the words of an error, the choice among models,
   data that is checked but passed on unchanged.
 - `read` validates data, and turns the first problem into a `RequestError`.
-- `make_spec` builds a spec from a field, within the limits of a policy.
 - `parse_json` refuses texts that would take long to parse: Python's interpreter runs no other code
   meanwhile, so no request would advance. The time depends on the number of values and keys, far
   more than on the length.
@@ -34,8 +33,6 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dlm.errors import RequestError
-from dlm.grammar import InvalidGrammarError, Spec
-from dlm.policy import Policy
 
 Body = dict[str, Any]  # of an answer, or a part of it
 T = TypeVar("T")
@@ -310,18 +307,6 @@ def shown(value: Any) -> str:
             return "a number of over 300 digits"
         case _:
             return f"{value!r:.60}"
-
-
-def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]) -> Spec:
-    """Return the spec that `make` builds from `source`. Raises `RequestError` if the policy does
-    not admit it, or if it is no valid spec."""
-    try:
-        policy.admit(kind, source)
-        return make()
-    except (InvalidGrammarError, RequestError) as error:
-        raise RequestError(f"{field}: {error}") from error
-    except RecursionError as error:
-        raise RequestError(f"{field}: nested too deep") from error
 
 
 _MARGIN = 200  # levels of the stack that the encoder of an answer may have fewer than `json_size`

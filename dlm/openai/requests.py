@@ -27,10 +27,9 @@ from dlm.openai.body import (
     read,
     shown,
 )
-from dlm.openai.constraint import ConstraintFields, FormatFields
+from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
 from dlm.openai.other_fields import RequestModel
-from dlm.openai.tools import ToolList
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 

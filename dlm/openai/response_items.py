@@ -11,10 +11,10 @@ from dlm.openai.messages import (
     AnyContent,
     CallBook,
     ImagePart,
+    arguments_of,
     content_of,
     text_of,
 )
-from dlm.openai.tools import arguments_of
 
 
 class MessageItem(JsonModel):

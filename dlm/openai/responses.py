@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from dlm.errors import RequestError
-from dlm.grammar import JsonObject, Spec
+from dlm.grammar import Spec
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -27,15 +27,17 @@ from dlm.openai.body import (
     Takes,
     Words,
     json_size,
-    make_spec,
     read,
 )
 from dlm.openai.constraint import (
     FormatOptions,
     Schema,
     StructuredOutputs,
+    ToolChoice,
+    json_object_spec,
     json_schema_spec,
     outputs_spec,
+    tools_spec,
 )
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
@@ -50,7 +52,6 @@ from dlm.openai.response_items import (
     typed,
 )
 from dlm.openai.response_store import ClientResponses
-from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
 
 PlacedForm = tuple[Body, str]  # a tool in the form of a chat, and its JSON pointer in its body
@@ -247,7 +248,7 @@ class ResponseConstraintFields(JsonModel):
         found = None
         match self.text and self.text.format:
             case ObjectFormat():
-                found = make_spec("text.format", policy, JsonObject.kind, None, JsonObject)
+                found = json_object_spec("text.format", policy)
             case SchemaFormat(source=source, strict=strict):
                 lax = strict is not True
                 found = json_schema_spec("text.format.schema", source, policy, lax)

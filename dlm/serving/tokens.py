@@ -5,9 +5,9 @@ from typing import Any
 from dlm.engine import Engine
 from dlm.errors import RequestError
 from dlm.openai.body import read
+from dlm.openai.constraint import tools_spec
 from dlm.openai.messages import chat_messages
 from dlm.openai.requests import DetokenizeBody, TokenizeBody, TokenizeChatBody
-from dlm.openai.tools import tools_spec
 from dlm.request import Request
 
 
