@@ -12,9 +12,8 @@ from secrets import token_hex
 from dlm.anthropic.messages import UnknownThreadError
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.openai.answers import Answers
+from dlm.openai.answers import Answers, public_message, status_of
 from dlm.openai.body import Body
-from dlm.openai.errors import public_message, status_of
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.requests import Generation
 from dlm.request import Result
@@ -50,9 +49,6 @@ class MessageAnswers(Answers):
         ends = [body for change in self._reader.close() for body in _events(change)]
         delta = {"type": "message_delta", "delta": self._stop(result), "usage": _usage(result)}
         return [*ends, delta, {"type": "message_stop"}]
-
-    def last(self) -> list[Body]:
-        return []
 
     def failure(self, error: Exception) -> list[Body]:
         return [anthropic_error(error)]

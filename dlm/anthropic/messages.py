@@ -36,7 +36,7 @@ from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema
 from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, choices
-from dlm.openai.response_store import UnknownResponseError
+from dlm.openai.response_items import UnknownResponseError
 from dlm.policy import Policy
 from dlm.request import Request
 

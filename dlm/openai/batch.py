@@ -13,12 +13,11 @@ from dlm.batch.batch import AnswerRow, Job
 from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
-from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, describe_error, status_of
 from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, read
-from dlm.openai.errors import describe_error, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ResponseStore
+from dlm.openai.response_items import ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.request import Result

@@ -26,6 +26,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     ValidationError,
     model_validator,
@@ -117,21 +118,8 @@ class ClosedModel(JsonModel):
                 raise refused_name(name, f"is unknown: it takes {', '.join(names)}")
 
 
-class ListRule:
-    """Annotation of a list of `least` elements or more, read up to the first wrong one."""
-
-    def __init__(self, least: int = 0):
-        self.least = least
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        more: Any = {"fail_fast": True, "min_length": self.least}
-        return handler(source) | more
-
-
-Each = Annotated[list[T], ListRule()]
-Several = Annotated[list[T], ListRule(1)]
+Each = Annotated[list[T], Field(fail_fast=True)]
+Several = Annotated[list[T], Field(fail_fast=True, min_length=1)]
 
 
 class Takes:

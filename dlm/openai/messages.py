@@ -400,8 +400,3 @@ class ReasoningFields(JsonModel):
         if thinking is None or budget == 0:
             thinking = bool(budget)
         return thinking, budget if thinking else None
-
-
-def thinking_of(body: Any) -> tuple[bool, int | None]:
-    """Return `ReasoningFields.thinking` of a body. Raises `RequestError`."""
-    return read(ReasoningFields.model_validate, body).thinking

@@ -11,11 +11,10 @@ from typing import Any
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.openai.answers import Answers
+from dlm.openai.answers import Answers, public_message
 from dlm.openai.body import Body
-from dlm.openai.errors import public_message
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
-from dlm.openai.response_store import StoredResponse
+from dlm.openai.response_items import StoredResponse
 from dlm.openai.responses import REPEATED, ResponseGeneration
 from dlm.request import Result
 
@@ -54,9 +53,6 @@ class ResponseAnswers(Answers):
         status = _status(result)
         ends = [body for change in self._reader.close() for body in self._change(change, status)]
         return [*ends, self._event(status, response=self._finished(result))]
-
-    def last(self) -> list[Body]:
-        return []
 
     def failure(self, error: Exception) -> list[Body]:
         problem = {"code": "server_error", "message": public_message(error)}

@@ -45,13 +45,13 @@ from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget,
 from dlm.openai.response_items import (
     ITEMS,
     AdditionalToolsItem,
+    ClientResponses,
     Conversation,
     InputItem,
     PlacedItem,
     flat_name,
     typed,
 )
-from dlm.openai.response_store import ClientResponses
 from dlm.policy import Policy
 
 PlacedForm = tuple[Body, str]  # a tool in the form of a chat, and its JSON pointer in its body

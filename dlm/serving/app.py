@@ -30,13 +30,12 @@ from dlm.anthropic.messages import message_of, prompt_of
 from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
-from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body, status_of
 from dlm.openai.body import parse_json
 from dlm.openai.decisions import decision_answer, decision_body_of
-from dlm.openai.errors import error_body, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ClientResponses, ResponseStore
+from dlm.openai.response_items import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision

@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from dlm.anthropic.answers import anthropic_body, anthropic_error
-from dlm.openai.errors import describe_error, error_body, public_message
+from dlm.openai.answers import describe_error, error_body, public_message
 
 VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
 

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.openai.errors import status_of
+from dlm.openai.answers import status_of
 from dlm.serving.error_forms import status_body
 from dlm.serving.protocol import network_of
 from dlm.serving.settings import LARGE, Settings

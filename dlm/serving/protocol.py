@@ -21,7 +21,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlm.errors import DlmError
-from dlm.openai.errors import error_body
+from dlm.openai.answers import error_body
 from dlm.serving.error_forms import status_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs

@@ -27,7 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
-from dlm.openai.response_store import UnknownResponseError
+from dlm.openai.response_items import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
 from dlm.serving.error_forms import VERSION_HEADER, is_anthropic, last_events
 from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
