@@ -29,8 +29,8 @@ from dlm.cli.engine_options import (
 )
 
 if TYPE_CHECKING:
+    from dlm.serving.guard import Settings
     from dlm.serving.protocol import Connections
-    from dlm.serving.settings import Settings
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -57,7 +57,7 @@ def main() -> None:
     args = arguments()
     try:
         import dlm
-        from dlm.serving.settings import Settings
+        from dlm.serving.guard import Settings
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
     try:

@@ -27,7 +27,7 @@ from dlm.openai.body import (
     read,
     shown,
 )
-from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList
+from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList, tools_spec
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
 from dlm.openai.other_fields import RequestModel
 from dlm.policy import Policy
@@ -236,11 +236,14 @@ class LibraryBody(_ConversationBody):
 
 
 class TokenizeBody(RequestModel):
-    """Body of `/tokenize` for a text."""
+    """Body of `/tokenize` for a text, which gets no template."""
 
     model: ModelName | None = None
     prompt: Words = REQUIRED
     return_token_strs: bool | None = None
+
+    def request(self, policy: Policy) -> Request:
+        return Request(text=self.prompt)
 
 
 class TokenizeChatBody(RequestModel):
@@ -251,6 +254,23 @@ class TokenizeChatBody(RequestModel):
     tools: ToolList | None = None
     chat_template_kwargs: TemplateSwitches | None = None
     return_token_strs: bool | None = None
+
+    def request(self, policy: Policy) -> Request:
+        """Return a request with the tokens of a chat. Raises `RequestError`."""
+        tools_spec(self.tools, policy)  # raises for tools that a chat would be refused for
+        switches = self.chat_template_kwargs
+        return Request(
+            messages=chat_messages(self.messages),
+            tools=self.tools or (),
+            constrained=False,
+            thinking=switches is not None and switches.enable_thinking is True,
+        )
+
+
+def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
+    """Read a body of `/tokenize`. Raises `RequestError`."""
+    chat = isinstance(body, dict) and body.get("messages") is not None
+    return read((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
 
 
 class DetokenizeBody(RequestModel):

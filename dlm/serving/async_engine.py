@@ -23,7 +23,8 @@ from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Draft, End, Event, Failed
 from dlm.request import Request
-from dlm.serving.settings import LARGE
+
+LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 
 
 class PreparedRequests:

@@ -1,20 +1,18 @@
-"""Checks of requests before they reach the engine: hosts, keys, types and sizes of bodies.
+"""Settings of a server, and checks of requests before they reach the engine.
 
 `Entrance` checks `Host` first, since a web page may give its own name the address of this machine
 (DNS rebinding): a browser then lets the page read this server's answers, but still sends the page's
-name as `Host`. `Guard` checks the rest. `until_disconnected` ends work for a client that has gone.
+name as `Host`. `Guard` checks keys, and types and sizes of bodies.
 """
 
 import asyncio
 import hmac
-import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import ip_address
-from typing import Any, TypeVar
+from ipaddress import IPv6Address, ip_address
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -24,66 +22,74 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.openai.answers import status_of
-from dlm.serving.error_forms import status_body
+from dlm.serving.answering import ClientGoneError, status_body
+from dlm.serving.async_engine import LARGE
 from dlm.serving.protocol import network_of
-from dlm.serving.settings import LARGE, Settings
 
-_LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
+_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A body that has arrived."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings with the defaults of `scripts/serve.py`. Raises `DlmError` for impossible values."""
 
-    size: int  # bytes
-    client: str  # name of the client, as `Guard.client` returns it
-    at: float  # time at which its request began to arrive, by `perf_counter`
+    names: tuple[str, ...] = ("dlm",)  # names of the model; answers have the first by default
+    slots: int = 8  # requests that run at once
+    reserved_slots: int = 0  # slots that are kept for clients without a running request
+    max_queue: int = 256  # requests that may wait for a slot
+    api_keys: tuple[str, ...] = ()  # each of them is valid; empty: no key is needed
+    allowed_origins: tuple[str, ...] = ()  # origins of web pages that may send requests
+    allowed_hosts: tuple[str, ...] = ("*",)  # values of a request's Host; *: any
+    root_path: str = ""  # prefix of paths that a proxy removes
+    request_ids: bool = False  # answers have the header X-Request-Id
+    max_body_bytes: int = 16 << 20  # size of one body; images in it are in base64
+    max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
+    body_seconds: float = 60.0  # time in which a body must have arrived
+    keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
+    stored_responses: int = 1000  # of `/v1/responses` that are kept; 0: none
+    stored_bytes: int = 64 << 20  # that they may take together
+    retry_after: int = 1  # seconds that clients wait if the queue is full
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
+            if getattr(self, name) < 1:
+                raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
+        if self.stored_responses < 0 or self.stored_bytes < 0:
+            raise DlmError("stored_responses and stored_bytes take 0 or more")
+        if self.max_queue < 0:
+            raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
+        if not 0 <= self.reserved_slots < self.slots:
+            raise DlmError(
+                f"reserved_slots is {self.reserved_slots}: "
+                f"it takes 0 to {self.slots - 1}, fewer than the slots"
+            )
+        for name in ("body_seconds", "keep_alive"):
+            if not getattr(self, name) > 0:
+                raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
+        for i, host in enumerate(self.allowed_hosts):
+            if not (_HOST.fullmatch(host) or _is_ipv6(host)):
+                raise DlmError(
+                    f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
+                    "port, *.NAME for all names below one, or * for any"
+                )
+        if not self.names or not all(self.names):
+            raise DlmError("names holds no name, or an empty one: it takes at least one name")
+        if not all(self.api_keys):
+            raise DlmError("api_keys holds an empty key: it would admit every client")
+        for i, key in enumerate(self.api_keys):
+            if not (key.isascii() and key.isprintable() and key == key.strip()):
+                raise DlmError(
+                    f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
+                    "blanks around it"
+                )
 
 
-class ClientGoneError(Exception):
-    """Error for a client that has closed its connection before its answer."""
-
-
-async def until_disconnected(
-    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
-) -> T:
-    """Return what `work` returns. Raises `ClientGoneError` if the client disconnects first; `work`
-    is then cancelled, and a result that it returns all the same is passed to `undo`."""
-
-    def undo_result(ended: asyncio.Task[T]) -> None:
-        if not ended.cancelled() and ended.exception() is None:
-            undo(ended.result())
-
-    working = asyncio.ensure_future(work)
-    disconnecting = asyncio.ensure_future(_disconnected(request))
+def _is_ipv6(host: str) -> bool:
     try:
-        await asyncio.wait({working, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
-    except BaseException:
-        working.add_done_callback(undo_result)
-        if not working.done():
-            working.cancel()
-            with suppress(asyncio.CancelledError):
-                await working
-        raise
-    finally:
-        disconnecting.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def note(error: Exception) -> None:
-    """Log an error whose details the client does not get."""
-    if not isinstance(error, DlmError) or status_of(error) == 500:
-        _LOG.error("a request failed", exc_info=error)
+        IPv6Address(host.removeprefix("[").removesuffix("]"))
+        return True
+    except ValueError:
+        return False
 
 
 _ENDING = "the server is shutting down"

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlm.errors import DlmError
 from dlm.openai.answers import error_body
-from dlm.serving.error_forms import status_body
+from dlm.serving.answering import status_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs
 _DEFAULT_MOST = 2048  # connections, if the process may open as many files

@@ -28,11 +28,16 @@ from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.response_items import UnknownResponseError
+from dlm.serving.answering import (
+    VERSION_HEADER,
+    ClientGoneError,
+    is_anthropic,
+    last_events,
+    until_disconnected,
+)
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
-from dlm.serving.error_forms import VERSION_HEADER, is_anthropic, last_events
-from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
+from dlm.serving.guard import CLIENT, Settings
 from dlm.serving.metrics import merge_metrics
-from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well

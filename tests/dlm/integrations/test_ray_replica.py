@@ -16,7 +16,7 @@ pytest.importorskip("ray")
 
 from dlm.integrations.ray.application import Replica
 from dlm.integrations.ray.cluster import Call
-from dlm.serving.settings import Settings
+from dlm.serving.guard import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
 

@@ -18,8 +18,7 @@ from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, R
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.grammar import Task
 from dlm.serving.answering import MergedEvents
-from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.settings import LARGE
+from dlm.serving.async_engine import LARGE, AsyncEngine
 
 REQUEST = Request(token_ids=PROMPT, max_tokens=32)
 
