@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dlm
-from dlm.batch.batch import Lines
+from dlm.batch.rows import Lines
 from dlm.cli.comparison import judging
 from dlm.cli.comparison.modes import Mode
 from dlm.cli.comparison.prompts import Prompt

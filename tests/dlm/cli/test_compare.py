@@ -11,7 +11,7 @@ from driven import events_of
 from exhaustive import by_default
 
 import dlm
-from dlm.batch.batch import LinesError
+from dlm.batch.rows import LinesError
 from dlm.cli import compare
 from dlm.cli.comparison import runs as runs_module
 from dlm.cli.comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
