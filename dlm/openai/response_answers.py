@@ -84,8 +84,7 @@ class ResponseAnswers(Answers):
 
     def _response(self, status: str, output: list[Body]) -> Body:
         body = self._generation.body
-        given = {name: body.get(name) for name in REPEATED}
-        echoed = {n: default if given[n] is None else given[n] for n, default in REPEATED.items()}
+        given = {name: body[name] for name in REPEATED if body.get(name) is not None}
         reasoning = body.get("reasoning") or {}
         return {
             "id": self.id,
@@ -103,7 +102,8 @@ class ResponseAnswers(Answers):
             "store": self._generation.responses is not None,
             "top_logprobs": 0,
             "usage": None,
-            **echoed,
+            **REPEATED,
+            **given,
         }
 
     def _output(self, status: str) -> list[Body]:
