@@ -35,7 +35,7 @@ from dlm.openai.body import (
 from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema_spec, tools_spec
 from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import DrawFields, Generation, ModelName, choices
+from dlm.openai.requests import DrawFields, Generation, ModelName, choices, given_fields
 from dlm.openai.response_items import UnknownResponseError
 from dlm.policy import Policy
 from dlm.request import Request
@@ -407,13 +407,12 @@ def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
     given = read(MessagesBody.model_validate, body)
-    sampling = {name: getattr(given, name) for name in DrawFields.model_fields}
     fields = given.prompt() | {
         "constraint": given.spec(policy),
         "max_tokens": min(given.max_tokens, policy.max_answer_tokens),
         "fit": True,
         "stop": [text for text in given.stop_sequences or () if text],
-        **{name: value for name, value in sampling.items() if value is not None},
+        **given_fields(given, DrawFields),
     }
     requests = choices([fields], None, policy)
     return Generation(requests=requests, model=given.model, stream=given.stream or False)

@@ -74,6 +74,12 @@ _STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usa
 [Answers](#answers))"""
 
 
+def given_fields(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
+    """Return the fields of `group` that a body sets."""
+    values = {name: getattr(body, name) for name in group.model_fields}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class DrawFields(JsonModel):
     """Fields of a body about the draws of tokens. `Request` checks their ranges."""
 
@@ -93,7 +99,7 @@ temperature: for the same answer send the same `seed`",
     @property
     def draws(self) -> dict[str, Any]:
         """Fields of a `Request`."""
-        return _given(self, DrawFields)
+        return given_fields(self, DrawFields)
 
 
 class StopFields(JsonModel):
@@ -109,13 +115,7 @@ class StopFields(JsonModel):
     @property
     def stops(self) -> dict[str, Any]:
         """Fields of a `Request`."""
-        return _given(self, StopFields)
-
-
-def _given(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
-    """Return the fields of `group` that a body sets."""
-    values = {name: getattr(body, name) for name in group.model_fields}
-    return {name: value for name, value in values.items() if value is not None}
+        return given_fields(self, StopFields)
 
 
 class StreamOptions(ClosedModel):

@@ -135,7 +135,6 @@ class Conversation:
         self._system: list[str] = []  # texts of the system before all messages
 
     def all(self) -> list[Body]:
-        """Return the messages."""
         if not self._system:
             return self._messages
         return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]

@@ -211,8 +211,7 @@ async def await_decision(
     request: Request, engine: AsyncEngine, decision: Decision, arrival: Arrival
 ) -> Decided:
     """Run a decision, and return its end. Raises the error that it fails with."""
-    size, arrived, client = arrival.size, arrival.at, arrival.client
-    opening = engine.open([decision], size=size, arrived=arrived, client=client)
+    opening = engine.open([decision], False, arrival.size, arrival.at, client=arrival.client)
     (events,) = await until_disconnected(request, opening, _close)
     try:
         end = await until_disconnected(request, anext(events))  # the only event of a decision

@@ -463,7 +463,7 @@ def prefix_of(raw: bytes) -> str:
         opening = json.dumps(_opening_of(body) if isinstance(body, dict) else "")
     except (RequestError, RecursionError):
         opening = ""
-    return _digest(opening)
+    return blake2b(opening[:_PREFIX_LENGTH].encode(), digest_size=8).hexdigest()
 
 
 def _opening_of(body: Mapping[str, Any]) -> list[Any]:
@@ -479,7 +479,3 @@ def _opening(messages: list[Any]) -> Iterator[Any]:
         yield message
         if isinstance(message, dict) and message.get("role") == "user":
             return
-
-
-def _digest(text: str) -> str:
-    return blake2b(text[:_PREFIX_LENGTH].encode(), digest_size=8).hexdigest()

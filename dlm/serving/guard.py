@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -67,7 +67,8 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
         for i, host in enumerate(self.allowed_hosts):
-            if not (_HOST.fullmatch(host) or _is_ipv6(host)):
+            address = _address(host.removeprefix("[").removesuffix("]"))
+            if not (_HOST.fullmatch(host) or isinstance(address, IPv6Address)):
                 raise DlmError(
                     f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
                     "port, *.NAME for all names below one, or * for any"
@@ -82,14 +83,6 @@ class Settings:
                     f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
                     "blanks around it"
                 )
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        IPv6Address(host.removeprefix("[").removesuffix("]"))
-        return True
-    except ValueError:
-        return False
 
 
 _ENDING = "the server is shutting down"
@@ -277,9 +270,14 @@ def _bare(host: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    address = _address(host)
+    named = host == "localhost" or host.endswith(".localhost")
+    return named or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that `host` is; None if it is a name."""
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host)
     except ValueError:
-        return False
+        return None
