@@ -54,11 +54,7 @@ class TextBlock(JsonModel):
 class TextSource(JsonModel):
     type: Literal["text"] = REQUIRED
     media_type: Literal["text/plain"] = REQUIRED
-    data: str = REQUIRED
-
-    @property
-    def text(self) -> str:
-        return self.data
+    text: str = Field(REQUIRED, alias="data")
 
 
 class ContentSource(JsonModel):
@@ -145,11 +141,7 @@ class ReferenceBlock(JsonModel):
     """Name of a tool that a search for tools has found."""
 
     type: Literal["tool_reference"] = REQUIRED
-    tool_name: str = REQUIRED
-
-    @property
-    def text(self) -> str:
-        return self.tool_name
+    text: str = Field(REQUIRED, alias="tool_name")
 
 
 class UseBlock(JsonModel):

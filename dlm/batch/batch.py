@@ -58,43 +58,6 @@ class AnswerForm(Protocol):
         ...
 
 
-class Runner(Protocol):
-    """Runner of rows: one engine, or several processes."""
-
-    @property
-    def has_capacity(self) -> bool:
-        """Whether it takes another row."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether a row that was added has no answer yet."""
-        ...
-
-    def add(self, row: InputRow) -> None: ...
-
-    def step(self) -> list[Ended]:
-        """Run for a while, and return the answers to rows that ended."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
-    """Yield the answer to each row, in the order in which they end; rows are read as capacity
-    allows."""
-    left = iter(rows)
-    more = True
-    while more or runner.busy:
-        while more and runner.has_capacity:
-            row = next(left, None)
-            if row is None:
-                more = False
-            else:
-                runner.add(row)
-        yield from runner.step()
-
-
 @dataclass(slots=True)
 class _Running:
     """Row that is being answered."""
@@ -118,10 +81,12 @@ class Batch:
 
     @property
     def has_capacity(self) -> bool:
+        """Whether it takes another row."""
         return self._row_count + len(self._answered) < self._ahead
 
     @property
     def busy(self) -> bool:
+        """Whether a row that was added has no answer yet."""
         return bool(self._running or self._answered)
 
     def add(self, row: InputRow) -> None:
@@ -139,6 +104,7 @@ class Batch:
         self._row_count += 1
 
     def step(self) -> list[Ended]:
+        """Run for a while, and return the answers to rows that ended."""
         for event in self._engine.step() if self._running else ():
             self._take(event)
         ended, self._answered = self._answered, []
@@ -352,6 +318,24 @@ def _receive(pipe: connection.Connection, rows: "SimpleQueue[InputRow | None]") 
             rows.put(pipe.recv())
     except (EOFError, OSError):
         rows.put(None)
+
+
+Runner = Batch | Pool
+
+
+def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
+    """Yield the answer to each row, in the order in which they end; rows are read as capacity
+    allows."""
+    left = iter(rows)
+    more = True
+    while more or runner.busy:
+        while more and runner.has_capacity:
+            row = next(left, None)
+            if row is None:
+                more = False
+            else:
+                runner.add(row)
+        yield from runner.step()
 
 
 _SEEDS = 2**63
