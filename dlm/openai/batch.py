@@ -62,8 +62,8 @@ class BatchLines:
         """Raise `RequestError` if two rows have one `custom_id`, and so would their answers."""
         seen: dict[str, int] = {}
         for row in rows:
-            id = row.value.get("custom_id") if isinstance(row.value, dict) else None
-            if isinstance(id, str) and (first := seen.setdefault(id, row.number)) != row.number:
+            id = _custom_id(row)
+            if id is not None and (first := seen.setdefault(id, row.number)) != row.number:
                 named = f"custom_id {id!r:.60} of row {row.number} is that of row {first} too"
                 raise RequestError(f"{named}: each takes one of its own")
 
@@ -84,12 +84,16 @@ class BatchLines:
         return Job(requests=generation.requests, answer=answer)
 
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
-        id = row.value.get("custom_id") if isinstance(row.value, dict) else None
-        id = id if isinstance(id, str) else None
-        return _answer_row(row.number, id, status_of(error), describe_error(error))
+        status, body = status_of(error), describe_error(error)
+        return _answer_row(row.number, _custom_id(row), status, body)
 
     def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_ID_PREFIX))
+
+
+def _custom_id(row: InputRow) -> str | None:
+    id = row.value.get("custom_id") if isinstance(row.value, dict) else None
+    return id if isinstance(id, str) else None
 
 
 def _answer_row(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:
