@@ -8,15 +8,18 @@ stream's first event has zero, and its `message_delta` the number.
 import json
 from collections.abc import Sequence
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from dlm.anthropic.messages import UnknownThreadError
 from dlm.events import Committed, Draft
-from dlm.grammar import Vocabulary
 from dlm.openai.answers import Answers, public_message, status_of
 from dlm.openai.body import Body
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.requests import Generation
 from dlm.request import Result
+
+if TYPE_CHECKING:
+    from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
 
 
 class MessageAnswers(Answers):
@@ -24,7 +27,7 @@ class MessageAnswers(Answers):
 
     event_names = True
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         """`model` is the model's name in the answer."""
         self._request, self._model = generation.requests[0], model
         self._vocabulary = vocabulary

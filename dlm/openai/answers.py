@@ -10,11 +10,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from secrets import token_hex
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Committed, Draft
-from dlm.grammar import CrashError, GrammarError, ToolCall, Vocabulary
+from dlm.grammar import CrashError, GrammarError, ToolCall
 from dlm.grammar.specs.tools import INPUT
 from dlm.models import ModelError
 from dlm.openai.body import Body, sendable
@@ -32,6 +32,9 @@ from dlm.openai.requests import (
 from dlm.openai.response_items import UnknownResponseError
 from dlm.openai.responses import ResponsesBody
 from dlm.request import Result
+
+if TYPE_CHECKING:
+    from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
 
 
 class Answers(ABC):
@@ -65,7 +68,7 @@ class Answers(ABC):
         """Return the events for an error that ends the stream."""
 
 
-MakeAnswers = Callable[[Any, str, Vocabulary], Answers]  # of a generation, and the model's name
+MakeAnswers = Callable[[Any, str, "Vocabulary"], Answers]  # of a generation, and the model's name
 
 
 class Choices(Answers):
@@ -76,7 +79,7 @@ class Choices(Answers):
     prefix: ClassVar[str]  # prefix of ids
     end_mark = "data: [DONE]\n\n"
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         """`model` is the model's name in the answers."""
         self._generation, self._model, self._vocabulary = generation, model, vocabulary
         self.id = self.prefix + (generation.id or token_hex(16))
@@ -177,7 +180,7 @@ class ChatAnswers(Choices):
 
     name, chunk_name, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         super().__init__(generation, model, vocabulary)
         self._items = [ItemReader(request, vocabulary) for request in generation.requests]
         self._call_counts = [0] * len(self._items)

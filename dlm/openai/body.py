@@ -317,6 +317,7 @@ def json_size(field: str, value: Any) -> int:
         ) from error
 
 
+LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 MOST_PARTS = 1 << 18  # at most about 50 ms to parse
 
 

@@ -1,128 +1,28 @@
-"""HTTP answers to a body whose requests run in an `AsyncEngine`, and to failed requests.
+"""HTTP answers to a body whose requests run in an `AsyncEngine`.
 
 `answer` sends a generation whole or as server-sent events; `await_decision` awaits a decision.
 `MergedEvents` yields the events of several requests in the order in which they arrive.
-`until_disconnected` ends work for a client that has gone. Errors have Anthropic's form for its
-routes, and OpenAI's for all others.
 """
 
 import asyncio
 import json
-import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from dlm.anthropic.answers import anthropic_body, anthropic_error
 from dlm.decisions.questions import Decision
-from dlm.errors import DlmError, RequestError
+from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
-from dlm.openai.answers import Answers, describe_error, error_body, public_message, status_of
+from dlm.openai.answers import Answers
 from dlm.openai.body import Body
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
-
-_LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A body that has arrived."""
-
-    size: int  # bytes
-    client: str  # name of the client, as `Guard.client` returns it
-    at: float  # time at which its request began to arrive, by `perf_counter`
-
-
-class ClientGoneError(Exception):
-    """Error for a client that has closed its connection before its answer."""
-
-
-async def until_disconnected(
-    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
-) -> T:
-    """Return what `work` returns. Raises `ClientGoneError` if the client disconnects first; `work`
-    is then cancelled, and a result that it returns all the same is passed to `undo`."""
-
-    def undo_result(ended: asyncio.Task[T]) -> None:
-        if not ended.cancelled() and ended.exception() is None:
-            undo(ended.result())
-
-    working = asyncio.ensure_future(work)
-    disconnecting = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({working, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
-    except BaseException:
-        working.add_done_callback(undo_result)
-        if not working.done():
-            working.cancel()
-            with suppress(asyncio.CancelledError):
-                await working
-        raise
-    finally:
-        disconnecting.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def note(error: Exception) -> None:
-    """Log an error whose details the client does not get."""
-    if not isinstance(error, DlmError) or status_of(error) == 500:
-        _LOG.error("a request failed", exc_info=error)
-
-
-VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
-
-
-def is_anthropic(scope: Scope) -> bool:
-    """Whether a request is one of Anthropic's API: its route is, or it asks for models, whose
-    routes both APIs have, with the header of Anthropic's clients."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    if path.startswith("/v1/models"):
-        return VERSION_HEADER in Headers(scope=scope)
-    return path.startswith("/v1/messages")
-
-
-def status_body(scope: Scope, status: int, message: str) -> Body:
-    """Return the body of an answer with the status of an error."""
-    form = anthropic_body if is_anthropic(scope) else error_body
-    return form(status, message)
-
-
-def last_events(path: str, error: Exception, number: int) -> str:
-    """Return the server-sent events that end a stream of the route at `path` with an error, after
-    `number` events of a response."""
-    body, mark = describe_error(error), "data: [DONE]\n\n"
-    if path.startswith("/v1/messages"):
-        body, mark = anthropic_error(error), ""
-    elif path == "/v1/responses":
-        problem = {"code": "server_error", "message": public_message(error), "param": None}
-        body, mark = {"type": "error", **problem, "sequence_number": number}, ""
-    name = "" if mark else "event: error\n"
-    return f"{name}data: {json.dumps(body)}\n\n{mark}"
-
-
-def exception_body(scope: Scope, error: Exception) -> Body:
-    """Return the body of the answer to a request that failed with `error`."""
-    form = anthropic_error if is_anthropic(scope) else describe_error
-    return form(error)
-
+from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
 NumberedEvent = tuple[int, Event] | None  # number of the request; None: no event for a while
 

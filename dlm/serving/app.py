@@ -46,19 +46,20 @@ from dlm.openai.response_answers import ResponseAnswers
 from dlm.openai.response_items import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
-from dlm.serving.answering import (
+from dlm.serving.answering import answer, await_decision
+from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.guard import (
     Arrival,
     ClientGoneError,
-    answer,
-    await_decision,
+    Entrance,
+    Guard,
+    Settings,
     exception_body,
     is_anthropic,
     note,
     status_body,
     until_disconnected,
 )
-from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.guard import Entrance, Guard, Settings
 from dlm.serving.metrics import Metrics
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]

@@ -21,9 +21,8 @@ from dlm.decisions.questions import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Draft, End, Event, Failed
+from dlm.openai.body import LARGE
 from dlm.request import Request
-
-LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 
 
 class PreparedRequests:

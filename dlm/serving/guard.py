@@ -1,18 +1,23 @@
-"""Settings of a server, and checks of requests before they reach the engine.
+"""Settings of a server, checks of requests before they reach the engine, and forms of errors.
 
 `Entrance` checks `Host` first, since a web page may give its own name the address of this machine
 (DNS rebinding): a browser then lets the page read this server's answers, but still sends the page's
-name as `Host`. `Guard` checks keys, and types and sizes of bodies.
+name as `Host`. `Guard` checks keys, and types and sizes of bodies. `until_disconnected` ends work
+for a client that has gone. Errors have Anthropic's form for its routes, and OpenAI's for all
+others. This module does without torch: settings that are wrong are refused at once.
 """
 
 import asyncio
 import hmac
+import json
+import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -21,10 +26,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dlm.anthropic.answers import anthropic_body, anthropic_error
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.serving.answering import ClientGoneError, status_body
-from dlm.serving.async_engine import LARGE
-from dlm.serving.protocol import network_of
+from dlm.openai.answers import describe_error, error_body, public_message, status_of
+from dlm.openai.body import LARGE, Body
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
 
@@ -83,6 +92,95 @@ class Settings:
                     f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
                     "blanks around it"
                 )
+
+
+VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is one of Anthropic's API: its route is, or it asks for models, whose
+    routes both APIs have, with the header of Anthropic's clients."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path.startswith("/v1/models"):
+        return VERSION_HEADER in Headers(scope=scope)
+    return path.startswith("/v1/messages")
+
+
+def status_body(scope: Scope, status: int, message: str) -> Body:
+    """Return the body of an answer with the status of an error."""
+    form = anthropic_body if is_anthropic(scope) else error_body
+    return form(status, message)
+
+
+def last_events(path: str, error: Exception, number: int) -> str:
+    """Return the server-sent events that end a stream of the route at `path` with an error, after
+    `number` events of a response."""
+    body, mark = describe_error(error), "data: [DONE]\n\n"
+    if path.startswith("/v1/messages"):
+        body, mark = anthropic_error(error), ""
+    elif path == "/v1/responses":
+        problem = {"code": "server_error", "message": public_message(error), "param": None}
+        body, mark = {"type": "error", **problem, "sequence_number": number}, ""
+    name = "" if mark else "event: error\n"
+    return f"{name}data: {json.dumps(body)}\n\n{mark}"
+
+
+def exception_body(scope: Scope, error: Exception) -> Body:
+    """Return the body of the answer to a request that failed with `error`."""
+    form = anthropic_error if is_anthropic(scope) else describe_error
+    return form(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A body that has arrived."""
+
+    size: int  # bytes
+    client: str  # name of the client, as `Guard.client` returns it
+    at: float  # time at which its request began to arrive, by `perf_counter`
+
+
+class ClientGoneError(Exception):
+    """Error for a client that has closed its connection before its answer."""
+
+
+async def until_disconnected(
+    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
+) -> T:
+    """Return what `work` returns. Raises `ClientGoneError` if the client disconnects first; `work`
+    is then cancelled, and a result that it returns all the same is passed to `undo`."""
+
+    def undo_result(ended: asyncio.Task[T]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            undo(ended.result())
+
+    working = asyncio.ensure_future(work)
+    disconnecting = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({working, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGoneError
+        return working.result()
+    except BaseException:
+        working.add_done_callback(undo_result)
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+        raise
+    finally:
+        disconnecting.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def note(error: Exception) -> None:
+    """Log an error whose details the client does not get."""
+    if not isinstance(error, DlmError) or status_of(error) == 500:
+        _LOG.error("a request failed", exc_info=error)
 
 
 _ENDING = "the server is shutting down"
@@ -281,3 +379,23 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host)
     except ValueError:
         return None
+
+
+_NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest
+
+
+def network_of(host: str | None) -> str | None:
+    """Return the name of the network of the address `host`: the address itself, or the first 64
+    bits of an IPv6 address. None for no address, as on a Unix socket."""
+    if not host:
+        return None
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = int(address) >> _NETWORK_BITS << _NETWORK_BITS
+    return f"{IPv6Address(network)}/{_NETWORK_BITS}"

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,11 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlm.errors import DlmError
 from dlm.openai.answers import error_body
-from dlm.serving.answering import status_body
+from dlm.serving.guard import status_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs
 _DEFAULT_MOST = 2048  # connections, if the process may open as many files
-_NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest
 
 
 class Connections:
@@ -115,23 +113,6 @@ class _Pool:
     def oldest(self) -> "BoundedProtocol | None":
         more = self.new if len(self.new) >= len(self.kept) else self.kept
         return next(iter(more), None)
-
-
-def network_of(host: str | None) -> str | None:
-    """Return the name of the network of the address `host`: the address itself, or the first 64
-    bits of an IPv6 address. None for no address, as on a Unix socket."""
-    if not host:
-        return None
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    network = int(address) >> _NETWORK_BITS << _NETWORK_BITS
-    return f"{IPv6Address(network)}/{_NETWORK_BITS}"
 
 
 def connections_allowed(most: int | None, requests: int) -> int:

@@ -28,15 +28,16 @@ from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.response_items import UnknownResponseError
-from dlm.serving.answering import (
+from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
+from dlm.serving.guard import (
+    CLIENT,
     VERSION_HEADER,
     ClientGoneError,
+    Settings,
     is_anthropic,
     last_events,
     until_disconnected,
 )
-from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
-from dlm.serving.guard import CLIENT, Settings
 from dlm.serving.metrics import merge_metrics
 
 _CHANCES = 3  # replicas that a request may be given to

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlm.serving.answering import until_disconnected
 from dlm.serving.async_engine import PreparedRequests
+from dlm.serving.guard import until_disconnected
 
 
 def test_what_is_prepared_for_who_has_left_is_discarded():
