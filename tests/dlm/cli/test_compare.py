@@ -13,7 +13,7 @@ from exhaustive import by_default
 from training.extraction import extract
 
 import dlm
-from dlm.batch.batch import LinesError
+from dlm.batch.rows import LinesError
 from dlm.cli import compare
 from dlm.cli.compare import runs as runs_module
 from dlm.cli.compare.judging import (
