@@ -63,7 +63,7 @@ class Policy:
     encode_tokens: int = 1024  # of prompts in one pass, beside the canvases it denoises
     step_work: int = 2000  # units (about 10 us) for all grammars together in one step
     flags: bool = True  # whether errors name the server's flag for a limit
-    looks: int = 400  # times `step_work`: a canvas whose grammar takes longer fails
+    max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
 
     def __post_init__(self) -> None:
         for one in fields(self):

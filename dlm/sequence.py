@@ -76,7 +76,7 @@ class Progress:
         self.guess = guess if guidance.read >= len(guess) else None
         late = self.steps - config.max_steps
         if suspect >= guidance.scored:
-            return late >= 0 or sampling.settled(stable, entropy, config.confidence)
+            return late >= 0 or sampling.stable_and_confident(stable, entropy, config.confidence)
         self.waited = 0 if suspect > self.frontier else self.waited + 1
         self.frontier = max(self.frontier, suspect)
         if late >= 0:
@@ -201,8 +201,8 @@ class Sequence:
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     state: LeftToRightState = field(init=False)  # of decoding left to right; made at the same time
-    checked: bool = False  # whether its grammar is wider than its spec: nothing is final early
-    canvas: Canvas = field(init=False)  # made when the request runs; left to right, of drafts
+    checked: bool = False  # whether its grammar allows more than its spec, which checks the end
+    canvas: Canvas = field(init=False)  # the current one; left to right, the one of the next draft
 
     @property
     def most_tokens(self) -> int:

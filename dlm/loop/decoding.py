@@ -163,7 +163,7 @@ class Decoder(ABC):
 
     def _count_work(self, so_far: int, what: str) -> None:
         """Raise `DlmError` if a grammar has done too much work for one query."""
-        limit = self._policy.looks * self._policy.step_work
+        limit = self._policy.max_unfinished_steps * self._policy.step_work
         if so_far > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match {what}")
 

@@ -38,7 +38,7 @@ from dlm.errors import RequestError
 Body = dict[str, Any]  # of an answer, or a part of it
 T = TypeVar("T")
 
-REQUIRED: Any = None  # default of a field that must be given: null is no value of its type
+REQUIRED: Any = None  # default of a required field: validation refuses it, missing or null
 Object = dict[Any, Any]  # any JSON object; only itself is copied, nothing in it
 
 _WRONG, _REFUSED = "wrong", "refused"  # types of our own errors

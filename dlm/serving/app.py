@@ -273,7 +273,7 @@ def application(service: Routes) -> FastAPI:
     return app
 
 
-_RESERVED = 8  # one in `_RESERVED` places of the queue is kept for clients without a request in it
+_RESERVED_SHARE = 8  # an eighth of the queue is kept for clients without a request in it
 BodyReader = Callable[[Any, Policy], Generation]
 T = TypeVar("T")
 
@@ -299,7 +299,7 @@ class Service(Routes):
         settings = self.settings
         self._engine.reserve(settings.reserved_slots)
         slots, waiting = settings.slots, settings.max_queue
-        reserved = waiting // _RESERVED if settings.reserved_slots else 0
+        reserved = waiting // _RESERVED_SHARE if settings.reserved_slots else 0
         self.engine = AsyncEngine(self._engine, slots, waiting, self.metrics, reserved)
         policy = self._engine.policy
         self._policy = replace(

@@ -240,7 +240,7 @@ class Matcher:
         return self._compiled.closes_within(self._state, self._keys, budget - 1 - more)
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
-        """Return the same as `_tight`, before the answer or within it."""
+        """Return the tokens that fit the budget, before the answer or within it; None: all."""
         left = self._compiled.allowed(
             self._state, self._keys, budget, lambda token: self._fits(token, budget - 2)
         )

@@ -329,7 +329,9 @@ def test_the_work_of_a_step_is_shared_by_those_who_run(engine_of):
 def test_a_look_that_never_ends_is_given_up_after_so_much_work(engine_of, beside):
     """However much of that each step gave it: the limit does not depend on who runs beside it."""
     engine = engine_of(
-        Dreamer(V, 3, canvas_length=4), policy=Policy(step_work=900, looks=10), slots=3
+        Dreamer(V, 3, canvas_length=4),
+        policy=Policy(step_work=900, max_unfinished_steps=10),
+        slots=3,
     )
     doomed = engine.add(asks(DOOMED))
     for seed in range(beside):
