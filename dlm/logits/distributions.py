@@ -156,14 +156,14 @@ class TokenDistributions:
 
     def restrict(self, i: int, guidance: Guidance) -> None:
         """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
-        `ValueError`, and does nothing, for masks that do not fit the canvas."""
+        `ValueError`, and does nothing, for guidance that does not fit the canvas."""
+        masks = checked_rows(guidance, self._L, self._V)
         cut, first = self._cuts.get(i), i * self._L
         free = first + np.arange(self._L)  # rows that no constraint restricts
         if guidance.bitmask is None:
             if cut is not None:
                 self._under_cut.append((free, cut))
             return
-        bitmask, masks = guidance.bitmask, checked_rows(guidance, self._L, self._V)
         rows = first + np.arange(len(masks))
         named = masks < 0
         self._single.append((rows[named], ~masks[named]))
@@ -172,9 +172,11 @@ class TokenDistributions:
             self._under_cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
             changed = np.ones(len(rows), dtype=bool)
         else:
-            changed = changed_by_masks(self._found, rows, bitmask.numpy().view(np.uint32), masks)
+            changed = changed_by_masks(
+                self._found, rows, guidance.bitmask.numpy().view(np.uint32), masks
+            )
         if changed.any():
-            self._reread.append((rows[changed], bitmask, masks[changed]))
+            self._reread.append((rows[changed], guidance.bitmask, masks[changed]))
 
     def exclude(self, i: int) -> None:
         """Leave canvas `i` out of `distributions`."""

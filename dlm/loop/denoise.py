@@ -244,15 +244,10 @@ def _guide(
     work: int,
 ) -> Guidance | Exception:
     """Query the constraint of canvas `i`, and restrict `distributions` to what it allows."""
-    L = len(scores.argmax)
     try:
         sequence.constraint.work = work
         fixed = sequence.canvas.fixed(config.max_steps)
         guidance = sequence.constraint.guide(scores, fixed)
-        if len(guidance.guess) != L:
-            raise ValueError(f"a guess of {len(guidance.guess)} tokens for {L} positions")
-        if not 0 <= guidance.suspect <= L:
-            raise ValueError(f"position {guidance.suspect} of {L} is suspect")
         distributions.restrict(i, guidance)
     except Exception as error:
         return error

@@ -44,7 +44,7 @@ from dlm.openai.body import (
     shown,
     wrong,
 )
-from dlm.openai.other_fields import check_old
+from dlm.openai.other_fields import OUTPUT_KINDS, check_old
 from dlm.policy import Policy
 
 _KEYWORDS = frozenset(  # every schema that constrains anything has one of these
@@ -169,8 +169,7 @@ def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | No
         case "structural_tag":
             return _structural_tag(field, format, policy)
         case other:
-            kinds = "json", "json_object", "regex", "choice", "grammar", "structural_tag"
-            hint = f"; structured_outputs takes {other}" if other in kinds else ""
+            hint = f"; structured_outputs takes {other}" if other in OUTPUT_KINDS else ""
             if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
                 hint = "; a schema goes to json_schema.schema beside the type json_schema"
             right = f"text, json_object, json_schema or structural_tag{hint}"

@@ -108,7 +108,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to se
     "functions": "use tools",
     "function_call": "use tool_choice",
 }
-_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+OUTPUT_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
 _ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand for
 
@@ -134,7 +134,7 @@ def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
         place = _ELSEWHERE.get(field)
         if place is None and str(field).startswith(_GUIDED):
             kind = str(field).removeprefix(_GUIDED)
-            place = f"use structured_outputs{f'.{kind}' if kind in _KINDS else ''}"
+            place = f"use structured_outputs{f'.{kind}' if kind in OUTPUT_KINDS else ''}"
         if place is not None:
             name = f"{field:.60}"
             raise RequestError(f"{name} is not supported: {place}", field=name)
