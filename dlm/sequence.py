@@ -256,7 +256,7 @@ class Sequence:
     def _stopped_answer(self) -> tuple[int, list[bytes]]:
         """Return the index of a stopped answer's first token, after the reasoning, and what each of
         its tokens spells."""
-        answer = self.answer(stopped=True)[1]
+        answer = self.answer_tokens()
         pieces = [self.stream.vocabulary.pieces[token] for token in answer]
         return len(self.tokens) - 1 - len(answer), pieces
 
@@ -283,9 +283,9 @@ class Sequence:
         """Return all committed tokens without the stop token."""
         return self.tokens[:-1] if stopped and not self.cut else self.tokens
 
-    def answer(self, stopped: bool) -> tuple[str, list[int]]:
-        """Return the text of the reasoning and the tokens of the answer, without the stop token."""
-        return self.stream.split(self.content_tokens(stopped))
+    def answer_tokens(self) -> list[int]:
+        """Return the tokens of an answer that has stopped, without its reasoning and its stop."""
+        return self.stream.split(self.content_tokens(stopped=True))[1]
 
     def result(self, parsed: Any, reason: FinishReason) -> Result:
         stopped = reason == "stop"

@@ -186,7 +186,7 @@ class Decoder(ABC):
         if spec is None or reason == "length":
             yield from self._end(sequence, None, reason)
             return
-        answer = sequence.answer(stopped=True)[1]
+        answer = sequence.answer_tokens()
         if sequence.checked or len(answer) > _AT_ONCE:
             seconds = self._policy.check_seconds
             sequence.checking = self._compiler.check(spec, answer, seconds)
@@ -214,7 +214,7 @@ class Decoder(ABC):
         spec = sequence.request.constraint
         if spec is None:
             return value
-        return spec.instance(value, sequence.stream.text(sequence.answer(stopped=True)[1]))
+        return spec.instance(value, sequence.stream.text(sequence.answer_tokens()))
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
         yield from self._emit(sequence, reason)
