@@ -14,15 +14,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from invoices import PROMPT, SCHEMA, SCHEMA_FILE
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 INNER = ("grammar", "kernels", "models")  # folders of the checkout, packages of dlm
-SCHEMA = json.loads((ROOT / "examples" / "invoice.json").read_text())
-PROMPT = (
-    "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
-)
 # Editable installs find the checkout by an importer of their own.
 HIDDEN = """
 import sys
@@ -32,7 +28,7 @@ sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in each.__m
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel that is built from a copy of the checkout: a build leaves files behind."""
+    """A wheel, built from a copy of the checkout: a build leaves files in its folder."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("dlm", *INNER):
         ignored = shutil.ignore_patterns("__pycache__", *INNER)  # in dlm/ they are links
@@ -54,7 +50,7 @@ def unpacked(wheel):
     (wheel.parent / "site" / "sitecustomize.py").write_text(HIDDEN)
     away = wheel.parent / "away"
     away.mkdir()
-    shutil.copy(ROOT / "examples" / "invoice.json", away)
+    shutil.copy(SCHEMA_FILE, away)
     return {"env": os.environ | {"PYTHONPATH": str(wheel.parent / "site")}, "cwd": away}
 
 
@@ -100,7 +96,7 @@ def test_the_server_has_its_page_outside_the_checkout(unpacked):
 
 
 def fetched(url, server):
-    """The text at `url`, once the server answers."""
+    """Return the text at `url` once the server answers."""
     end = time.monotonic() + PATIENCE
     while True:
         assert server.poll() is None, server.stderr.read()
