@@ -24,13 +24,11 @@ def exit_code(
     main: Callable[[], None] | None = None,
 ) -> Any:
     """Run `main` of a script, or `main` if given; return the exit code of this command line."""
-    import dlm.collector  # not at the top: no module of dlm comes before conftest's import hook
-
     name = script.__name__.rpartition(".")[2]
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])  # messages begin with it
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-    for module in (script, dlm.collector):  # its thresholds are for a process of its own
-        monkeypatch.setattr(module, "tune_garbage_collector", lambda: None, raising=False)
+    if hasattr(script, "tune_garbage_collector"):  # for processes of their own
+        monkeypatch.setattr(script, "tune_garbage_collector", lambda: None)
     try:
         (main or script.main)()
     except SystemExit as end:
@@ -42,6 +40,7 @@ def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
     """Return the exit code of `batch.py` and its stderr."""
     from dlm.cli import batch
 
+    monkeypatch.setattr("dlm.collector.tune_garbage_collector", lambda: None)  # for its own process
     with redirect_stderr(io.StringIO()) as stderr:
         code = exit_code(monkeypatch, batch, *args)
     return code, stderr.getvalue()
