@@ -42,8 +42,9 @@ def test_weights_are_between_those_of_the_two_and_generate(other, tmp_path, run_
 
 def test_the_mean_of_a_model_and_itself_is_that_model(tmp_path, run_command):
     assert run_command(average_weights, BUILT_IN, BUILT_IN, "--out", tmp_path / "out").code == 0
+    mean = load_file(tmp_path / "out" / "model.safetensors")
     for name, tensor in load_file(BUILT_IN / "model.safetensors").items():
-        assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")[name], tensor)
+        assert torch.equal(mean[name], tensor)
 
 
 def test_models_without_a_mean_are_refused(other, tmp_path, refusal_of):

@@ -132,9 +132,9 @@ def test_random_weights_are_those_that_a_plan_counts(weights):
     model = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
     held = sum(tensor.nbytes for tensor in model.state_dict().values())
     assert held == sum(plan.weight_bytes(config, weights).values())
-    again = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
+    again = random_model(config, weights, Dispatch(dtype=torch.bfloat16)).state_dict()
     for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor.view(torch.uint8), again.state_dict()[name].view(torch.uint8))
+        assert torch.equal(tensor.view(torch.uint8), again[name].view(torch.uint8))
 
 
 def test_few_tokens_share_the_probability_of_a_row():

@@ -71,11 +71,11 @@ def test_no_held_out_sentence_is_ever_in_training(samples):
     starts = {text.partition("{")[0] for text in held_out}
     rare = {start for start in starts if len(start) > 11}  # no other sentence begins like these
     trained = [s.text for d in domains(True) for s in d.sentences if not s.held_out]
+    heads = [(text, text.partition("{")[0]) for text in trained]
     rare -= {  # what others begin with, or could with a value: "The door of {room}"
         start
         for start in rare
-        for text in trained
-        for head in [text.partition("{")[0]]
+        for text, head in heads
         if text.startswith(start) or (len(head) > 8 and start.startswith(head))
     }
     assert len(rare) > 20
