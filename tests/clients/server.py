@@ -1,4 +1,4 @@
-"""The server of these tests: `dlm.serving` around a scripted model. Prints its port, and serves
+"""The server of these tests: `dlm.serving` around a scripted model. It prints its port and serves
 until its standard input ends."""
 
 import socket

@@ -23,7 +23,7 @@ def test_the_table_of_constraints_names_public_classes():
     assert set(named) <= set(dlm.__all__)
 
 
-def test_names_of_grammar_exist():
+def test_the_page_has_names_of_grammar_that_exist():
     listed = [name.removeprefix("dlm.grammar.") for name in NAMES if "dlm.grammar." in name]
     assert len(listed) > 10
     assert not {name for name in listed if not hasattr(dlm.grammar, name)}
