@@ -69,7 +69,8 @@ class Policy:
         for one in fields(self):
             limit, least = getattr(self, one.name), int(one.name != "max_images")
             if one.type is int and (not isinstance(limit, int) or limit < least):
-                raise DlmError(f"{one.name} is {limit!r}: it takes at least {least}")
+                right = "at least 1" if least else "0 or more"
+                raise DlmError(f"{one.name} is {limit!r}: it takes {right}")
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")

@@ -31,6 +31,7 @@ from dlm.openai.body import (
     Words,
     read,
     shown,
+    wrong,
 )
 from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema_spec, tools_spec
 from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
@@ -54,7 +55,11 @@ class TextBlock(JsonModel):
 class TextSource(JsonModel):
     type: Literal["text"] = REQUIRED
     media_type: Literal["text/plain"] = REQUIRED
-    text: str = Field(REQUIRED, alias="data")
+    data: str = REQUIRED
+
+    @property
+    def text(self) -> str:
+        return self.data
 
 
 class ContentSource(JsonModel):
@@ -141,7 +146,11 @@ class ReferenceBlock(JsonModel):
     """Name of a tool that a search for tools has found."""
 
     type: Literal["tool_reference"] = REQUIRED
-    text: str = Field(REQUIRED, alias="tool_name")
+    tool_name: str = REQUIRED
+
+    @property
+    def text(self) -> str:
+        return self.tool_name
 
 
 class UseBlock(JsonModel):
@@ -240,7 +249,7 @@ class OtherThinking(JsonModel):
 
 class OutputFormat(JsonModel):
     type: Literal["json_schema"] = REQUIRED
-    source: Schema = Field(REQUIRED, alias="schema")
+    source: Schema | None = Field(None, alias="schema")
 
 
 class OutputConfig(FormatOptions):
@@ -346,7 +355,10 @@ system may stand among them, and the last one is the user's",
         config, content = self.output_config, None
         format = (config.format if config else None) or self.output_format
         if format is not None:
-            content = json_schema_spec("output_config.format.schema", format.source, policy, True)
+            field = "output_config.format.schema"
+            if format.source is None:
+                raise wrong(field, None, "a JSON schema")
+            content = json_schema_spec(field, format.source, policy, True)
         parallel = self.tool_choice is None or not self.tool_choice.disable_parallel_tool_use
         tools = tools_spec(
             list(self.forms.values()),

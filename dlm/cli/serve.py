@@ -31,8 +31,8 @@ from dlm.cli.command_line import (
 from dlm.cli.options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
-    from dlm.serving.guard import Settings
     from dlm.serving.protocol import Connections
+    from dlm.serving.settings import Settings
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -59,7 +59,7 @@ def main() -> None:
     args = arguments()
     try:
         import dlm
-        from dlm.serving.guard import Settings
+        from dlm.serving.settings import Settings
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
     try:

@@ -1,10 +1,10 @@
-"""Settings of a server, checks of requests before they reach the engine, and forms of errors.
+"""Checks of requests before they reach the engine, and forms of errors.
 
 `Entrance` checks `Host` first, since a web page may give its own name the address of this machine
 (DNS rebinding): a browser then lets the page read this server's answers, but still sends the page's
 name as `Host`. `Guard` checks keys, and types and sizes of bodies. `until_disconnected` ends work
 for a client that has gone. Errors have Anthropic's form for its routes, and OpenAI's for all
-others. This module does without torch: settings that are wrong are refused at once.
+others.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -30,69 +30,11 @@ from dlm.anthropic.answers import anthropic_body, anthropic_error
 from dlm.errors import DlmError, QueueFullError, UnavailableError
 from dlm.openai.answers import describe_error, error_body, public_message, status_of
 from dlm.openai.body import LARGE, Body
+from dlm.serving.settings import Settings, address_of
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings with the defaults of `scripts/serve.py`. Raises `DlmError` for impossible values."""
-
-    names: tuple[str, ...] = ("dlm",)  # names of the model; answers have the first by default
-    slots: int = 8  # requests that run at once
-    reserved_slots: int = 0  # slots that are kept for clients without a running request
-    max_queue: int = 256  # requests that may wait for a slot
-    api_keys: tuple[str, ...] = ()  # each of them is valid; empty: no key is needed
-    allowed_origins: tuple[str, ...] = ()  # origins of web pages that may send requests
-    allowed_hosts: tuple[str, ...] = ("*",)  # values of a request's Host; *: any
-    root_path: str = ""  # prefix of paths that a proxy removes
-    request_ids: bool = False  # answers have the header X-Request-Id
-    max_body_bytes: int = 16 << 20  # size of one body; images in it are in base64
-    max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
-    body_seconds: float = 60.0  # time in which a body must have arrived
-    keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
-    stored_responses: int = 1000  # of `/v1/responses` that are kept; 0: none
-    stored_bytes: int = 64 << 20  # that they may take together
-    retry_after: int = 1  # seconds that clients wait if the queue is full
-
-    def __post_init__(self) -> None:
-        for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
-            if getattr(self, name) < 1:
-                raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
-        if self.stored_responses < 0 or self.stored_bytes < 0:
-            raise DlmError("stored_responses and stored_bytes take 0 or more")
-        if self.max_queue < 0:
-            raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
-        if not 0 <= self.reserved_slots < self.slots:
-            raise DlmError(
-                f"reserved_slots is {self.reserved_slots}: "
-                f"it takes 0 to {self.slots - 1}, fewer than the slots"
-            )
-        for name in ("body_seconds", "keep_alive"):
-            if not getattr(self, name) > 0:
-                raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
-        for i, host in enumerate(self.allowed_hosts):
-            address = _address(host.removeprefix("[").removesuffix("]"))
-            if not (_HOST.fullmatch(host) or isinstance(address, IPv6Address)):
-                raise DlmError(
-                    f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
-                    "port, *.NAME for all names below one, or * for any"
-                )
-        if not self.names or not all(self.names):
-            raise DlmError("names holds no name, or an empty one: it takes at least one name")
-        if not all(self.api_keys):
-            raise DlmError("api_keys holds an empty key: it would admit every client")
-        for i, key in enumerate(self.api_keys):
-            if not (key.isascii() and key.isprintable() and key == key.strip()):
-                raise DlmError(
-                    f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
-                    "blanks around it"
-                )
-
 
 VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
 
@@ -368,17 +310,9 @@ def _bare(host: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    address = _address(host)
+    address = address_of(host)
     named = host == "localhost" or host.endswith(".localhost")
     return named or (address is not None and address.is_loopback)
-
-
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that `host` is; None if it is a name."""
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
 
 
 _NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest

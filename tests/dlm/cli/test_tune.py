@@ -122,29 +122,26 @@ def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path, tuned):
     ],
 )
 def test_the_type_of_weights_is_that_of_the_model_s_directory_unless_it_is_given(
-    file, content, weights, model, monkeypatch
+    file, content, weights, model, monkeypatch, tuned
 ):
     if file is not None:
         known = read_json(model / file) if (model / file).exists() else {}
         (model / file).write_text(json.dumps({**known, **content}))
     given = []
     monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args[1]) or [])
-    run(monkeypatch, first_is_fastest, "--model", model)
+    tuned("--model", model)
     for kind in ("nvfp4", "bf16"):
-        run(monkeypatch, first_is_fastest, "--model", model, "--weights", kind)
-    run(monkeypatch, first_is_fastest, "--model", model / "config.json")
+        tuned("--model", model, "--weights", kind)
+    tuned("--model", model / "config.json")
     assert given == [weights, "nvfp4", "bf16", "nvfp4"]
 
 
-def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(
-    model, monkeypatch, capsys
-):
+def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(model, tuned):
     config = read_json(model / "config.json") | {"quantization_config": {"quant_method": "awq"}}
     (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, first_is_fastest, "--model", model)
-    assert end.value.code == 2
-    assert "quant_method 'awq' are not read" in capsys.readouterr().err
+    code, _, err = tuned("--model", model)
+    assert code == 2
+    assert "quant_method 'awq' are not read" in err
 
 
 @pytest.mark.parametrize(
