@@ -1,5 +1,5 @@
 """A small checkpoint as wide as the 26B: both kinds of layers, its head dimensions, its experts'
-sizes, in ModelOpt's layout. What only shows at these widths shows here."""
+sizes, in ModelOpt's layout. Errors that occur only at these widths are found here."""
 
 import re
 
@@ -24,7 +24,7 @@ WIDTHS = {
     "num_hidden_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"],
 }
-# By suffix: type and shape of a matrix of gate or up, and of down, as in NVIDIA's file.
+# Type by suffix, and shapes of gate or up, and of down, as in NVIDIA's file.
 STORED = {
     "weight": ("U8", [704, 1408], [2816, 352]),
     "weight_scale": ("F8_E4M3", [704, 176], [2816, 44]),
@@ -35,9 +35,7 @@ STORED = {
 CLOSE = {"rtol": 1e-5, "atol": 1e-4}
 
 
-def test_the_26b_s_widths_in_modelopt_s_layout_are_what_transformers_computes(
-    reference, tmp_path, rng
-):
+def test_at_the_26b_s_widths_states_and_logits_are_those_of_transformers(reference, tmp_path, rng):
     theirs = reference.make(tmp_path, **WIDTHS)
     meant = nvfp4_files.write(tmp_path, nvfp4_files.MODELOPT)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
