@@ -53,28 +53,24 @@ def test_each_operation_has_its_own_backend(gpu):
     }
 
 
-def test_attention_takes_heads_of_known_sizes(gpu):
-    with pytest.raises(BackendError, match=r"attention: heads of 24 numbers are none of \[16, 32"):
-        chosen(gpu(12, 0), heads=[64, 24], kernels="triton")
-
-
 @pytest.mark.parametrize(
-    ("sm", "dtype", "rows", "why"),
+    ("sm", "wanted", "without", "why"),
     [
-        ((7, 5), torch.bfloat16, ROWS, "experts: SM 7.5 is older than 8.0; nvfp4: SM 7.5"),
-        ((9, 0), torch.float32, ROWS, "activations are torch.float32, and kernels take bfloat16"),
-        ((9, 0), torch.bfloat16, {"experts": [96]}, "experts: rows of 96 numbers are no multiple"),
+        ((7, 5), {}, ROWS, "experts: SM 7.5 is older than 8.0; nvfp4: SM 7.5"),
+        ((9, 0), {"dtype": torch.float32}, ROWS, "are torch.float32, and kernels take bfloat16"),
+        ((9, 0), {"rows": {"experts": [96]}}, ["experts"], "experts: rows of 96 numbers are no"),
+        ((12, 0), {"heads": [64, 24]}, ["attention"], "attention: heads of 24 numbers are none of"),
     ],
 )
 def test_kernels_that_cannot_run_are_refused_if_requested_and_else_left_out(
-    gpu, sm, dtype, rows, why
+    gpu, sm, wanted, without, why
 ):
     device = gpu(*sm)
     with pytest.raises(BackendError, match=r"kernels='triton' cannot run here: ") as error:
-        chosen(device, dtype, rows, kernels="triton")
+        chosen(device, **wanted, kernels="triton")
     assert why in str(error.value)
-    left_out = chosen(device, dtype, rows)
-    assert {left_out[name] for name in rows} == {"torch"}
+    left_out = chosen(device, **wanted)
+    assert {left_out[name] for name in without} == {"torch"}
 
 
 def test_an_old_triton_and_a_cpu_without_an_interpreter_are_named(monkeypatch):

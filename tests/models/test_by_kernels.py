@@ -29,6 +29,16 @@ def loaded(reference, directory, layers: str = "triton", **text) -> DiffusionGem
     return model
 
 
+def inputs(model: DiffusionGemma, at: int, rows: int, rng) -> tuple[Layer, tuple[Tensor, ...]]:
+    """Return a layer, and random states of `rows` tokens, angles and a scalar for it."""
+    layer, c = model.layers[at], model.config.layers[at]
+    assert isinstance(layer, Layer)
+    positions = torch.arange(3, 3 + rows, device=model.device)
+    x = torch.randn(rows, 64, generator=rng).bfloat16().to(model.device)
+    scalar = (torch.rand(rows, 1, generator=rng) + 0.5).bfloat16().to(model.device)
+    return layer, (x, *rotary_angles(model.config.rotary[c.kind], c.head_dim, positions), scalar)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return attention in fp32 in which every token sees all."""
     group = q.shape[1] // k.shape[1]
@@ -44,11 +54,7 @@ def test_a_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_pat
     kernel in both, and the rest is rounded at the same points."""
     interpreter.install()
     model = loaded(reference, tmp_path, top_k_experts=4)
-    layer, c = model.layers[at], model.config.layers[at]
-    assert isinstance(layer, Layer)
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(3, 24))
-    x = torch.randn(21, 64, generator=rng).bfloat16()
-    scalar = (torch.rand(21, 1, generator=rng) + 0.5).bfloat16()
+    layer, (x, *angles, scalar) = inputs(model, at, 21, rng)
 
     expected = layer(x, *angles, attend, scalar)
     found = layer.by_kernels(
@@ -65,14 +71,11 @@ def test_a_layer_by_kernels_is_replayed_over_other_numbers(reference, tmp_path, 
     """The recorder has poisoned all results of the first run."""
     interpreter.install()
     model = loaded(reference, tmp_path)
-    layer, c = model.layers[0], model.config.layers[0]
-    assert isinstance(layer, Layer)
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(4))
-    x, other = torch.randn(2, 4, 64, generator=rng).bfloat16()
-    one = torch.ones(4, 1).bfloat16()
+    layer, (x, *angles, scalar) = inputs(model, 0, 4, rng)
+    other = torch.randn(4, 64, generator=rng).bfloat16()
 
     def run(x: Tensor) -> Tensor:
-        return torch.stack(layer.by_kernels(x, x, *angles, attend, one, following=model.norm))
+        return torch.stack(layer.by_kernels(x, x, *angles, attend, scalar, following=model.norm))
 
     with torch.inference_mode():
         expected = run(other)
@@ -105,12 +108,7 @@ def test_a_gpu_s_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, t
     each, in quadrature. A captured layer has the same results as an eager one, to the bit."""
     reference.make(tmp_path, **NARROW, top_k_experts=4)
     model = checkpoint.load(tmp_path, torch.bfloat16, "cuda", kernels="triton")
-    layer, c = model.layers[at], model.config.layers[at]
-    assert isinstance(layer, Layer)
-    positions = torch.arange(3, 67, device="cuda")
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, positions)
-    x = torch.randn(64, 64, generator=rng).bfloat16().cuda()
-    scalar = (torch.rand(64, 1, generator=rng) + 0.5).bfloat16().cuda()
+    layer, (x, *angles, scalar) = inputs(model, at, 64, rng)
 
     def run() -> tuple[Tensor, Tensor]:
         normed = layer.input_layernorm(x)

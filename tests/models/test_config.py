@@ -185,16 +185,23 @@ def test_fields_of_the_text_stack_may_be_in_the_outer_config(model_type):
     assert read(flat | {"text_config": None}) == read(config())
 
 
-def test_exceptions_of_single_layers_are_read_by_the_layers_numbers(tmp_path):
-    """transformers 5.23 writes the number of the sixth of 12 layers as "05", to sort them."""
-    text = config("layer_types")["text_config"]
+@pytest.mark.parametrize(("head_dim", "kv_heads"), [(32, 1), (32, 2), (16, 1), (16, 2)])
+def test_numbers_of_full_layers_are_read_from_the_file_that_transformers_writes(
+    head_dim, kv_heads, tmp_path
+):
+    """transformers 5.23 writes those that differ from other layers' to `per_layer_config`, with the
+    number of the sixth of 12 layers as "05", to sort them."""
+    own = {"global_head_dim": head_dim, "num_global_key_value_heads": kv_heads}
+    text = config("layer_types", **own)["text_config"]
     DiffusionGemmaConfig(text_config=text).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    assert {*written["text_config"]["per_layer_config"]} == {"05", "11"}
+    assert not own.keys() & written["text_config"].keys()
+    differing = {"05", "11"} if (head_dim, kv_heads) != (16, 2) else set()
+    assert {*written["text_config"]["per_layer_config"]} == differing
     layers = read(written).layers
     assert [layer.kind for layer in layers] == ([SLIDING] * 5 + [FULL]) * 2
-    assert [layer.head_dim for layer in layers] == ([16] * 5 + [32]) * 2
-    assert [layer.kv_heads for layer in layers] == ([2] * 5 + [1]) * 2
+    assert [layer.head_dim for layer in layers] == ([16] * 5 + [head_dim]) * 2
+    assert [layer.kv_heads for layer in layers] == ([2] * 5 + [kv_heads]) * 2
 
 
 REFUSED = [
