@@ -254,20 +254,6 @@ def test_on_a_cpu_a_prompt_in_pieces_has_the_same_result_to_the_bit(dtype, windo
         assert torch.equal(attention(*own, whole.pages, paging, window), expected[here])
 
 
-@pytest.mark.parametrize("window", [None, 7])
-def test_on_a_cpu_a_slot_alone_has_the_same_result_to_the_bit(window, rng):
-    case = Pass(SLOTS["all together"], rng, window=window)
-    together = attention(*case.args)
-
-    for i, segment in enumerate(case.paging.segments):
-        rows = slice(segment.row, segment.row + segment.tokens)
-        numbers = case.paging.numbers[:, i : i + 1].contiguous()
-        table = case.paging.table[i : i + 1]
-        paging = Paging((segment._replace(row=0),), numbers, table, *case.paging[3:])
-        own = (x[rows].contiguous() for x in (case.q, case.k, case.v))
-        assert torch.equal(attention(*own, case.pages, paging, window), together[rows])
-
-
 def test_the_kernels_are_deterministic(rng):
     case = Pass(SLOTS["all together"], rng, stored=E4M3)
 

@@ -130,6 +130,28 @@ class Theirs:
         return stored.keys[0], stored.values[0]
 
 
+def assert_parity(
+    ours: DiffusionGemma,
+    theirs: DiffusionGemmaForBlockDiffusion,
+    prompt: list[int],
+    canvas: Tensor,
+    steps: int = 1,
+    **close: float,
+) -> None:
+    """Assert that states of a prompt, and logits of some steps of a canvas `[L]`, are the same in
+    both models. Each step has the soft embedding of the step before."""
+    close = close or CLOSE
+    conversation, cache = Theirs(theirs), ours.new_cache(1)
+    states = ours.encode([prompt], cache, [0])
+    torch.testing.assert_close(states, conversation.encode(prompt), **close)
+    embedding, previous = ours.no_soft_embedding()[None], None
+    for _ in range(steps):
+        logits = ours.denoise(canvas[None], embedding, cache, [0])
+        expected = conversation.denoise(canvas, previous)
+        torch.testing.assert_close(ours.softcapped(logits[0]), expected, **close)
+        embedding, previous = soft_embedding(ours, logits), expected
+
+
 def cached(cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
     """Return keys and values `[kv_heads, n, D]` of a slot's last tokens that a layer holds."""
     kind, index = cache._layers[layer]

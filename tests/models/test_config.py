@@ -298,13 +298,5 @@ def test_a_model_whose_config_has_few_fields_computes_what_transformers_does(
     own = {"global_head_dim": 32, "num_global_key_value_heads": 1}
     merged = own | {k: v for k, v in written["text_config"].items() if k not in left_out}
     path.write_text(json.dumps(written | {"text_config": merged | text}))
-    ours, other = checkpoint.load(tmp_path), reference.Theirs(model)
-    cache = ours.new_cache(1)
     prompt, canvas = [5, 9, 2, 40, 11, 7, 30, 8], torch.arange(reference.CANVAS)
-    torch.testing.assert_close(
-        ours.encode([prompt], cache, [0]), other.encode(prompt), **reference.CLOSE
-    )
-    logits = ours.denoise(
-        canvas[None], reference.no_soft_embedding(1, reference.CANVAS), cache, [0]
-    )
-    torch.testing.assert_close(ours.softcapped(logits)[0], other.denoise(canvas), **reference.CLOSE)
+    reference.assert_parity(checkpoint.load(tmp_path), model, prompt, canvas)

@@ -32,18 +32,9 @@ def test_the_cache_holds_transformers_keys_and_values(pair, reference, rng, leng
 
 
 @pytest.mark.parametrize("length", PROMPTS)
-def test_the_decoder_computes_transformers_logits(pair, reference, rng, length):
+def test_states_and_logits_of_several_steps_are_those_of_transformers(pair, reference, rng, length):
     prompt, canvas = reference.draw(rng, length).tolist(), reference.draw(rng, reference.CANVAS)
-    theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
-    theirs.encode(prompt)
-    pair.ours.encode([prompt], cache, [0])
-    soft_embedding, previous = reference.no_soft_embedding(1, reference.CANVAS), None
-    for step in range(3):  # each step is shown the logits of the one before
-        logits = pair.ours.denoise(canvas[None], soft_embedding, cache, [0])
-        expected = theirs.denoise(canvas, previous)
-        capped = pair.ours.softcapped(logits[0])
-        torch.testing.assert_close(capped, expected, **reference.CLOSE, msg=f"step {step}")
-        soft_embedding, previous = reference.soft_embedding(pair.ours, logits), expected
+    reference.assert_parity(pair.ours, pair.theirs, prompt, canvas, steps=3)
 
 
 def test_self_conditioning_changes_the_logits(pair, reference, rng):
@@ -56,7 +47,7 @@ def test_self_conditioning_changes_the_logits(pair, reference, rng):
 
 
 @pytest.mark.parametrize("length", PROMPTS)
-def test_states_of_prompts_and_committed_canvases_and_later_logits_are_transformers(
+def test_states_of_committed_canvases_and_later_logits_are_those_of_transformers(
     pair, reference, rng, length
 ):
     theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
@@ -145,25 +136,6 @@ def test_rotary_angles_are_those_of_transformers_to_the_bit(pair, kind, fraction
         assert torch.equal(ours[:, 0], theirs[0])
 
 
-LENGTHS = [3, 30, 0, 8, 17]
-
-
-def test_a_slot_of_a_batch_has_the_logits_of_the_slot_alone_to_the_bit(pair, reference, rng):
-    """Slots are in another order than in the cache."""
-    model, B, order = pair.ours, len(LENGTHS), [3, 0, 4, 2, 1]
-    canvases = reference.draw(rng, B, reference.CANVAS)
-    soft_embeddings = torch.randn(B, reference.CANVAS, reference.HIDDEN, generator=rng)
-    together = model.new_cache(B)
-    for slot, length in enumerate(LENGTHS):
-        if length:
-            model.encode([reference.draw(rng, length).tolist()], together, [slot])
-    logits = model.denoise(canvases, soft_embeddings, together, order)
-    for i, slot in enumerate(order):
-        one = slice(i, i + 1)
-        alone = model.denoise(canvases[one], soft_embeddings[one], together, [slot])
-        assert torch.equal(logits[one], alone), f"slot {slot}"
-
-
 def test_slots_encoded_at_once_have_the_states_of_each_alone_to_the_bit(pair, reference, rng):
     model, lengths = pair.ours, [3, 30, 8, 17]
     prompts = [reference.draw(rng, length).tolist() for length in lengths]
@@ -179,11 +151,13 @@ def test_slots_encoded_at_once_have_the_states_of_each_alone_to_the_bit(pair, re
 def test_a_pass_that_encodes_and_denoises_treats_each_slot_as_if_alone_to_the_bit(
     pair, reference, rng
 ):
-    """Some slots only encode, some encode and denoise, some only denoise."""
-    model, encoded, denoised = pair.ours, {3: 7, 0: 21, 4: 1}, [0, 1, 4]
+    """Some slots only encode, some encode and denoise, some only denoise, one of these without a
+    prompt; canvases are in another order than slots."""
+    model, encoded, denoised = pair.ours, {3: 7, 0: 21, 4: 1}, [4, 0, 2, 1]
     canvases = reference.draw(rng, len(denoised), reference.CANVAS)
     soft_embeddings = torch.randn(len(denoised), reference.CANVAS, reference.HIDDEN, generator=rng)
-    before = {slot: reference.draw(rng, 5 * slot + 4).tolist() for slot in range(5)}
+    lengths = {0: 4, 1: 9, 3: 19, 4: 24}
+    before = {slot: reference.draw(rng, length).tolist() for slot, length in lengths.items()}
     more = {slot: reference.draw(rng, length).tolist() for slot, length in encoded.items()}
     together, apart, steps = (model.new_cache(5) for _ in range(3))
     for cache in (together, apart, steps):
@@ -193,15 +167,15 @@ def test_a_pass_that_encodes_and_denoises_treats_each_slot_as_if_alone_to_the_bi
     for slot in {*encoded, *denoised}:
         own = {slot: more[slot]} if slot in more else {}
         mine = [i for i, one in enumerate(denoised) if one == slot]
-        what = canvases[mine], soft_embeddings[mine]
-        alone = model.denoise(*what, apart, [slot] * len(mine), own)
+        own_canvas = canvases[mine], soft_embeddings[mine]
+        alone = model.denoise(*own_canvas, apart, [slot] * len(mine), own)
         assert torch.equal(logits[mine], alone)
         if slot in more:
             model.encode([more[slot]], steps, [slot])
         if mine:
-            in_steps = model.denoise(*what, steps, [slot])
+            in_steps = model.denoise(*own_canvas, steps, [slot])
             torch.testing.assert_close(logits[mine], in_steps, **reference.CLOSE)
-        assert together.length(slot) == len(before[slot]) + len(more.get(slot, ()))
+        assert together.length(slot) == len([*before.get(slot, ()), *more.get(slot, ())])
         reference.assert_same_cached(together, apart, slot)
 
 

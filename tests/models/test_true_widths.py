@@ -50,15 +50,7 @@ def test_at_the_26b_s_widths_states_and_logits_are_those_of_transformers(referen
     theirs.load_state_dict(meant, strict=False)
     del meant
     model = checkpoint.load(tmp_path)
-    conversation, cache = reference.Theirs(theirs), model.new_cache(1)
-    prompt = torch.randint(256, (20,), generator=rng)
-    states = model.encode([prompt.tolist()], cache, [0])
-    torch.testing.assert_close(states, conversation.encode(prompt.tolist()), **CLOSE)
+    prompt = torch.randint(256, (20,), generator=rng).tolist()
     canvas = torch.randint(256, (reference.CANVAS,), generator=rng)
-    soft_embedding, previous = model.no_soft_embedding()[None], None
-    for _ in range(2):
-        logits = model.denoise(canvas[None], soft_embedding, cache, [0])
-        expected = conversation.denoise(canvas, previous)
-        torch.testing.assert_close(model.softcapped(logits[0]), expected, **CLOSE)
-        soft_embedding, previous = reference.soft_embedding(model, logits), expected
+    reference.assert_parity(model, theirs, prompt, canvas, steps=2, **CLOSE)
     (tmp_path / "model.safetensors").unlink()  # 0.7 GB
