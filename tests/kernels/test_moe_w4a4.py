@@ -6,9 +6,9 @@ computed from these codes. Bounds are those of test_moe.py.
 
 import pytest
 import torch
-import torch.nn.functional as F
+from bounded import U
 from exhaustive import by_default
-from moe_cases import CHOICES, DTYPES, Case, numbers
+from moe_cases import CHOICES, DTYPES, Case, first_product, numbers
 
 from dlm.kernels import moe as kernels
 from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4, Tuned
@@ -16,7 +16,6 @@ from dlm.kernels.moe import moe, moe_reference, run_gate_up
 from dlm.kernels.nvfp4 import dequantize, quantize, tensor_scale
 from dlm.kernels.routing import route
 
-U = 2.0**-24
 INNER = 64
 SM = torch.cuda.get_device_capability()[0] if torch.cuda.is_available() else 12
 TILES = GATE_UP_W4A4.candidates(SM, {})
@@ -37,19 +36,13 @@ def scales_of(case: Case) -> torch.Tensor:
 def first_products(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return h of each slot in fp64, in the order of choices, and the largest error in fp32."""
     eps = torch.finfo(case.x.dtype).eps / 2
-    found, off = [], []
-    for n, chosen in enumerate(case.expert.tolist()):
-        row = x[n].double()
-        for e in chosen:
-            gate, up = (numbers(case.gate_up, e, part, 2) for part in range(2))
-            g, g_off = gate @ row, 130 * U * (gate.abs() @ row.abs())
-            u, u_off = up @ row, 130 * U * (up.abs() @ row.abs())
-            h = F.gelu(g, approximate="tanh") * u
-            found.append(h)
-            off.append(
-                1.13 * g_off * u.abs() + h.abs() * (eps + 8 * U) + (g.abs() + g_off) * u_off + eps
-            )
-    return torch.stack(found), torch.stack(off)
+    found = [
+        first_product(case, e, x[n].double(), terms=130)
+        for n, chosen in enumerate(case.expert.tolist())
+        for e in chosen
+    ]
+    h, off = map(torch.stack, zip(*found, strict=True))
+    return h, off + eps
 
 
 @pytest.mark.parametrize("dtype", by_default(DTYPES, 1), ids=str)
