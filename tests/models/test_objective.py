@@ -81,7 +81,7 @@ def denoised(model, batch, noisy, belief):
 def test_canvases_in_one_pass_have_the_logits_of_canvases_denoised_alone(
     pair, batch, noisy, belief
 ):
-    """They see the tokens before them and all of themselves, and nothing else."""
+    """A canvas sees the tokens before it and all of itself, and nothing else."""
     _, canvases = states(pair.ours, batch, noisy, belief)
     expected = denoised(pair.ours, batch, noisy, belief)
     actual = pair.ours.softcapped(pair.ours.logits(canvases))
@@ -89,7 +89,7 @@ def test_canvases_in_one_pass_have_the_logits_of_canvases_denoised_alone(
 
 
 def test_tokens_in_one_pass_have_the_states_of_tokens_encoded_alone(pair, batch, noisy, belief):
-    """They see no later token, no canvas and no other sample."""
+    """A token sees no later token, no canvas and no other sample."""
     tokens, _ = states(pair.ours, batch, noisy, belief)
     for b, length in enumerate(batch.lengths.tolist()):
         row = batch.tokens[b, :length].tolist()
