@@ -1,0 +1,40 @@
+"""Answers that are generated under a grammar, by canvases or left to right."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from dlm.grammar import BudgetError, Compiled, Fixed, Frontier, Matcher
+from dlm.grammar.masks import tokens_in
+from dlm.logits.canvas_logits import CanvasLogits
+
+
+def canvas_answer(frontier: Frontier, canvases: Iterable[CanvasLogits]) -> list[int]:
+    """Commit the whole guess of each canvas, and return all tokens up to the stop."""
+    tokens: list[int] = []
+    for scores in canvases:
+        guidance = frontier.guide(scores, Fixed(last=True))
+        guess = guidance.guess[: guidance.stop + 1]
+        frontier.commit(guess)
+        tokens += guess
+        if guidance.stop < len(guidance.guess):
+            return tokens
+    raise AssertionError("the answer does not end")
+
+
+def matcher_answer(matcher: Matcher, budget: int, choose: Callable[[list[int]], int]) -> list[int]:
+    """Return the tokens that `choose` takes of those allowed within `budget`, the stop included."""
+    tokens: list[int] = []
+    while not matcher.ended:
+        token = choose(tokens_in(matcher.allowed(budget - len(tokens))).tolist())
+        assert matcher.accept(token)
+        tokens.append(token)
+    assert len(tokens) <= budget
+    return tokens
+
+
+def needed_tokens(compiled: Compiled) -> int:
+    """Return the least budget of a grammar, as a refusal of too small a budget states it."""
+    with pytest.raises(BudgetError) as raised:
+        Frontier(compiled, 1)
+    return raised.value.needed
