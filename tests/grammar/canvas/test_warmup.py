@@ -52,10 +52,12 @@ SPECS = {
     "any object": JsonObject(),
 }
 SMALL = {  # a warm-up cut into its smallest parts takes long
+    **{name: spec for name, spec in SPECS.items() if name not in ("a schema", "any object")},
     "an object": JsonSchema(BOX),
     "an array": JsonSchema({"items": BOX}),
-    **{name: spec for name, spec in SPECS.items() if name not in ("a schema", "any object")},
+    "nesting": Grammar('root ::= "a" root "b" | "c" | root "+" "a"'),
 }
+BY_DEFAULT = [name for name in SMALL if name != "recursion"]
 EACH = pytest.mark.parametrize("spec", by_default([*SPECS.values()], len(SPECS) - 1), ids=SPECS)
 
 
@@ -115,7 +117,7 @@ def test_a_warmup_makes_a_bounded_number_of_masks_and_states_which_are_kept(warm
     assert compiled.masks.age == 0
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", by_default([*BY_DEFAULT, "recursion"], len(BY_DEFAULT)))
 @pytest.mark.parametrize("work", by_default([100, 1]))
 def test_a_warmup_in_parts_makes_what_one_in_a_piece_makes(vocabulary, name, work, monkeypatch):
     """Each part exceeds its limit of work by at most one piece."""
