@@ -1,4 +1,4 @@
-"""Formats of texts: against the standard library's own idea of them, and case by case."""
+"""Formats of strings, compared with the standard library and case by case."""
 
 import datetime
 import ipaddress
@@ -6,9 +6,11 @@ import json
 import random
 import re
 from fractions import Fraction
+from functools import partial
 from uuid import UUID
 
 import pytest
+from exhaustive import share
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
@@ -24,6 +26,7 @@ from pydantic import (
     IPvAnyNetwork,
     ValidationError,
 )
+from readers import misread
 
 from dlm.grammar.regex import Automaton, read
 from dlm.grammar.schema import format_texts
@@ -40,7 +43,7 @@ def test_every_date_fits(date):
 
 
 @pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2021, 2023, 2024])
-def test_only_days_that_were_fit(year):
+def test_days_that_do_not_exist_are_no_dates(year):
     for month in range(14):
         for day in range(33):
             text = f"{year:04}-{month:02}-{day:02}"
@@ -53,7 +56,7 @@ def test_only_days_that_were_fit(year):
 
 
 @given(st.datetimes(timezones=st.just(datetime.UTC)))
-def test_every_moment_fits(moment):
+def test_every_datetime_fits(moment):
     text = moment.isoformat()
     assert fits("date-time", text)
     assert fits("date-time", text.replace("+00:00", "Z"))
@@ -88,6 +91,9 @@ def test_addresses_are_those_of_the_standard_library(text):
         assert not fits("ipv6", text)
     else:
         assert fits("ipv6", text)
+
+
+UUID_OF = "2eb8aa08-aa98-{}1ea-{}4aa-73b441d16380"
 
 
 @pytest.mark.parametrize(
@@ -162,14 +168,32 @@ def test_addresses_are_those_of_the_standard_library(text):
         ("uuid", ["2EB8AA08-aa98-11ea-b4aa-73b441d16380"], ["2eb8aa08aa9811eab4aa73b441d16380"]),
         ("json-pointer", ["", "/a~1b/", "/\n"], ["a", "/~2", "/~"]),
         ("relative-json-pointer", ["0#", "1/a//"], ["01#", "-1/a", "/a", "0##"]),
+        ("uuid4", [UUID_OF.format("4", "b")], [UUID_OF.format("1", "b"), UUID_OF.format("4", "c")]),
+        ("uuid7", [UUID_OF.format("7", "8")], [UUID_OF.format("6", "8")]),
+        ("ipvanyaddress", ["1.2.3.4", "::1"], ["1.2.3", "1.2.3.4/8", ""]),
+        ("ipv4network", ["10.0.0.0/8", "0.0.0.0/0", "1.2.3.4", "1.2.3.4/32", "10.128.0.0/9"],
+         ["10.0.0.1/8", "10.0.0.0/33", "10.64.0.0/9", "10.0.0.0/08"]),
+        ("ipv6network", ["2001:db8::/32", "::/0", "::1", "fe80::/12", "1:2:3:4:5:6:7:0/112"],
+         ["2001:db8::1/32", "fe8f::/12", "::/129"]),
+        ("ipvanynetwork", ["10.0.0.0/8", "2001:db8::/32"], ["10.0.0.1/8"]),
+        ("ipv4interface", ["10.0.0.1/8", "10.0.0.1"], ["10.0.0.1/33"]),
+        ("ipvanyinterface", ["::1/64", "10.0.0.1/8"], ["::1/129"]),
+        ("base64", ["", "aGVsbG8=", "/+==".replace("+", "w")], ["a", "ab=", "a-b_", "aGVsbG8"]),
+        ("base64url", ["_-8="], ["/+8=", "_-8"]),
+        ("json-string", ['{"a": [1, {"b": null}]}', " 1 ", '"\\u00e9"'], ["{", "{a: 1}", "'a'"]),
+        ("regex", ["^(a|b)*$", r"[^a-f\d_]{1,3}?x+", r"(?:(?!b)a)\.", ""],
+         ["(", "a)", "[a", "*a", "a{3,2}", "[z-a]", "\\", "^(abc]"]),
+        ("name-email", ["Ada L <a@b.c>"], ["Ada <a>", "Ada"]),
+        ("multi-host-uri", ["postgresql://u:p@a:1,b.c:2/d?e=f", "mongodb://a"], ["a", "//a"]),
+        ("fraction", ["1/3", "-2"], ["1/0", "1/", "a"]),
+        ("zoneinfo", ["UTC", "Europe/Berlin", "America/Argentina/Ushuaia"], ["here", "Europe/"]),
     ],
-)
-def test_a_format_tells_what_it_means(name, accepted, refused):
-    assert [text for text in accepted if not fits(name, text)] == []
-    assert [text for text in refused if fits(name, text)] == []
+)  # fmt: skip
+def test_a_format_accepts_its_texts_and_no_others(name, accepted, refused):
+    assert misread(partial(fits, name), accepted, refused) == []
 
 
-def test_a_format_meets_lengths_and_patterns():
+def test_a_format_can_be_intersected_with_lengths():
     email, *_ = format_texts("email")
     short = email.intersection(Automaton.lengths(0, 6))
     assert short.accepts("a@b.cd")
@@ -177,13 +201,10 @@ def test_a_format_meets_lengths_and_patterns():
     assert not short.accepts("abcdef")
 
 
-def test_other_formats_assert_nothing():
+def test_unknown_formats_are_not_enforced():
     assert format_texts("idn-hostname") is None
     assert format_texts("colour") is None
     assert format_texts("password") is None
-
-
-UUID_OF = "2eb8aa08-aa98-{}1ea-{}4aa-73b441d16380"
 
 
 class Everything(BaseModel):
@@ -223,7 +244,7 @@ def test_every_format_of_pydantic_is_enforced():
 
 
 @pytest.mark.parametrize("field", FORMATS)
-def test_what_a_format_of_pydantic_accepts_is_a_value_of_its_type(field: str):
+def test_texts_of_a_format_of_pydantic_are_values_of_its_type(field: str):
     automaton, *_ = format_texts(FORMATS[field])
     choose, good = random.Random(field), 0
     for _ in range(300):
@@ -249,7 +270,7 @@ def problem_of(field: str, text: str) -> str | None:
 
 
 def walked(automaton: Automaton, choose: random.Random, most: int = 60) -> str | None:
-    """A text that the automaton accepts, found by chance; None if it became too long."""
+    """Return a random text that the automaton accepts; None if it became too long."""
     text, state = "", 0
     while len(text) < most:
         if state in automaton.final and (not automaton.edges[state] or choose.random() < 0.2):
@@ -260,42 +281,14 @@ def walked(automaton: Automaton, choose: random.Random, most: int = 60) -> str |
 
 
 @pytest.mark.parametrize("name", ["regex", "json-string"])
-def test_notations_within_strings_are_what_their_readers_read(name: str):
+def test_texts_of_a_notation_within_strings_are_read_by_its_parser(name: str):
     (automaton, *_), choose = format_texts(name), random.Random(name)
-    texts = {walked(automaton, choose, 200) for _ in range(2000)} - {None}
-    assert len(texts) > 200
+    drawn = share(2000)
+    texts = {walked(automaton, choose, 200) for _ in range(drawn)} - {None}
+    assert len(texts) > drawn // 10
     for text in texts:
         if name == "regex":
             re.compile(text)
             read(text)
         else:
             json.loads(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "accepted", "refused"),
-    [
-        ("uuid4", [UUID_OF.format("4", "b")], [UUID_OF.format("1", "b"), UUID_OF.format("4", "c")]),
-        ("uuid7", [UUID_OF.format("7", "8")], [UUID_OF.format("6", "8")]),
-        ("ipvanyaddress", ["1.2.3.4", "::1"], ["1.2.3", "1.2.3.4/8", ""]),
-        ("ipv4network", ["10.0.0.0/8", "0.0.0.0/0", "1.2.3.4", "1.2.3.4/32", "10.128.0.0/9"],
-         ["10.0.0.1/8", "10.0.0.0/33", "10.64.0.0/9", "10.0.0.0/08"]),
-        ("ipv6network", ["2001:db8::/32", "::/0", "::1", "fe80::/12", "1:2:3:4:5:6:7:0/112"],
-         ["2001:db8::1/32", "fe8f::/12", "::/129"]),
-        ("ipvanynetwork", ["10.0.0.0/8", "2001:db8::/32"], ["10.0.0.1/8"]),
-        ("ipv4interface", ["10.0.0.1/8", "10.0.0.1"], ["10.0.0.1/33"]),
-        ("ipvanyinterface", ["::1/64", "10.0.0.1/8"], ["::1/129"]),
-        ("base64", ["", "aGVsbG8=", "/+==".replace("+", "w")], ["a", "ab=", "a-b_", "aGVsbG8"]),
-        ("base64url", ["_-8="], ["/+8=", "_-8"]),
-        ("json-string", ['{"a": [1, {"b": null}]}', " 1 ", '"\\u00e9"'], ["{", "{a: 1}", "'a'"]),
-        ("regex", ["^(a|b)*$", r"[^a-f\d_]{1,3}?x+", r"(?:(?!b)a)\.", ""],
-         ["(", "a)", "[a", "*a", "a{3,2}", "[z-a]", "\\", "^(abc]"]),
-        ("name-email", ["Ada L <a@b.c>"], ["Ada <a>", "Ada"]),
-        ("multi-host-uri", ["postgresql://u:p@a:1,b.c:2/d?e=f", "mongodb://a"], ["a", "//a"]),
-        ("fraction", ["1/3", "-2"], ["1/0", "1/", "a"]),
-        ("zoneinfo", ["UTC", "Europe/Berlin", "America/Argentina/Ushuaia"], ["here", "Europe/"]),
-    ],
-)  # fmt: skip
-def test_what_other_formats_mean(name: str, accepted: list[str], refused: list[str]):
-    assert [text for text in accepted if not fits(name, text)] == []
-    assert [text for text in refused if fits(name, text)] == []
