@@ -7,6 +7,7 @@ does not name. The check of finished values agrees with the library on all value
 from typing import Any
 
 import pytest
+from exhaustive import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -110,7 +111,7 @@ def test_the_rules_accept_exactly_the_valid_values(schema: Any, values: list[Any
             assert opened is None or not opened.accepts(text(value))
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(1000, suppress_health_check=list(HealthCheck))
 @given(_SCHEMAS, st.lists(_VALUES, min_size=1, max_size=8))
 def test_the_check_of_a_finished_value_agrees_with_the_library(schema: Any, values: list[Any]):
     judge = Draft202012Validator(schema)
