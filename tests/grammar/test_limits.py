@@ -1,4 +1,4 @@
-"""What is remembered of clients' patterns stays within one budget of bytes."""
+"""Results for clients' patterns are cached within one budget of bytes."""
 
 import gc
 import tracemalloc
@@ -22,7 +22,7 @@ from dlm.grammar.schema import number_automaton, run
 
 
 def texts(cache, calls):
-    """A function of two arguments whose calls are noted."""
+    """Return a cached function of two arguments that records its calls."""
 
     @cache.remembered
     def text(length, letter="x"):
@@ -50,7 +50,7 @@ def test_functions_share_the_budget_and_not_their_results():
     assert cache.nbytes > before
 
 
-def test_what_was_used_last_stays_and_the_rest_fits():
+def test_the_results_that_were_used_last_are_kept_within_the_budget():
     calls = []
     cache = SharedCache(10_000)
     text = texts(cache, calls)
@@ -63,7 +63,7 @@ def test_what_was_used_last_stays_and_the_rest_fits():
     assert calls.count((2_000, "x")) == 2
 
 
-def test_what_takes_half_of_the_budget_is_not_kept():
+def test_a_result_of_half_the_budget_is_not_kept():
     calls = []
     cache = SharedCache(10_000)
     text = texts(cache, calls)
@@ -76,7 +76,7 @@ def test_what_takes_half_of_the_budget_is_not_kept():
     assert cache.nbytes < 1_000
 
 
-def test_an_error_is_not_remembered():
+def test_an_error_is_not_cached():
     calls = []
 
     @SharedCache(10_000).remembered
@@ -99,7 +99,7 @@ def test_several_threads_may_call_at_once():
     assert 0 < cache.nbytes <= 20_000
 
 
-def test_nodes_are_counted_with_all_their_parts():
+def test_the_size_of_a_node_includes_all_its_parts():
     few, many = (
         Repetition(Characters(tuple((3 * n + 10**4, 3 * n + 10**4 + 1) for n in range(count))))
         for count in (10, 1_000)
@@ -112,13 +112,13 @@ def test_nodes_are_counted_with_all_their_parts():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: determinized(parse(r"\p{L}{1,20}", True)),
-        lambda: Automaton.words(f"{n * n:x}-{n}" for n in range(2_000)),
-        lambda: determinized(parse("(a|b)*a(a|b){9}", True)),
-        lambda: Automaton.words(f"{n * n:x}" for n in range(500)).complement(),
+        lambda: determinized(parse(r"\p{L}{1,8}", True)),
+        lambda: Automaton.words(f"{n * n:x}-{n}" for n in range(500)),
+        lambda: determinized(parse("(a|b)*a(a|b){7}", True)),
+        lambda: Automaton.words(f"{n * n:x}" for n in range(150)).complement(),
     ],
 )
-def test_an_automaton_counts_about_what_it_takes(make):
+def test_the_stated_size_of_an_automaton_is_about_the_memory_it_takes(make):
     make()
     gc.collect()
     tracemalloc.start()
@@ -142,8 +142,7 @@ def test_an_automaton_counts_about_what_it_takes(make):
         lambda n: run("any", n + 1),
     ],
 )
-def test_all_that_clients_make_counts_in_the_same_budget(make):
-    """Where it is full by now, what is new takes the place of something else."""
+def test_results_of_every_kind_count_in_the_same_budget(make):
     first = make(5)
     assert make(5) == first
     RESULTS.clear()
@@ -154,5 +153,5 @@ def test_all_that_clients_make_counts_in_the_same_budget(make):
     assert make(5) == first
 
 
-def test_a_function_that_is_an_argument_counts_nothing():
+def test_a_function_as_an_argument_has_no_size():
     assert size_of(size_of, "x") == size_of("x")

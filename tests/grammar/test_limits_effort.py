@@ -1,4 +1,4 @@
-"""Automata for a caller that cannot wait: they stop at a number of steps, and nothing else does."""
+"""Limits of effort: automata for a caller that cannot wait stop at a number of steps."""
 
 import pytest
 
@@ -15,7 +15,7 @@ COSTLY = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_remembered():
+def _nothing_is_cached():
     RESULTS.clear()
 
 
@@ -29,12 +29,12 @@ def test_steps_count_only_within_the_block():
 
 
 @pytest.mark.parametrize("pattern", COSTLY)
-def test_a_costly_pattern_stops_in_the_block_and_is_made_without_it(pattern):
+def test_a_costly_pattern_stops_within_the_limit_and_is_made_without_one(pattern):
     with at_most(2_000), pytest.raises(TooMuchEffortError):
         automaton_of(pattern, True)
     made = automaton_of(pattern, True)
     with at_most(0):
-        assert automaton_of(pattern, True) is made  # it is remembered
+        assert automaton_of(pattern, True) is made  # it is cached
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,13 @@ def test_a_costly_pattern_stops_in_the_block_and_is_made_without_it(pattern):
         lambda one, other: Automaton.words(f"{n * n:x}" for n in range(3_000)),
     ],
 )
-def test_operations_count_as_well(make):
+def test_operations_on_automata_count_their_steps(make):
     one, other = (automaton_of(f"{a}[a-z]{{0,900}}[0-9]", True) for a in "xy")
     with at_most(100), pytest.raises(TooMuchEffortError):
         make(one, other)
 
 
-def test_a_schema_of_costly_patterns_is_left_to_its_rules():
-    """What is made of it at once is little, however much there is to make."""
+def test_costly_patterns_of_a_schema_are_built_only_with_its_rules():
     many = {f"p{n}": {"pattern": pattern} for n, pattern in enumerate(COSTLY)}
     spec = JsonSchema({"type": "object", "properties": many})
     assert RESULTS.nbytes < 4 << 20
@@ -61,7 +60,7 @@ def test_a_schema_of_costly_patterns_is_left_to_its_rules():
     assert RESULTS.nbytes > 8 << 20
 
 
-def test_a_schema_of_cheap_patterns_is_read_at_once():
+def test_cheap_patterns_of_a_schema_are_checked_at_once():
     with pytest.raises(InvalidGrammarError, match="pattern"):
         JsonSchema({"type": "string", "pattern": "(a"})
     with pytest.raises(InvalidGrammarError):

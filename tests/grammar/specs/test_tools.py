@@ -155,7 +155,7 @@ def test_only_the_native_form_needs_the_markers():
         (TOOLS, {"choice": "none"}, "/choice", "none of auto, required"),
         (TOOLS, {"named": "other"}, "/named", "no tool 'other'"),
         (TOOLS, {"format": "gpt"}, "/format", "none of gemma4, hermes"),
-        *((TOOLS, {option: []}, f"/{option}", f"/{option}") for option in ("format", "choice", "named")),
+        *((TOOLS, {name: []}, f"/{name}", f"/{name}") for name in ("format", "choice", "named")),
     ],
 )  # fmt: skip
 def test_an_invalid_spec_is_refused_with_its_place_and_the_reason(tools, options, where, reason):
