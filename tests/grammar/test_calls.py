@@ -108,39 +108,6 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
             [{"a": []}, {"a": ["x"]}],
         ),
         (
-            objects(a={"type": "array", "maxItems": 2}, b={"type": "array", "maxItems": 0}),
-            [{"a": [], "b": []}, {"a": [1, "x"]}],
-            [{"a": [1, 2, 3]}, {"b": [1]}],
-        ),
-        (
-            objects(
-                a={
-                    "prefixItems": [{"type": "integer"}, {"type": "string"}],
-                    "items": {"type": "null"},
-                    "minItems": 1,
-                    "maxItems": 3,
-                }
-            ),
-            [{"a": [1]}, {"a": [1, "x"]}, {"a": [1, "x", None]}],
-            [{"a": []}, {"a": ["x"]}, {"a": [1, 2]}, {"a": [1, "x", None, None]}],
-        ),
-        (
-            {"$schema": "http://json-schema.org/draft-07/schema#"}
-            | objects(a={"items": [{"type": "integer"}], "additionalItems": False}),
-            [{"a": []}, {"a": [1]}],
-            [{"a": [1, 2]}, {"a": ["x"]}],
-        ),
-        (
-            objects(a={"type": "integer", "exclusiveMinimum": 3, "minimum": 3, "maximum": 9.5}),
-            [{"a": 4}, {"a": 9}],
-            [{"a": 3}, {"a": 10}],
-        ),
-        (
-            objects(a={"type": "number", "minimum": 0.5}, b={"type": "integer", "format": "uint8"}),
-            [{"a": 0.5, "b": 255}, {"a": 1000.0}],
-            [{"a": 0.4}],
-        ),
-        (
             NODE,
             [{"value": 1}, {"value": 1, "children": [{"value": 2}, {"value": 3, "children": []}]}],
             [{}, {"value": 1, "children": [{}]}],
@@ -149,16 +116,6 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
             SHAPES,
             [{"kind": "dot"}, {"kind": "box", "size": 1.5}],
             [{"kind": "box"}, {"kind": "dot", "size": 1}, {}],
-        ),
-        (
-            objects(a={"anyOf": [{"type": "integer"}, {"type": "number"}, False]}),
-            [{"a": 1}, {"a": 1.5}],
-            [{"a": "x"}],
-        ),
-        (
-            objects(a={"allOf": [{"type": "integer"}], "description": "one"}),
-            [{"a": 1}],
-            [{"a": "x"}],
         ),
         (
             objects(**{"größe": {}, "$id": {}, "a-b.c": {}}),
@@ -171,11 +128,6 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
         (objects(a={"pattern": "b", "minLength": 3}), [{"a": "abc"}], [{"a": "ab"}, {"a": "acc"}]),
         (objects(a={"format": "stardate"}), [{"a": "today"}, {"a": 3}], []),
         (objects(a={"oneOf": [{"type": "integer"}, {"minimum": 0}]}), [{"a": 0.5}], [{"a": 1}]),
-        (
-            objects(a={"allOf": [{"type": "string"}, {"maxLength": 2}]}),
-            [{"a": "ab"}],
-            [{"a": "abc"}, {"a": 1}],
-        ),
         (
             objects(**{"x_1": {}}) | {"patternProperties": {"^y": {"type": "integer"}}},
             [{"x_1": None}, {"x_1": "a", "y2": 1}],

@@ -31,6 +31,14 @@ def test_equal_sets_share_a_row_and_others_do_not(few):
     assert table.kept("a", table.words(more)) == table.kept("a", table.words(less))
 
 
+def test_equal_sets_that_are_made_in_other_ways_share_a_row():
+    table = GrammarMasks(SIZE)
+    first = table.changed(None, more=[1, 2])
+    assert table.changed(table.changed(None, more=[1, 2, 3]), fewer=[3]) == first
+    assert table.kept("other name", table.words(first).copy()) == first
+    assert table.count == 2
+
+
 def test_rows_stay_when_the_table_grows(few):
     table = GrammarMasks(SIZE)
     made = {table.changed(None, more=[token]): token for token in range(40)}
@@ -40,14 +48,6 @@ def test_rows_stay_when_the_table_grows(few):
     table.changed(None, more=[1, 2, 3])
     assert np.array_equal(before[: len(made)], table.table[: len(made)])
     assert table.nbytes == 41 * 4 * 4
-
-
-def test_equal_sets_that_are_made_in_other_ways_share_a_row():
-    table = GrammarMasks(SIZE)
-    first = table.changed(None, more=[1, 2])
-    assert table.changed(table.changed(None, more=[1, 2, 3]), fewer=[3]) == first
-    assert table.kept("other name", table.words(first).copy()) == first
-    assert table.count == 2
 
 
 def test_removing_tokens_that_a_set_lacks_keeps_its_row():

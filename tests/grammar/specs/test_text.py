@@ -11,7 +11,6 @@ from readers import misread
 from spoken import accepts, recogniser
 
 from dlm.grammar import Choice, Grammar, InvalidGrammarError, InvalidValueError, Regex
-from dlm.grammar.regex import Terminal
 
 
 @pytest.mark.parametrize(
@@ -44,10 +43,6 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place():
     ("make", "problem"),
     [
         (lambda: Grammar(" "), "grammar: rules are text, not ' '"),
-        (
-            lambda: Grammar('root ::= "a" missing').rules(None),
-            "line 1 column 14: .*no rule missing",
-        ),
         (lambda: Grammar("start: nothing", "lark").rules(None), "no rule nothing"),
         (
             lambda: Grammar("start: /a$b/", "lark").rules(None),
@@ -58,7 +53,6 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place():
             "line 1 column 8: %json takes JSON",
         ),
         (lambda: Grammar('root ::= x\nx ::= "a" x').rules(None), "no finite text fits"),
-        (lambda: Grammar('root ::= "a" Token(106)').rules(None), "names tokens"),
     ],
 )
 def test_an_invalid_grammar_is_refused_with_the_reason(make, problem):
@@ -123,10 +117,6 @@ def test_an_invalid_choice_is_refused_with_the_reason(options, problem):
     [
         ("[a-z]+[0-9]", ["ab1"], ["ab1 ", "ab", ""]),
         ("b", ["b"], ["ab"]),
-        ("(ac*)?", ["", "a", "acc"], ["c"]),
-        ("(b{1,2}|b)", ["b", "bb"], ["bbb"]),
-        ("(?!if$)[a-z]+", ["i", "ifx"], ["if"]),
-        (r"(?i:é)\p{Lu}", ["ÉA", "éÉ"], ["éa"]),
         ("a{99}(b{99}){99}", ["a" * 99 + "b" * 9801], ["a" * 99 + "b" * 9800]),
         ("[a-z]{1,32767}", ["a", "z" * 32767], ["", "z" * 32768]),
         ("[a-z]{1,5000}|é[0-9]", ["a", "é1"], ["", "é"]),
@@ -150,20 +140,11 @@ def test_made_up_regexes_match_what_python_does(pattern, data):
     assert reader.accepts(text) == bool(re.fullmatch(pattern, text, re.ASCII))
 
 
-def test_a_long_count_is_counted():
-    (node,) = Regex("[a-z]{1,32767}").rules(None).nodes.values()
-    assert isinstance(node, Terminal)
-    assert (len(node.automaton.edges), node.low, node.high) == (1, 1, 32767)
-
-
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
         ("", "regex: a pattern is text, not ''"),
         ("(a", "regex at character"),
-        (r"(a)\1", "regex at character"),
-        ("a{1,99999999999999999}", "regex at character"),
-        ("(?>a)", "regex at character"),
         ("^" * 1000, "regex: nested too deeply"),
         ("a{,}", "regex at character 1: `{` repeats nothing"),
         ("[^]a]", "regex at character 2: a first `]` ends a class in ECMAScript, not in Python"),
