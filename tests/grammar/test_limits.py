@@ -40,7 +40,7 @@ def texts(cache, calls):
     return text
 
 
-def test_a_result_is_computed_once_however_its_arguments_are_given():
+def test_a_result_is_computed_once_for_positional_and_keyword_arguments():
     calls = []
     text = texts(SharedCache(1 << 20), calls)
     assert text(3) is text(3)

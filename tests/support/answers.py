@@ -1,10 +1,11 @@
 """Answers that are generated under a grammar, by canvases or left to right."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
-from dlm.grammar import BudgetError, Compiled, Fixed, Frontier, Matcher
+from dlm.grammar import BudgetError, Compiled, Fixed, Frontier, Matcher, Unfinished
 from dlm.grammar.masks import tokens_in
 from dlm.logits.canvas_logits import CanvasLogits
 
@@ -38,3 +39,13 @@ def needed_tokens(compiled: Compiled) -> int:
     with pytest.raises(BudgetError) as raised:
         Frontier(compiled, 1)
     return raised.value.needed
+
+
+def resumed(compute: Callable[[], Any]) -> tuple[Any, int]:
+    """Call `compute` until it is finished, and return its result and the number of calls."""
+    for calls in range(1, 1000):
+        try:
+            return compute(), calls
+        except Unfinished:
+            continue
+    raise AssertionError("the computation does not finish")

@@ -1,4 +1,4 @@
-"""Answers close within their budget, whatever the model wants."""
+"""Answers end within their budget, for any scores of the model."""
 
 import json
 from itertools import repeat
@@ -50,7 +50,7 @@ SPECS = [
 
 @examples(60)
 @given(spec=st.sampled_from(SPECS), more=st.integers(0, 10), seed=st.integers(0, 2**32))
-def test_an_answer_closes_within_its_budget_whatever_the_model_prefers(
+def test_an_answer_ends_within_its_budget_for_any_scores_of_the_model(
     compiler, vocabulary, spec, more, seed
 ):
     """The model prefers noise, or one token everywhere, which may open what has to be closed."""

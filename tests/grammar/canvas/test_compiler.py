@@ -118,7 +118,7 @@ def test_dropped_grammars_are_freed_before_their_warm_up(vocabulary):
     ],
 )
 @given(character=st.integers(0, 31))
-def test_a_string_holds_no_raw_control_character(compiler, schema, character):
+def test_a_string_contains_no_raw_control_character(compiler, schema, character):
     """RFC 8259 requires escapes for them."""
     raw = f'"a{chr(character)}b"'
     for text in (raw, f"{{{raw}: 1}}", f"[{raw}]"):

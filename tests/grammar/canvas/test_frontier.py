@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from answers import resumed
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from dlm.grammar import (
     GrammarError,
     JsonSchema,
     Regex,
-    Unfinished,
 )
 
 L, BUDGET = 12, 1000
@@ -256,17 +256,10 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
 def test_guidance_that_is_computed_in_parts_is_that_of_one_call(vocabulary, seed, work):
     spec = JsonSchema(SCHEMA)
     whole, part = (Frontier(Compiler(vocabulary).compile(spec), BUDGET) for _ in range(2))
-    scores, calls = random_scores(len(vocabulary), L, seed), 0
-    part.work = work
-    while True:
-        calls += 1
-        try:
-            resumed = part.guide(scores, LAST)
-            break
-        except Unfinished:
-            assert calls < 1000
-    assert outcome(resumed) == outcome(whole.guide(scores, LAST))
-    part.commit(resumed.guess[: resumed.stop + 1])
+    scores, part.work = random_scores(len(vocabulary), L, seed), work
+    guidance, _ = resumed(lambda: part.guide(scores, LAST))
+    assert outcome(guidance) == outcome(whole.guide(scores, LAST))
+    part.commit(guidance.guess[: guidance.stop + 1])
 
 
 def test_a_text_of_too_many_readings_is_refused_and_moves_nothing(compiler, vocabulary):

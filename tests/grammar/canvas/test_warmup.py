@@ -119,7 +119,7 @@ def test_a_warmup_makes_a_bounded_number_of_masks_and_states_which_are_kept(warm
 
 @pytest.mark.parametrize("name", by_default([*BY_DEFAULT, "recursion"], len(BY_DEFAULT)))
 @pytest.mark.parametrize("work", by_default([100, 1]))
-def test_a_warmup_in_parts_makes_what_one_in_a_piece_makes(vocabulary, name, work, monkeypatch):
+def test_a_warmup_in_parts_computes_the_same_states_and_masks(vocabulary, name, work, monkeypatch):
     """Each part exceeds its limit of work by at most one piece."""
     monkeypatch.setattr("dlm.grammar.canvas.compiler._MOST_WORK", maxsize)
     whole, parts = (Compiler(vocabulary).compile(SMALL[name]) for _ in range(2))

@@ -53,7 +53,9 @@ def thinking(request):
 
 
 WORDS = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bb", b"aab", b"bab", b"abc"]
-MARKS = st.lists(st.sampled_from([2, 3]), min_size=1, max_size=5)  # of a and b, a byte a token
+MARKS = st.lists(
+    st.sampled_from([2, 3]), min_size=1, max_size=5
+)  # texts of a and b, one byte for each token
 
 
 @examples(60)
@@ -79,7 +81,7 @@ def test_any_tokens_may_spell_a_marker_and_none_may_go_on_after_it(mark, tokens)
 
 
 @pytest.mark.parametrize("thought", [TEXTS, None], ids=["text", "control tokens"])
-def test_a_search_for_a_marker_finds_what_reading_token_by_token_finds(thought):
+def test_a_search_for_a_marker_agrees_with_reading_token_by_token(thought):
     vocabulary = tiny(thought=thought)
     reasoning = reasoning_of(vocabulary)
 

@@ -13,7 +13,11 @@ DRAFT_7, DRAFT_2020 = (
     "http://json-schema.org/draft-07/schema#",
     "https://json-schema.org/draft/2020-12/schema",
 )
-SET = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}  # no grammar has it
+SET = {
+    "type": "array",
+    "items": {"type": "string"},
+    "uniqueItems": True,
+}  # the rules alone do not enforce it
 HARD = "a" * 50 + "b"
 RECURSIVE = [
     ({"type": "integer", "if": {"$ref": "#"}}, 1),

@@ -407,7 +407,7 @@ def test_keywords_that_are_left_to_the_check_are_listed_with_their_reasons(
     assert recogniser.accepts(accepted)
 
 
-def test_rules_state_whether_an_object_may_hold_a_key_twice():
+def test_rules_state_whether_an_object_may_repeat_a_key():
     assert written({"type": "object"})[1].free_keys
     assert not written({"type": "object", "properties": {"a": {"type": "null"}}})[1].free_keys
 

@@ -271,43 +271,29 @@ _WORDS = st.sampled_from(
     ["a", "<n>", "</n>", "(", "root ::= x", 'root ::= "x"', "", "\\", "é", "[b", "\0"]
 )
 _SCHEMAS = st.sampled_from([True, {}, {"type": "integer"}, {"type": 1}, {"$ref": "#/a"}, "x", None])
+_COUNTS = st.integers(-2, 3)
+
+
+def formats(*kinds, **fields):
+    return st.fixed_dictionaries({"type": st.sampled_from(kinds), **fields})
+
+
 _TAG_FORMATS = st.recursive(
-    st.builds(lambda v: {"type": "const_string", "value": v}, _WORDS)
-    | st.builds(lambda v: {"type": "regex", "pattern": v}, _WORDS)
-    | st.builds(lambda v: {"type": "grammar", "grammar": v}, _WORDS)
-    | st.builds(lambda v: {"type": "json_schema", "json_schema": v}, _SCHEMAS)
-    | st.builds(lambda v: {"type": "any_text", "excludes": v}, st.lists(_WORDS, max_size=2)),
+    formats("const_string", value=_WORDS)
+    | formats("regex", pattern=_WORDS)
+    | formats("grammar", grammar=_WORDS)
+    | formats("json_schema", json_schema=_SCHEMAS)
+    | formats("any_text", excludes=st.lists(_WORDS, max_size=2)),
     lambda inner: (
-        st.builds(
-            lambda kind, v: {"type": kind, "elements": v},
-            st.sampled_from(["sequence", "or", "poem"]),
-            st.lists(inner, max_size=3),
-        )
-        | st.builds(
-            lambda kind, v: {"type": kind, "content": v},
-            st.sampled_from(["optional", "star", "plus"]),
-            inner,
-        )
-        | st.builds(
-            lambda low, high, v: {"type": "repeat", "min": low, "max": high, "content": v},
-            st.integers(-2, 3),
-            st.integers(-2, 3),
-            inner,
-        )
-        | st.builds(between, _WORDS, inner, _WORDS | st.lists(_WORDS, max_size=2))
-        | st.builds(
-            lambda trigger, rule, v: {
-                "type": "dispatch",
-                "rules": [[trigger, v]],
-                "excludes": [rule],
-            },
-            _WORDS,
-            _WORDS,
-            inner,
-        )
+        formats("sequence", "or", "poem", elements=st.lists(inner, max_size=3))
+        | formats("optional", "star", "plus", content=inner)
+        | formats("repeat", min=_COUNTS, max=_COUNTS, content=inner)
+        | formats("tag", begin=_WORDS, content=inner, end=_WORDS | st.lists(_WORDS, max_size=2))
+        | formats("dispatch", rules=st.tuples(_WORDS, inner).map(lambda rule: [[*rule]]),
+                  excludes=st.lists(_WORDS, min_size=1, max_size=1))
     ),
     max_leaves=5,
-)
+)  # fmt: skip
 
 
 @examples(80)

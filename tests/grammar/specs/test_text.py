@@ -131,7 +131,7 @@ def test_a_regex_matches_the_whole_text(pattern, taken, refused):
 
 @examples(30)
 @given(REGEXES, st.data())
-def test_made_up_regexes_match_what_python_does(pattern, data):
+def test_random_regexes_match_the_texts_that_python_matches(pattern, data):
     reader = recogniser(Regex(pattern))
     fitting = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
     if "\u2028" not in fitting and "\u2029" not in fitting and "\r" not in fitting:

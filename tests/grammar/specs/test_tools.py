@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from native_calls import answer_tokens
 from readers import misread
-from spoken import accepts, recogniser, spoken
+from spoken import accepts, objects, recogniser, spoken
 from training.lessons import tool_call
 from transformers import AutoTokenizer
 
@@ -24,7 +24,7 @@ from dlm.grammar import (
 
 
 def function(name, **properties):
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    parameters = objects(list(properties), **properties)
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
@@ -181,7 +181,7 @@ def test_a_schema_of_content_has_no_effect_where_a_call_is_required(options):
     assert Tools(TOOLS, content=CONTENT).key != Tools(TOOLS).key
 
 
-def test_content_that_may_hold_a_key_twice_is_checked_at_the_end():
+def test_content_that_may_repeat_a_key_is_checked_at_the_end():
     assert not Tools(TOOLS, content=CONTENT).checked
     assert Tools(TOOLS, content=JsonObject()).checked
 
