@@ -264,7 +264,7 @@ class Compiled:
         if keys is not None:
             found = self._unique_completion(state, keys)
             if found is None or len(found) > tokens:
-                other = self.shortest_completion(state, None, tokens)
+                other = self._by_fewest_tokens.get(state)
                 if other and len(other) <= tokens and self._is_unique(state, keys, other):
                     return other
             return found

@@ -82,9 +82,7 @@ FREE = st.sets(st.sampled_from(['":', '"":0,', '","', '":0', '{"', '"}', '":0,"'
 
 @examples(20)
 @given(pieces=FREE, least_keys=st.integers(2, 4), seed=st.integers(0, 99))
-@example(pieces={'","', '"":0,'}, least_keys=2, seed=0).xfail(
-    raises=BudgetError, reason="7 tokens are enough at the start, yet a budget of 8 is refused"
-)
+@example(pieces={'","', '"":0,'}, least_keys=2, seed=0)  # a longer budget was refused
 def test_objects_of_different_keys_keep_the_least_budget(pieces, least_keys, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
     schema = {"additionalProperties": {"const": 0}, "minProperties": least_keys}

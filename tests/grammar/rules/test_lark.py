@@ -163,6 +163,7 @@ def test_a_terminal_is_an_automaton_and_long_repetitions_are_bounds():
         ("start: @other", "line 1 column 8", "other grammars"),
         ("start: %lark { start: /a/ }", "line 1 column 8", "a grammar within a grammar"),
         ('start: %json {"const"', "line 1 column 8", "%json takes JSON"),
+        ('start: %json {"const": "\\ud800"}', "line 1 column 8", "half a surrogate pair"),
         ('start: T\nT: %json {"const": 1}', "line 2 column 4", "for rules, not for terminals"),
         ('start: %regex {"substring_words": "a"}', "line 1 column 8", "substring_chunks or"),
         ("%declare A\nstart: A", "line 1 column 1", "%declare is not supported"),
