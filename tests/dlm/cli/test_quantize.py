@@ -35,3 +35,11 @@ def test_bad_usage_is_one_line_and_exit_code_2(tmp_path, refusal_of, model, more
     """An empty `model` stands for an empty directory."""
     args = "--model", model or tmp_path, "--out", tmp_path / "out", "--canvases", 0
     assert problem.replace("EMPTY", str(tmp_path)) in refusal_of(quantize, *args, *more)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_any_work(tmp_path, refusal_of, monkeypatch):
+    monkeypatch.setattr(
+        "dlm.models.quantise._input_scales", lambda *_: pytest.fail("it calibrates")
+    )
+    args = "--model", BUILT_IN, "--out", "/dev/null/out", "--canvases", 1
+    assert "/dev/null/out" in refusal_of(quantize, *args)
