@@ -13,6 +13,8 @@ import httpx2
 import openai
 import pytest
 import uvicorn
+from doubles import Random
+from values import V
 from waiting import PATIENCE
 
 from dlm import Engine, Policy
@@ -73,13 +75,25 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         assert not thread.is_alive()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Name of the event loop that runs tests marked `anyio`."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def serve() -> Callable[..., Any]:
     return serving
 
 
+@pytest.fixture(scope="session")
+def serve_random(engine_of: Callable[..., Engine]) -> Callable[..., Any]:
+    """`serve` for a model with random logits."""
+    return lambda **settings: serving(engine_of(Random(V, seed=1)), **settings)
+
+
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[SimpleNamespace]:
-    """The built-in model, for everybody and everything."""
+    """A server of the built-in model."""
     with serving(Engine.load(device="cpu", slots=4, policy=Policy())) as served:
         yield served

@@ -166,8 +166,8 @@ def test_an_engine_that_writes_left_to_right_says_so(engine_of, serve):
         served.client.decisions.create(**ASKED)
 
 
-def test_a_question_wants_a_key_like_any_other(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), api_keys=("k",)) as served:
+def test_a_question_wants_a_key_like_any_other(serve_random):
+    with serve_random(api_keys=("k",)) as served:
         assert served.http.post("/v1/decisions", json=ASKED).status_code == 401
         assert served.client.decisions.create(**ASKED).answers
 

@@ -3,17 +3,15 @@
 import asyncio
 
 import pytest
-from doubles import Random
-from values import V
 
 from dlm import DlmError
 from dlm.serving.guard import Entrance, Settings
 
 
 @pytest.fixture(scope="module")
-def local(engine_of, serve):
+def local(serve_random):
     """A server for this machine only."""
-    with serve(engine_of(Random(V, seed=1)), allowed_hosts=()) as served:
+    with serve_random(allowed_hosts=()) as served:
         yield served
 
 

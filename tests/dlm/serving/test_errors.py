@@ -148,8 +148,8 @@ def test_where_there_is_something_to_get_its_head_is_there_too(tiny, path):
     assert head.headers.get("content-type") == whole.headers.get("content-type")
 
 
-def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), api_keys=("first", "second")) as served:
+def test_keys_open_what_costs_something_and_others_do_not(serve_random):
+    with serve_random(api_keys=("first", "second")) as served:
         for key in ("first", "second"):
             client = served.client.with_options(api_key=key)
             assert client.models.list().data[0].id == "tiny"
@@ -170,8 +170,8 @@ def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
         ] * 3
 
 
-def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), max_body_bytes=1000) as served:
+def test_a_body_that_is_too_large_is_a_413(serve_random):
+    with serve_random(max_body_bytes=1000) as served:
         long = [{"role": "user", "content": "a" * 1000}]
         with pytest.raises(openai.APIStatusError, match="more than 1000 bytes") as raised:
             served.client.chat.completions.create(**HI | {"messages": long})
@@ -286,11 +286,11 @@ def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
             served.client.chat.completions.create(**HI | {"max_tokens": 64})
 
 
-def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(engine_of, serve, caplog):
+def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(serve_random, caplog):
     """Browsers show a page only what has the header of its origin, and logs are searched by id."""
     origin = "https://a.example"
     settings = {"allowed_origins": (origin,), "request_ids": True}
-    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+    with serve_random(**settings) as served:
         served.server.metrics.text = lambda: 1 // 0
         answer = served.http.get("/metrics", headers={"Origin": origin, "X-Request-Id": "mine"})
     assert answer.status_code == 500

@@ -5,8 +5,6 @@ import json
 import anthropic
 import jsonschema
 import pytest
-from doubles import Random
-from values import V
 
 from dlm import Engine
 
@@ -189,10 +187,10 @@ def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, sta
     assert other.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_an_error_behind_a_proxy_has_the_form_of_the_api(engine_of, serve):
+def test_an_error_behind_a_proxy_has_the_form_of_the_api(serve_random):
     settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
     key = {"x-api-key": "secret"}
-    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+    with serve_random(**settings) as served:
         for prefix in ("/llm", ""):
             path = f"{prefix}/v1/messages"
             for answer, status, kind in (

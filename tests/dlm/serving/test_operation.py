@@ -249,8 +249,8 @@ def test_the_version_is_that_of_the_package(tiny):
     assert set(tiny.http.get("/version").json()) == {"version"}
 
 
-def test_request_ids_are_echoed_or_made(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), request_ids=True) as served:
+def test_request_ids_are_echoed_or_made(serve_random):
+    with serve_random(request_ids=True) as served:
         get = served.http.get
         assert get("/health", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
         made = {get("/nothing").headers["x-request-id"] for _ in range(3)}
@@ -259,10 +259,10 @@ def test_request_ids_are_echoed_or_made(engine_of, serve):
         assert " " not in strange
 
 
-def test_pages_of_allowed_origins_may_ask_without_a_key_for_the_question(engine_of, serve):
+def test_pages_of_allowed_origins_may_ask_without_a_key_for_the_question(serve_random):
     origin = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     allowed = ("https://a.example",)
-    with serve(engine_of(Random(V, seed=1)), allowed_origins=allowed, api_keys=("k",)) as served:
+    with serve_random(allowed_origins=allowed, api_keys=("k",)) as served:
         answer = served.http.options("/v1/chat/completions", headers=origin)
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         other = served.http.options("/v1/models", headers=origin | {"Origin": "https://b.example"})

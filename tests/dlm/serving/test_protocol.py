@@ -6,9 +6,7 @@ import threading
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
-from doubles import Random
 from gated import Gated
-from values import V
 from waiting import PATIENCE, wait_until
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -17,8 +15,8 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def served(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1))) as served:
+def served(serve_random):
+    with serve_random() as served:
         yield served
 
 
@@ -83,10 +81,10 @@ def test_headers_and_trailers_that_are_too_large_are_a_431_that_closes(served, p
     ],
 )
 @pytest.mark.parametrize("slow", [False, True], ids=["431", "408"])
-def test_errors_of_headers_have_the_form_of_the_route(engine_of, serve, line, anthropic, slow):
+def test_errors_of_headers_have_the_form_of_the_route(serve_random, line, anthropic, slow):
     limits = {"head_seconds": 0.2} if slow else {}
     with (
-        serve(engine_of(Random(V, seed=1)), root_path="/llm", limits=limits) as served,
+        serve_random(root_path="/llm", limits=limits) as served,
         sending(served, line, b"X" if slow else b"X: y\r\n" * 300) as client,
     ):
         answer = received(client)
@@ -178,9 +176,9 @@ def test_endless_requests_on_one_connection_end_it(served):
     ("sent", "status"),
     [(b"", b""), (b"\r\n", b""), (HEAD, b"HTTP/1.1 408 "), (b"GE", b"HTTP/1.1 408 ")],
 )
-def test_headers_that_do_not_come_in_time_end_a_connection(engine_of, serve, sent, status):
+def test_headers_that_do_not_come_in_time_end_a_connection(serve_random, sent, status):
     with (
-        serve(engine_of(Random(V, seed=1)), limits={"head_seconds": 0.05}) as served,
+        serve_random(limits={"head_seconds": 0.05}) as served,
         socket.create_connection(served.address, PATIENCE) as client,
     ):
         client.sendall(sent)
@@ -208,17 +206,17 @@ def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
     assert b"HTTP/1.1 408 " in answer
 
 
-def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(engine_of, serve):
+def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(serve_random):
     with (
-        serve(engine_of(Random(V, seed=1)), limits={"rest_seconds": 0.05}) as served,
+        serve_random(limits={"rest_seconds": 0.05}) as served,
         socket.create_connection(served.address, PATIENCE) as client,
     ):
         client.sendall(b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx")
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
-def test_half_open_connections_keep_nobody_out(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), connections=10) as served, ExitStack() as stack:
+def test_half_open_connections_keep_nobody_out(serve_random):
+    with serve_random(connections=10) as served, ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(served.address, PATIENCE))
             for _ in range(50)
@@ -252,9 +250,9 @@ def test_connections_that_are_answered_are_not_closed_for_others(engine_of, toke
             assert received(one).startswith(b"HTTP/1.1 200 ")
 
 
-def test_one_address_has_a_bound_of_its_own(engine_of, serve):
+def test_one_address_has_a_bound_of_its_own(serve_random):
     with (
-        serve(engine_of(Random(V, seed=1)), connections=10, by_address=2) as served,
+        serve_random(connections=10, by_address=2) as served,
         socket.create_connection(served.address, PATIENCE) as first,
         socket.create_connection(served.address, PATIENCE),
         socket.create_connection(served.address, PATIENCE),
@@ -262,10 +260,10 @@ def test_one_address_has_a_bound_of_its_own(engine_of, serve):
         assert received(first) == b""
 
 
-def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
+def test_a_client_that_reads_nothing_has_a_deadline(serve_random):
     body = b'{"return_token_strs": true, "prompt": "%s"}' % (b"word " * 400_000)
     with (
-        serve(engine_of(Random(V, seed=1)), limits={"unread_seconds": 0.05}) as served,
+        serve_random(limits={"unread_seconds": 0.05}) as served,
         socket.create_connection(served.address, PATIENCE) as client,
     ):
         client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -276,9 +274,9 @@ def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
     assert not answer.endswith(b"}")
 
 
-def test_a_shutdown_ends_half_sent_requests_at_once(engine_of, serve, caplog):
+def test_a_shutdown_ends_half_sent_requests_at_once(serve_random, caplog):
     sent = [b"", HEAD, b"PO", POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"]
-    with serve(engine_of(Random(V, seed=1))) as served, ExitStack() as stack:
+    with serve_random() as served, ExitStack() as stack:
         for part in sent * 4:
             one = stack.enter_context(socket.create_connection(served.address, PATIENCE))
             one.sendall(part)
