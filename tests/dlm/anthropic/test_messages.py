@@ -1,4 +1,4 @@
-"""Bodies of `/v1/messages`: what they become, and what a 400 says of those that make no sense."""
+"""Bodies of `/v1/messages`: the requests they become, and the messages of a 400."""
 
 import pytest
 
@@ -190,7 +190,7 @@ def test_documents_and_results_of_searches_are_the_user_s(block):
         ({"type": "tool", "name": "find"}, "required", "find", True),
     ],
 )
-def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, parallel):
+def test_a_choice_of_tools_means_the_same_as_in_a_chat(choice, mode, named, parallel):
     found = read(tools=[FIND, {"type": "web_search_20250305", "name": "web"}], tool_choice=choice)
     assert isinstance(found.constraint, Tools)
     spec = found.constraint
@@ -205,7 +205,7 @@ def test_no_tool_may_be_called_if_none_is_chosen():
     assert not found.tools
 
 
-def test_formats_thinking_and_sampling_are_those_of_a_chat():
+def test_formats_thinking_and_sampling_mean_the_same_as_in_a_chat():
     format = {"type": "json_schema", "schema": SCHEMA}
     found = read(
         output_config={"format": format, "effort": "low"},
@@ -227,7 +227,7 @@ def test_formats_thinking_and_sampling_are_those_of_a_chat():
     assert not read(thinking={"type": "disabled"}).thinking
 
 
-def test_more_tokens_than_the_server_has_are_fewer():
+def test_max_tokens_is_cut_to_the_policy_s_limit():
     assert read(max_tokens=10**9).max_tokens == POLICY.max_answer_tokens
 
 
@@ -300,6 +300,6 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(body, problem):
+def test_a_wrong_body_is_refused_with_its_place(body, problem):
     with pytest.raises(RequestError, match=problem):
         read(**body)

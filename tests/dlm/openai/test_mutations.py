@@ -1,10 +1,11 @@
-"""Bodies that went wrong in some place: a generation, or a `RequestError`, and nothing else."""
+"""Bodies with random changes: each is a generation or a `RequestError`, and nothing else."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm import Policy, RequestError
@@ -45,7 +46,7 @@ KEYS = st.sampled_from(sorted({*NAMES, "guided_json", "x", "\ud800"}))
 
 
 def places(value, path=()):
-    """Ways to everything within `value`."""
+    """Return the paths of all values within `value`."""
     found = [path] if path else []
     if isinstance(value, list):
         value = dict(enumerate(value))
@@ -57,7 +58,7 @@ def places(value, path=()):
 PLACES = places(BODY)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(
     changes=st.lists(st.tuples(st.sampled_from(PLACES), STRANGE), max_size=2),
     more=st.dictionaries(KEYS, STRANGE, max_size=2),

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/responses`: what they become, and what a 400 says of those that make no sense."""
+"""Bodies of `/v1/responses`: the requests they become, and the messages of a 400."""
 
 import pytest
 
@@ -168,14 +168,14 @@ def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, 
         ),
     ],
 )
-def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, offered):
+def test_a_choice_of_tools_means_the_same_as_in_a_chat(choice, mode, named, offered):
     found = request(tools=[FIND, {"type": "custom", "name": "note"}], tool_choice=choice)
     assert isinstance(found.constraint, Tools)
     assert (found.constraint.choice, found.constraint.named) == (mode, named)
     assert found.constraint.parameters.keys() == offered
 
 
-def test_formats_reasoning_and_sampling_are_those_of_a_chat():
+def test_formats_reasoning_and_sampling_mean_the_same_as_in_a_chat():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     found = request(
         text={"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"},
@@ -280,13 +280,13 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"user": nested(900)}, "^user cannot be repeated", "user"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(body, problem, field):
+def test_a_wrong_body_is_refused_with_its_place(body, problem, field):
     with pytest.raises(RequestError, match=problem) as found:
         read(**body)
     assert found.value.field == field
 
 
-def test_what_is_stored_counts_all_that_a_response_repeats():
+def test_the_size_of_a_stored_response_counts_its_repeated_fields():
     body = {"input": [{"role": "user", "content": "Hi.", "x": "y" * 2_000}], "user": "z" * 5_000}
     found = response_of(body, POLICY, ResponseStore().of("me"))
     assert 2_000 < found.items_size < 2_100
@@ -301,7 +301,7 @@ def test_a_tool_of_any_type_is_left_out():
         read(tools=[{"type": nested(980)}])
 
 
-def test_many_messages_of_the_system_are_one():
+def test_many_system_messages_become_one():
     texts = [f"{i}" for i in range(1000)]
     items = [{"role": "system", "content": text} for text in texts]
     (system,) = request(input=items).messages

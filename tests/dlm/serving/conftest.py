@@ -28,7 +28,9 @@ JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
 
 @contextmanager
 def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
-    """A server around `engine`; with `client` and `http` to ask it, and `url` for others."""
+    """A server around `engine`: its `url`, clients `client` and `http`, and its parts.
+
+    `in_flight()` is the number of its requests that have not ended."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         patch("dlm.serving.app.tune_garbage_collector"),
@@ -67,6 +69,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
                 client=client,
                 http=http,
                 server=service,
+                in_flight=lambda: len(service.engine._streams),
                 running=running,
                 engine=engine,
             )

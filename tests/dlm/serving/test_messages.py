@@ -38,13 +38,13 @@ def ask(client, messages=ASK, **more):
     )
 
 
-def test_a_schema_is_kept_whole_and_streamed(client):
+def test_whole_and_streamed_answers_obey_a_schema(client):
     config = {"format": {"type": "json_schema", "schema": PERSON}}
     whole = ask(client, output_config=config)
     jsonschema.validate(json.loads(whole.content[0].text), PERSON)
     assert whole.stop_reason == "end_turn"
-    asked = {"model": "tiny", "messages": ASK, "max_tokens": 96, "output_config": config}
-    with client.messages.stream(**asked) as stream:
+    body = {"model": "tiny", "messages": ASK, "max_tokens": 96, "output_config": config}
+    with client.messages.stream(**body) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert final.content[0].text == text
@@ -151,7 +151,7 @@ def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
         ({"model": "other"}, anthropic.NotFoundError, "does not exist here"),
     ],
 )
-def test_a_body_that_cannot_be_served_is_an_error_of_the_client_s_own(client, body, kind, message):
+def test_a_refused_body_raises_the_client_s_own_exception(client, body, kind, message):
     with pytest.raises(kind) as refused:
         ask(client, **body)
     found = refused.value.body
@@ -187,7 +187,7 @@ def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, sta
     assert other.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_an_error_behind_a_proxy_has_the_form_of_the_api(serve_random):
+def test_an_error_under_a_root_path_has_the_form_of_the_api(serve_random):
     settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
     key = {"x-api-key": "secret"}
     with serve_random(**settings) as served:

@@ -1,4 +1,4 @@
-"""Connections of clients that send too much, too slowly, or nothing at all."""
+"""Connections whose clients send too much, too slowly, or nothing at all."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ def served(serve_random):
 
 @contextmanager
 def sending(served, *parts, times=1):
-    """A socket to which a thread sends `parts`, the last one `times` times, or until it breaks."""
+    """Yield a socket to which a thread sends `parts`, the last one `times` times."""
 
     def send():
         with suppress(OSError):
@@ -37,7 +37,7 @@ def sending(served, *parts, times=1):
 
 
 def received(client):
-    """All that comes until the server closes."""
+    """Return all bytes until the server closes the connection."""
     parts = []
     with suppress(ConnectionResetError):
         while part := client.recv(1 << 16):
@@ -102,10 +102,10 @@ def test_an_error_of_a_line_that_has_not_ended_has_openai_s_form(served, sent):
     assert error["error"]["code"] in (400, 431)
 
 
-def test_an_error_has_not_the_form_of_the_request_before(served):
-    asked = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
+def test_an_error_has_not_the_form_of_the_previous_request(served):
+    request = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
     with socket.create_connection(served.address, PATIENCE) as client:
-        client.sendall(asked)
+        client.sendall(request)
         answer = b""
         while not answer.endswith(b"}}"):
             answer += client.recv(1 << 16)
@@ -120,7 +120,7 @@ def test_headers_of_a_usual_size_are_read(served):
     assert served.http.get("/health", headers=headers).status_code == 200
 
 
-def test_headers_that_come_byte_by_byte_are_read(served):
+def test_headers_sent_byte_by_byte_are_read(served):
     with socket.create_connection(served.address, PATIENCE) as client:
         for byte in HEAD + b"Connection: close\r\n\r\n":
             client.sendall(bytes([byte]))
@@ -187,7 +187,7 @@ def test_headers_that_do_not_come_in_time_end_a_connection(serve_random, sent, s
     assert bool(answer) == bool(status)
 
 
-def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
+def test_the_deadline_for_headers_does_not_end_an_answer(engine_of, tokens_of, serve):
     model = Gated(tokens_of("hi<turn|>"))
     limits = {"head_seconds": 0.02}
     body = b'{"prompt": "hi", "max_tokens": 8}'
@@ -206,7 +206,7 @@ def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
     assert b"HTTP/1.1 408 " in answer
 
 
-def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(serve_random):
+def test_the_rest_of_a_refused_body_has_a_deadline(serve_random):
     with (
         serve_random(limits={"rest_seconds": 0.05}) as served,
         socket.create_connection(served.address, PATIENCE) as client,
@@ -215,7 +215,7 @@ def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(serve_random):
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
-def test_half_open_connections_keep_nobody_out(serve_random):
+def test_half_open_connections_do_not_block_others(serve_random):
     with serve_random(connections=10) as served, ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(served.address, PATIENCE))
@@ -229,7 +229,9 @@ def test_half_open_connections_keep_nobody_out(serve_random):
             assert received(one) == b""
 
 
-def test_connections_that_are_answered_are_not_closed_for_others(engine_of, tokens_of, serve):
+def test_connections_with_a_request_under_way_are_not_closed_for_new_ones(
+    engine_of, tokens_of, serve
+):
     model = Gated(tokens_of("hi<turn|>"))
     body = b'{"prompt": "hi", "max_tokens": 8}'
     ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Connection: close\r\n"
@@ -238,19 +240,19 @@ def test_connections_that_are_answered_are_not_closed_for_others(engine_of, toke
         serve(engine_of(model, slots=2), slots=2, connections=2) as served,
         ExitStack() as stack,
     ):
-        asked = []
+        clients = []
         for i in range(2):
-            asked.append(stack.enter_context(socket.create_connection(served.address, PATIENCE)))
-            asked[-1].sendall(ask)
-            wait_until(lambda i=i: len(served.server.engine._streams) == i + 1)
+            clients.append(stack.enter_context(socket.create_connection(served.address, PATIENCE)))
+            clients[-1].sendall(ask)
+            wait_until(lambda i=i: served.in_flight() == i + 1)
         with socket.create_connection(served.address, PATIENCE) as other:
             assert received(other).startswith(b"HTTP/1.1 503 ")
         model.open.set()
-        for one in asked:
+        for one in clients:
             assert received(one).startswith(b"HTTP/1.1 200 ")
 
 
-def test_one_address_has_a_bound_of_its_own(serve_random):
+def test_connections_of_one_address_are_bounded(serve_random):
     with (
         serve_random(connections=10, by_address=2) as served,
         socket.create_connection(served.address, PATIENCE) as first,

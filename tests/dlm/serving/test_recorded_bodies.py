@@ -1,4 +1,4 @@
-"""Bodies that clients have sent, recorded with other texts in place of their own: all are served.
+"""Recorded bodies of real clients, with their texts replaced: all are served.
 
 Each line of `recorded_bodies.jsonl` is one request: client, method, path, names of headers, body.
 The models are doubles that stop as soon as they may.
@@ -71,7 +71,7 @@ def test_a_recorded_body_is_served(stopping, number):
 
 
 def places(value, at=()):
-    """All places in JSON data, as paths."""
+    """Yield the paths of all values in JSON data."""
     yield at
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -82,7 +82,7 @@ def places(value, at=()):
 
 
 def mutated(body, rng):
-    """A copy in which one to three places hold something else, or are gone."""
+    """Return a copy with one to three values replaced or removed."""
     body = copy.deepcopy(body)
     for _ in range(rng.randint(1, 3)):
         *above, last = rng.choice([one for one in places(body) if one])

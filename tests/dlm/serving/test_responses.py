@@ -41,10 +41,10 @@ def ask(served, given=ASK, **more):
 
 
 def test_a_pydantic_model_is_parsed_whole_and_streamed(tiny):
-    asked = {"model": "tiny", "input": ASK, "text_format": Person, "max_output_tokens": 96}
-    whole = tiny.client.responses.parse(**asked)
+    body = {"model": "tiny", "input": ASK, "text_format": Person, "max_output_tokens": 96}
+    whole = tiny.client.responses.parse(**body)
     assert isinstance(whole.output_parsed, Person)
-    with tiny.client.responses.stream(**asked) as stream:
+    with tiny.client.responses.stream(**body) as stream:
         for _ in stream:
             pass
         assert isinstance(stream.get_final_response().output_parsed, Person)
@@ -70,7 +70,7 @@ def test_a_call_its_result_and_a_text_are_one_conversation(tiny):
         tiny.client.responses.retrieve(sent.id)
 
 
-def test_a_custom_tool_gets_a_text_of_its_grammar(tiny):
+def test_input_of_a_custom_tool_obeys_its_grammar(tiny):
     answer = ask(tiny, "Select names.", tools=[SQL], tool_choice={"type": "custom", "name": "sql"})
     (call,) = answer.output
     assert call.type == "custom_tool_call"
@@ -89,7 +89,7 @@ def test_a_custom_tool_gets_a_text_of_its_grammar(tiny):
     assert re.fullmatch("SELECT [a-z]{1,6} FROM [a-z]{1,6}", chosen.custom.input)
 
 
-def test_a_tool_of_an_item_is_called_as_one_of_tools(tiny):
+def test_a_tool_in_an_item_is_called_like_one_in_tools(tiny):
     question = {"role": "user", "content": "What is the weather in Lisbon for 3 days?"}
     more = {"tool_choice": "required", "parallel_tool_calls": False}
     item = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
@@ -151,7 +151,7 @@ def test_a_conversation_is_not_compacted(tiny):
     assert tiny.http.get("/v1/responses/compact").json()["error"]["code"] == 404
 
 
-def test_an_answer_cut_off_is_incomplete(tiny):
+def test_a_truncated_answer_is_incomplete(tiny):
     cut = ask(tiny, "Hello there.", max_output_tokens=2)
     if cut.status == "incomplete":
         assert cut.incomplete_details.reason == "max_output_tokens"
@@ -180,7 +180,7 @@ def test_an_answer_cut_off_is_incomplete(tiny):
         ({"model": "other"}, "model"),
     ],
 )
-def test_a_body_that_cannot_be_served_is_an_error_of_the_client_s_own(tiny, body, param):
+def test_a_refused_body_raises_the_client_s_own_exception(tiny, body, param):
     with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
         ask(tiny, **{"extra_body": body})
     assert refused.value.param == param

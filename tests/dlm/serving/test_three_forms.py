@@ -1,4 +1,4 @@
-"""Chat completions, responses and messages of one server: equal answers, and equal ends."""
+"""Chat completions, responses and messages of one server give equal answers and errors."""
 
 import json
 import random
@@ -65,13 +65,13 @@ def body_of(path, prompt, tokens, **more):
 
 
 def events_of(text):
-    """The JSON data of server-sent events."""
+    """Return the JSON data of server-sent events."""
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def content_of(path, answer):
-    """The text of an answer, or the name and the arguments of its call."""
+    """Return the text of an answer, or the name and the arguments of its call."""
     if path == CHAT:
         message = answer["choices"][0]["message"]
         if not message.get("tool_calls"):
@@ -90,7 +90,7 @@ def content_of(path, answer):
 
 
 def streamed(path, text):
-    """The text of a stream's deltas."""
+    """Return the text of a stream's deltas."""
     events = events_of(text)
     if path == CHAT:
         return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
@@ -134,7 +134,7 @@ def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(tiny):
 
 
 class Stepped(Gated):
-    """No pass ends after the first `left` ones, until `open` is set again."""
+    """Model that closes its gate after `left` passes."""
 
     left = -1  # below 0: no bound
 
@@ -147,14 +147,13 @@ class Stepped(Gated):
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-def test_a_client_that_leaves_a_stream_frees_its_slot_and_disturbs_nobody(
+def test_a_client_that_leaves_a_stream_frees_its_slot_without_affecting_others(
     engine_of, tokens_of, serve, path
 ):
     model = Stepped(tokens_of("word " * 60), canvas_length=4)
     body = body_of(path, "hi", 200)
     settings = {"slots": 2, "max_queue": 0, "keep_alive": 0.05}
     with serve(engine_of(model, slots=2), **settings) as served, ThreadPoolExecutor(1) as pool:
-        streams = served.server.engine._streams
 
         def ask():
             return served.http.post(path, json=body).json()
@@ -164,16 +163,16 @@ def test_a_client_that_leaves_a_stream_frees_its_slot_and_disturbs_nobody(
         assert alone.startswith("word word")
         model.open.clear()
         other = pool.submit(ask)
-        wait_until(lambda: len(streams) == 1)
+        wait_until(lambda: served.in_flight() == 1)
         with served.http.stream("POST", path, json=body | {"stream": True}) as answer:
-            assert len(streams) == 2
+            assert served.in_flight() == 2
             model.left = 14
             model.open.set()
             lines = answer.iter_lines()
             seen = [next(line for line in lines if line.startswith("data: "))]
             seen.append(next(line for line in lines if '"word' in line or 'word"' in line))
             wait_until(lambda: not model.open.is_set())
-        wait_until(lambda: len(streams) == 1)
+        wait_until(lambda: served.in_flight() == 1)
         assert not other.done()
         model.open.set()
         assert content_of(path, other.result()) == alone
@@ -307,7 +306,7 @@ SIGNS = [
 
 
 def mutated(text, rng):
-    """A copy with one to three changes, mostly one."""
+    """Return a copy with one to three changes, mostly one."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         at, to = sorted(rng.randrange(len(text) + 1) for _ in range(2))
         match rng.randrange(6):
