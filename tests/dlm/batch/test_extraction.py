@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from doubles import Random
+from asks import ASK
+from doubles import Dreamer, Random
 from gated import Gated
 from values import V
 
@@ -31,8 +32,7 @@ def answered(engine, form, values, ahead=8):
 
 
 def test_an_answer_has_the_parsed_value_of_its_text(built_in):
-    texts = ["Extract name, age as JSON. This is Olga Lopez, 61 years old."] * 2
-    found = answered(built_in, extraction(constraint=JsonSchema(PERSON)), texts)
+    found = answered(built_in, extraction(constraint=JsonSchema(PERSON)), [ASK] * 2)
     for number in range(2):
         answer = found[number]
         assert answer["value"] == {"name": "Olga Lopez", "age": 61} == json.loads(answer["text"])
@@ -40,12 +40,13 @@ def test_an_answer_has_the_parsed_value_of_its_text(built_in):
         assert answer["tokens"] > 5
 
 
-def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(built_in):
+def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(engine_of):
+    engine = engine_of(Dreamer(V, seed=1), slots=3)
     values, digits = ["Tell me something."] * 3, Regex("[0-9]{6}")
-    together = answered(built_in, extraction(seed=7, constraint=digits), values)
-    assert answered(built_in, extraction(seed=7, constraint=digits), values, ahead=1) == together
+    together = answered(engine, extraction(seed=7, constraint=digits), values)
+    assert answered(engine, extraction(seed=7, constraint=digits), values, ahead=1) == together
     assert len({answer["text"] for answer in together.values()}) > 1
-    later = answered(built_in, extraction(seed=8, constraint=digits), values)
+    later = answered(engine, extraction(seed=8, constraint=digits), values)
     assert [later[i]["text"] for i in range(2)] == [together[i + 1]["text"] for i in range(2)]
 
 

@@ -6,30 +6,17 @@ from typing import Literal
 import jsonschema
 import openai
 import pytest
+from asks import ASK, PERSON, WEATHER, turn
 from pydantic import BaseModel
 
-ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
-FREE = [{"role": "user", "content": ASK}]
-CHOICE = [
-    {"role": "user", "content": "Answer with one word of mage, healer. Ben Kim, fights as a mage."}
-]
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+FREE = turn(ASK)
+CHOICE = turn("Answer with one word of mage, healer. Ben Kim, fights as a mage.")
 TOOL = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
+        "parameters": WEATHER,
     },
 }
 TAG = {
@@ -37,7 +24,7 @@ TAG = {
     "format": {
         "type": "tag",
         "begin": "<a>",
-        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "content": {"type": "json_schema", "json_schema": PERSON},
         "end": "</a>",
     },
 }
@@ -45,14 +32,9 @@ EXTRA = {
     "regex": ({"regex": "[0-9]{4}-[0-9]{2}"}, lambda text: len(text) == 7 and text[4] == "-"),
     "choice": ({"choice": ["mage", "healer"]}, lambda text: text in ("mage", "healer")),
     "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda text: "a" in text),
-    "json": ({"json": SCHEMA}, lambda text: set(json.loads(text)) == {"name", "age"}),
+    "json": ({"json": PERSON}, lambda text: set(json.loads(text)) == {"name", "age"}),
     "json_object": ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
 }
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 def schema_format(schema, **more):
@@ -120,23 +102,16 @@ def test_usage_counts_tokens_of_prompt_and_answer(tiny):
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_answer_obeys_a_schema(tiny, streamed):
     for format in (
-        schema_format(SCHEMA),
-        schema_format(SCHEMA, strict=True),
+        schema_format(PERSON),
+        schema_format(PERSON, strict=True),
         {"type": "json_object"},
     ):
         answer = ask(tiny, response_format=format, stream=streamed)
         text = joined(answer)[0] if streamed else answer.choices[0].message.content
         value = json.loads(text)
         if format["type"] == "json_schema":
-            jsonschema.validate(value, SCHEMA)
+            jsonschema.validate(value, PERSON)
     assert value["name"] == "Olga Lopez"
-
-
-def test_a_pydantic_model_comes_back_as_one(tiny):
-    answer = tiny.client.chat.completions.parse(
-        model="tiny", messages=FREE, response_format=Person, seed=1
-    )
-    assert answer.choices[0].message.parsed == Person(name="Olga Lopez", age=61)
 
 
 def test_a_pydantic_model_is_streamed_as_one(tiny):
@@ -153,17 +128,15 @@ def test_a_pydantic_model_is_streamed_as_one(tiny):
 
 
 @pytest.mark.parametrize("kind", EXTRA)
-@pytest.mark.parametrize("streamed", [False, True])
-def test_an_answer_obeys_vllm_s_structured_outputs(tiny, kind, streamed):
+def test_an_answer_obeys_vllm_s_structured_outputs(tiny, kind):
     outputs, right = EXTRA[kind]
-    answer = ask(tiny, extra_body={"structured_outputs": outputs}, stream=streamed)
-    text = joined(answer)[0] if streamed else answer.choices[0].message.content
-    assert right(text)
+    answer = ask(tiny, extra_body={"structured_outputs": outputs}, max_tokens=40)
+    assert right(answer.choices[0].message.content)
 
 
 def test_an_answer_obeys_a_structural_tag(tiny):
     text = ask(tiny, response_format=TAG).choices[0].message.content
-    jsonschema.validate(json.loads(text.removeprefix("<a>").removesuffix("</a>")), SCHEMA)
+    jsonschema.validate(json.loads(text.removeprefix("<a>").removesuffix("</a>")), PERSON)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +148,7 @@ def test_an_answer_obeys_a_structural_tag(tiny):
 )
 def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
     fields = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 64}
-    fields |= {"messages": [{"role": "user", "content": "What is the weather in Oslo?"}]}
+    fields |= {"messages": turn("What is the weather in Oslo?")}
     whole = ask(tiny, **fields)
     calls, reasons = joined(ask(tiny, **fields, stream=True))[2:4]
     made = whole.choices[0].message.tool_calls
@@ -189,33 +162,33 @@ def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
 
 def test_a_loop_of_calls_and_results_goes_on(tiny):
     """The client's own message objects are sent back as they came."""
-    messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    messages = turn("What is the weather in Oslo?")
     answer = ask(tiny, messages, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
     message = answer.choices[0].message
     (call,) = message.tool_calls
     messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"}]
     before = answer.usage.prompt_tokens
-    answer = ask(tiny, messages, tools=[TOOL], tool_choice="auto")
+    answer = ask(tiny, messages, tools=[TOOL], tool_choice="auto", max_tokens=24)
     assert answer.usage.prompt_tokens > before
     assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
     last = ask(
-        tiny, messages, tools=[TOOL], tool_choice="none", response_format=schema_format(SCHEMA)
+        tiny, messages, tools=[TOOL], tool_choice="none", response_format=schema_format(PERSON)
     )
-    jsonschema.validate(json.loads(last.choices[0].message.content), SCHEMA)
+    jsonschema.validate(json.loads(last.choices[0].message.content), PERSON)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_reasoning_is_separate_and_counted(tiny, streamed):
     fields = {
         "reasoning_effort": "low",
-        "response_format": schema_format(SCHEMA),
+        "response_format": schema_format(PERSON),
         "max_tokens": 200,
     }
     whole = ask(tiny, **fields)
     reasoned = whole.choices[0].message.reasoning
     assert reasoned.startswith("The text is about")
     assert 0 < whole.usage.completion_tokens_details.reasoning_tokens <= 256
-    jsonschema.validate(json.loads(whole.choices[0].message.content), SCHEMA)
+    jsonschema.validate(json.loads(whole.choices[0].message.content), PERSON)
     if streamed:
         text, reasoning, *_ = joined(ask(tiny, **fields, stream=True))
         assert (text, reasoning) == (whole.choices[0].message.content, reasoned)
@@ -228,15 +201,16 @@ def test_reasoning_is_separate_and_counted(tiny, streamed):
 
 
 def test_several_answers_have_seeds_of_their_own(tiny):
-    whole = ask(tiny, n=3, temperature=2)
+    more = {"temperature": 2, "max_tokens": 16}
+    whole = ask(tiny, n=3, **more)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
-    chunks = list(ask(tiny, n=3, temperature=2, stream=True))
+    chunks = list(ask(tiny, n=3, **more, stream=True))
     texts = [
         "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices if c.index == i)
         for i in range(3)
     ]
     assert texts == [choice.message.content for choice in whole.choices]
-    alone = ask(tiny)
+    alone = ask(tiny, **more)
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens > alone.usage.completion_tokens
 

@@ -16,6 +16,7 @@ from types import ModuleType
 
 import jsonschema
 import pytest
+from asks import PERSON
 
 import dlm.serving.app
 
@@ -26,12 +27,6 @@ pytestmark = pytest.mark.skipif(
 
 PAGE = Path(dlm.serving.app.__file__).with_name("page.html").read_text(encoding="utf-8")
 FORMS = ("chat", "responses", "messages")
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 WEATHER = {
     "name": "get_weather",
     "description": "The weather in a city.",

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import anthropic
 import openai
 import pytest
-from doubles import Obsessed
+from asks import ASK, PERSON, WEATHER
+from doubles import Dreamer, Obsessed
 from exhaustive import share
 from gated import Gated
 from openai.types.responses import ResponseFailedEvent
@@ -17,19 +18,6 @@ from waiting import wait_until
 from dlm import Policy
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-WEATHER = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
 SCHEMA_FIELDS = {
     CHAT: {
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}
@@ -117,20 +105,20 @@ def test_the_forms_have_the_same_answer_for_a_seed_and_a_constraint(tiny, prompt
     assert counts[0] == counts[1] == counts[2] > 0
 
 
-def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(tiny):
+def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(engine_of, serve):
     def body(path, seed):
         return body_of(path, "Hello!", 8, seed=seed, temperature=2)
 
+    def text_of(path, seed):
+        return content_of(path, served.http.post(path, json=body(path, seed)).json())
+
     found = set()
-    for path in (CHAT, RESPONSES, MESSAGES):
-        found.add(content_of(path, tiny.http.post(path, json=body(path, 1)).json()))
-        streamed_body = body(path, 1) | {"stream": True}
-        found.add(streamed(path, tiny.http.post(path, json=streamed_body).text))
-    assert len(found) == 1
-    others = {
-        content_of(CHAT, tiny.http.post(CHAT, json=body(CHAT, seed)).json()) for seed in (2, 3, 4)
-    }
-    assert others != found
+    with serve(engine_of(Dreamer(V, seed=1))) as served:
+        for path in (CHAT, RESPONSES, MESSAGES):
+            stream = served.http.post(path, json=body(path, 1) | {"stream": True})
+            found |= {text_of(path, 1), streamed(path, stream.text)}
+        assert len(found) == 1
+        assert {text_of(CHAT, seed) for seed in (2, 3, 4)} != found
 
 
 class Stepped(Gated):
