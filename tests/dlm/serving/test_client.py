@@ -7,7 +7,9 @@ import jsonschema
 import openai
 import pytest
 from asks import ASK, PERSON, WEATHER, turn
+from doubles import Dreamer
 from pydantic import BaseModel
+from values import V
 
 FREE = turn(ASK)
 CHOICE = turn("Answer with one word of mage, healer. Ben Kim, fights as a mage.")
@@ -160,23 +162,6 @@ def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
         jsonschema.validate(json.loads(call.function.arguments), TOOL["function"]["parameters"])
 
 
-def test_a_loop_of_calls_and_results_goes_on(tiny):
-    """The client's own message objects are sent back as they came."""
-    messages = turn("What is the weather in Oslo?")
-    answer = ask(tiny, messages, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
-    message = answer.choices[0].message
-    (call,) = message.tool_calls
-    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"}]
-    before = answer.usage.prompt_tokens
-    answer = ask(tiny, messages, tools=[TOOL], tool_choice="auto", max_tokens=24)
-    assert answer.usage.prompt_tokens > before
-    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
-    last = ask(
-        tiny, messages, tools=[TOOL], tool_choice="none", response_format=schema_format(PERSON)
-    )
-    jsonschema.validate(json.loads(last.choices[0].message.content), PERSON)
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_reasoning_is_separate_and_counted(tiny, streamed):
     fields = {
@@ -200,17 +185,18 @@ def test_reasoning_is_separate_and_counted(tiny, streamed):
         assert not hasattr(hidden.choices[0].message, "reasoning")
 
 
-def test_several_answers_have_seeds_of_their_own(tiny):
-    more = {"temperature": 2, "max_tokens": 16}
-    whole = ask(tiny, n=3, **more)
+def test_several_answers_have_seeds_of_their_own(engine_of, serve):
+    with serve(engine_of(Dreamer(V, seed=1))) as served:
+        whole = ask(served, n=3, temperature=2)
+        chunks = list(ask(served, n=3, temperature=2, stream=True))
+        alone = ask(served, temperature=2)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
-    chunks = list(ask(tiny, n=3, **more, stream=True))
     texts = [
         "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices if c.index == i)
         for i in range(3)
     ]
     assert texts == [choice.message.content for choice in whole.choices]
-    alone = ask(tiny, **more)
+    assert len(set(texts)) == 3
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens > alone.usage.completion_tokens
 
@@ -270,11 +256,13 @@ def test_a_completion_continues_its_prompt_as_it_is(tiny, streamed):
     assert text == ask(tiny).choices[0].message.content
 
 
-def test_a_completion_takes_several_prompts_and_16_tokens_by_default(tiny):
-    answer = tiny.client.completions.create(model="tiny", prompt=[ASK, [2, 657]], n=2, seed=1)
+def test_a_completion_takes_several_prompts_and_16_tokens_by_default(serve_random):
+    with serve_random() as served:
+        create = served.client.completions.create
+        answer = create(model="tiny", prompt=[ASK, [2, 657]], n=2, seed=1)
+        one = create(model="tiny", prompt=ASK, seed=1)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert answer.usage.completion_tokens <= 4 * 16
-    one = tiny.client.completions.create(model="tiny", prompt=ASK, seed=1)
     assert answer.usage.prompt_tokens == one.usage.prompt_tokens + 2
 
 

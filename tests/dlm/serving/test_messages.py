@@ -42,32 +42,6 @@ def test_whole_and_streamed_answers_obey_a_schema(client):
     )
 
 
-def test_a_document_and_a_search_result_are_read(client):
-    text = "Extract name, age as JSON. "
-    document = {
-        "type": "document",
-        "source": {"type": "text", "media_type": "text/plain", "data": "Olga Lopez is 61."},
-        "title": "Olga",
-    }
-    found = {
-        "type": "search_result",
-        "source": "s",
-        "title": "t",
-        "content": [{"type": "text", "text": "Olga Lopez is 61."}],
-    }
-    shown = "<document>\nTitle: Olga\n\nOlga Lopez is 61.\n</document>"
-    for block, same in (
-        (document, shown),
-        (found, "<search_result>\nTitle: t\nSource: s\n\nOlga Lopez is 61.\n</search_result>"),
-    ):
-        messages = turn([{"type": "text", "text": text}, block])
-        usual = turn(f"{text}\n{same}")
-        count = client.messages.count_tokens
-        tokens = count(model="tiny", messages=messages).input_tokens
-        assert tokens == count(model="tiny", messages=usual).input_tokens
-        assert ask(client, messages, max_tokens=4).content[0].type == "text"
-
-
 def test_a_stop_sequence_is_named(client):
     cold = {"extra_body": {"temperature": 0.0}}
     whole = ask(client, **cold)

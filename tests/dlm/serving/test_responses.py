@@ -96,31 +96,32 @@ def test_stored_responses_are_read_listed_and_deleted(tiny):
     assert refused.value.param == "previous_response_id"
 
 
-def test_input_tokens_are_those_of_the_response(tiny):
-    count = tiny.client.responses.input_tokens.count
-    first = ask(tiny, "What is the weather in Lisbon for 3 days?", instructions="Be brief.")
-    for body in (
-        {"input": ASK, "instructions": "Be brief."},
-        {"input": [{"role": "user", "content": ASK}], "tools": [WEATHER]},
-        {"input": ASK, "reasoning": {"effort": "low"}},
-        {"input": "And in Oslo?", "previous_response_id": first.id},
-    ):
-        counted = count(model="tiny", **body)
-        assert counted.object == "response.input_tokens"
-        answer = ask(tiny, **{"given": body.pop("input"), "max_output_tokens": 8} | body)
-        assert counted.input_tokens == answer.usage.input_tokens
-    for body, kind, param in (
-        ({"input": 5}, openai.BadRequestError, "input"),
-        (
-            {"input": ASK, "previous_response_id": "x"},
-            openai.BadRequestError,
-            "previous_response_id",
-        ),
-        ({"input": ASK, "model": "other"}, openai.NotFoundError, "model"),
-    ):
-        with pytest.raises(kind) as refused:
-            count(**{"model": "tiny"} | body)
-        assert refused.value.param == param
+def test_input_tokens_are_those_of_the_response(serve_random):
+    with serve_random() as served:
+        count = served.client.responses.input_tokens.count
+        first = ask(served, "What is the weather in Lisbon for 3 days?", instructions="Be brief.")
+        for body in (
+            {"input": ASK, "instructions": "Be brief."},
+            {"input": [{"role": "user", "content": ASK}], "tools": [WEATHER]},
+            {"input": ASK, "reasoning": {"effort": "low"}},
+            {"input": "And in Oslo?", "previous_response_id": first.id},
+        ):
+            counted = count(model="tiny", **body)
+            assert counted.object == "response.input_tokens"
+            answer = ask(served, **{"given": body.pop("input"), "max_output_tokens": 8} | body)
+            assert counted.input_tokens == answer.usage.input_tokens
+        for body, kind, param in (
+            ({"input": 5}, openai.BadRequestError, "input"),
+            (
+                {"input": ASK, "previous_response_id": "x"},
+                openai.BadRequestError,
+                "previous_response_id",
+            ),
+            ({"input": ASK, "model": "other"}, openai.NotFoundError, "model"),
+        ):
+            with pytest.raises(kind) as refused:
+                count(**{"model": "tiny"} | body)
+            assert refused.value.param == param
 
 
 def test_a_conversation_is_not_compacted(tiny):
