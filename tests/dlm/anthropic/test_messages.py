@@ -13,6 +13,10 @@ RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}
 USE = {"type": "tool_use", "id": "t1", "name": "find", "input": {"city": "Rome"}}
 
 
+def text_block(text):
+    return {"type": "text", "text": text}
+
+
 def user(content):
     return {"role": "user", "content": content}
 
@@ -30,26 +34,22 @@ def test_blocks_are_messages_calls_and_results():
             "role": "assistant",
             "content": [
                 {"type": "thinking", "thinking": "Hm.", "signature": "x"},
-                {"type": "text", "text": "I look."},
+                text_block("I look."),
                 USE,
                 {**USE, "id": "t2"},
             ],
         },
         user(
             [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "t1",
-                    "content": [{"type": "text", "text": "sunny"}],
-                },
-                {"type": "tool_result", "tool_use_id": "t2", "content": "gone", "is_error": True},
-                {"type": "text", "text": "And now?"},
+                {**RESULT, "content": [text_block("sunny")]},
+                {**RESULT, "tool_use_id": "t2", "content": "gone", "is_error": True},
+                text_block("And now?"),
             ]
         ),
         {"role": "system", "content": "Be kind."},
         user("Go on."),
     ]
-    found = read(messages=messages, system=[{"type": "text", "text": "Be brief."}]).messages
+    found = read(messages=messages, system=[text_block("Be brief.")]).messages
     assert [one["role"] for one in found] == (
         ["system", "user", "assistant", "tool", "tool", "user", "system", "user"]
     )
@@ -72,7 +72,7 @@ FOUND = {
     "type": "search_result",
     "source": "https://example.org/rome",
     "title": "Rome",
-    "content": [{"type": "text", "text": "It is sunny."}, {"type": "text", "text": "It is hot."}],
+    "content": [text_block("It is sunny."), text_block("It is hot.")],
 }
 SHOWN = "<document>\nTitle: Bo\nContext: A biography.\n\nBo was born in 1951.\n</document>"
 SHOWN_FOUND = """<search_result>
@@ -105,14 +105,14 @@ It is hot.
     ],
 )
 def test_documents_and_results_of_searches_are_shown_as_text(block, text):
-    (found,) = read(messages=[user([block, {"type": "text", "text": "Why?"}])]).messages
+    (found,) = read(messages=[user([block, text_block("Why?")])]).messages
     assert found == user(f"{text}\nWhy?")
     _, counted = prompt_of({"messages": [user([block])]}, POLICY)
     assert counted.messages == [user(text)]
 
 
 def test_results_of_tools_may_be_documents_and_results_of_searches():
-    content = [FOUND, {"type": "text", "text": "and"}, DOCUMENT]
+    content = [FOUND, text_block("and"), DOCUMENT]
     messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
     found = read(messages=[*messages, user([{**RESULT, "content": content}])]).messages
     assert (found[2]["role"], found[2]["content"]) == ("tool", f"{SHOWN_FOUND}\nand\n{SHOWN}")
@@ -164,7 +164,7 @@ def test_files_and_citations_are_refused_by_name(block, problem):
 )
 def test_an_image_in_a_result_that_is_an_error_stands_after_its_texts(texts, shown):
     image = {"type": "image", "source": {"type": "base64", "data": "aGk="}}
-    blocks = [*({"type": "text", "text": text} for text in texts), image]
+    blocks = [*(text_block(text) for text in texts), image]
     result = {**RESULT, "content": blocks, "is_error": True}
     called = {"role": "assistant", "content": [USE]}
     found = read(messages=[user("Rome?"), called, user([result])])

@@ -21,6 +21,16 @@ def nested(levels):
     return value
 
 
+def allowed(*tools):
+    return {"type": "allowed_tools", "mode": "auto", "tools": list(tools)}
+
+
+def stored(id, items, output=(), previous=None):
+    """Return a response as it is stored."""
+    response = {"id": id, "output": list(output)}
+    return StoredResponse(response=response, items=items, previous=previous, size=10)
+
+
 def read(**body):
     return response_of({"input": "Hi."} | body, POLICY, NONE)
 
@@ -114,9 +124,7 @@ def test_additional_tools_are_offered_as_tools_are():
 def test_additional_tools_of_a_stored_response_stay_offered():
     responses = ResponseStore().of("me")
     items = [additional(FIND), {"role": "user", "content": "Hi."}]
-    responses.put(
-        StoredResponse(response={"id": "a", "output": []}, items=items, previous=None, size=10)
-    )
+    responses.put(stored("a", items))
     body = {"previous_response_id": "a", "input": [additional(FIND)], "tools": [FIND]}
     (found,) = response_of(body, POLICY, responses).requests
     assert [tool["function"]["name"] for tool in found.tools] == ["find"]
@@ -156,16 +164,7 @@ def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, 
         ("required", "required", None, {"find", "note"}),
         ({"type": "function", "name": "find"}, "required", "find", {"find", "note"}),
         ({"type": "custom", "name": "note"}, "required", "note", {"find", "note"}),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "custom", "name": "note"}],
-            },
-            "auto",
-            None,
-            {"note"},
-        ),
+        (allowed({"type": "custom", "name": "note"}), "auto", None, {"note"}),
     ],
 )
 def test_a_choice_of_tools_means_the_same_as_in_a_chat(choice, mode, named, offered):
@@ -253,11 +252,7 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         (
             {
                 "tools": [FIND, {**FIND, "name": "note", "parameters": {"type": "x"}}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "auto",
-                    "tools": [{"type": "function", "name": "note"}],
-                },
+                "tool_choice": allowed({"type": "function", "name": "note"}),
             },
             "/tools/1/parameters",
             None,
@@ -265,11 +260,7 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         (
             {
                 "tools": [FIND, {"type": "custom", "name": "find"}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "auto",
-                    "tools": [{"type": "custom", "name": "find"}],
-                },
+                "tool_choice": allowed({"type": "custom", "name": "find"}),
             },
             "/tools/1/name: 'find' is there twice",
             None,
@@ -316,14 +307,8 @@ def test_a_stored_response_is_continued():
         "content": [{"type": "output_text", "text": "Bo."}],
     }
     for id, previous, text in (("a", None, "One."), ("b", "a", "Two.")):
-        responses.put(
-            StoredResponse(
-                response={"id": id, "output": [item]},
-                items=[{"type": "message", "role": "user", "content": text}],
-                previous=previous,
-                size=10,
-            )
-        )
+        items = [{"type": "message", "role": "user", "content": text}]
+        responses.put(stored(id, items, [item], previous))
     body = {"input": "Three.", "previous_response_id": "b", "instructions": "New."}
     found = response_of(body, POLICY, responses)
     texts = [message["content"] for message in found.requests[0].messages]

@@ -20,6 +20,11 @@ def served(serve_random):
         yield served
 
 
+def connected(served):
+    """Return a socket that is connected to a server."""
+    return socket.create_connection(served.address, PATIENCE)
+
+
 @contextmanager
 def sending(served, *parts, times=1):
     """Yield a socket to which a thread sends `parts`, the last one `times` times."""
@@ -29,7 +34,7 @@ def sending(served, *parts, times=1):
             for part in (*parts[:-1], *[parts[-1]] * times):
                 client.sendall(part)
 
-    with socket.create_connection(served.address, PATIENCE) as client:
+    with connected(served) as client:
         thread = threading.Thread(target=send, daemon=True)
         thread.start()
         yield client
@@ -104,7 +109,7 @@ def test_an_error_of_a_line_that_has_not_ended_has_openai_s_form(served, sent):
 
 def test_an_error_has_not_the_form_of_the_previous_request(served):
     request = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
-    with socket.create_connection(served.address, PATIENCE) as client:
+    with connected(served) as client:
         client.sendall(request)
         answer = b""
         while not answer.endswith(b"}}"):
@@ -121,7 +126,7 @@ def test_headers_of_a_usual_size_are_read(served):
 
 
 def test_headers_sent_byte_by_byte_are_read(served):
-    with socket.create_connection(served.address, PATIENCE) as client:
+    with connected(served) as client:
         for byte in HEAD + b"Connection: close\r\n\r\n":
             client.sendall(bytes([byte]))
         assert received(client).startswith(b"HTTP/1.1 200 ")
@@ -177,10 +182,7 @@ def test_endless_requests_on_one_connection_end_it(served):
     [(b"", b""), (b"\r\n", b""), (HEAD, b"HTTP/1.1 408 "), (b"GE", b"HTTP/1.1 408 ")],
 )
 def test_headers_that_do_not_come_in_time_end_a_connection(serve_random, sent, status):
-    with (
-        serve_random(limits={"head_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+    with serve_random(limits={"head_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(sent)
         answer = received(client)
     assert answer.startswith(status)
@@ -194,11 +196,11 @@ def test_the_deadline_for_headers_does_not_end_an_answer(engine_of, tokens_of, s
     ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Content-Length: %d\r\n" % len(body)
     with (
         serve(engine_of(model, slots=1), slots=1, limits=limits) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
+        connected(served) as client,
     ):
         client.sendall(ask + b"\r\n" + body + HEAD)  # and half of another
         wait_until(lambda: served.engine.busy)
-        with socket.create_connection(served.address, PATIENCE) as other:
+        with connected(served) as other:
             received(other)  # its time is over
         model.open.set()
         answer = received(client)
@@ -207,20 +209,14 @@ def test_the_deadline_for_headers_does_not_end_an_answer(engine_of, tokens_of, s
 
 
 def test_the_rest_of_a_refused_body_has_a_deadline(serve_random):
-    with (
-        serve_random(limits={"rest_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+    with serve_random(limits={"rest_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx")
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
 def test_half_open_connections_do_not_block_others(serve_random):
     with serve_random(connections=10) as served, ExitStack() as stack:
-        opened = [
-            stack.enter_context(socket.create_connection(served.address, PATIENCE))
-            for _ in range(50)
-        ]
+        opened = [stack.enter_context(connected(served)) for _ in range(50)]
         for i, one in enumerate(opened):
             with suppress(OSError):  # it was closed
                 one.sendall(HEAD[: i % len(HEAD)])
@@ -242,10 +238,10 @@ def test_connections_with_a_request_under_way_are_not_closed_for_new_ones(
     ):
         clients = []
         for i in range(2):
-            clients.append(stack.enter_context(socket.create_connection(served.address, PATIENCE)))
+            clients.append(stack.enter_context(connected(served)))
             clients[-1].sendall(ask)
             wait_until(lambda i=i: served.in_flight() == i + 1)
-        with socket.create_connection(served.address, PATIENCE) as other:
+        with connected(served) as other:
             assert received(other).startswith(b"HTTP/1.1 503 ")
         model.open.set()
         for one in clients:
@@ -255,19 +251,16 @@ def test_connections_with_a_request_under_way_are_not_closed_for_new_ones(
 def test_connections_of_one_address_are_bounded(serve_random):
     with (
         serve_random(connections=10, by_address=2) as served,
-        socket.create_connection(served.address, PATIENCE) as first,
-        socket.create_connection(served.address, PATIENCE),
-        socket.create_connection(served.address, PATIENCE),
+        connected(served) as first,
+        connected(served),
+        connected(served),
     ):
         assert received(first) == b""
 
 
 def test_a_client_that_reads_nothing_has_a_deadline(serve_random):
     body = b'{"return_token_strs": true, "prompt": "%s"}' % (b"word " * 400_000)
-    with (
-        serve_random(limits={"unread_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+    with serve_random(limits={"unread_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         wait_until(lambda: served.running.server_state.connections)
         wait_until(lambda: not served.running.server_state.connections)
@@ -280,7 +273,7 @@ def test_a_shutdown_ends_half_sent_requests_at_once(serve_random, caplog):
     sent = [b"", HEAD, b"PO", POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"]
     with serve_random() as served, ExitStack() as stack:
         for part in sent * 4:
-            one = stack.enter_context(socket.create_connection(served.address, PATIENCE))
+            one = stack.enter_context(connected(served))
             one.sendall(part)
         wait_until(lambda: len(served.server.guard._uploads) == 8)
         served.running.handle_exit(15, None)
