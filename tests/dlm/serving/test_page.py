@@ -185,7 +185,7 @@ def test_the_page_sends_the_streamed_chat_with_pictures_of_its_canvas():
 
 
 ANSWERED = {
-    "any text": {},
+    "any text": {"most": 24},
     "a schema": {"constraint": {"json": PERSON}},
     "a choice": {
         "prompt": "Answer with one word of teacher, nurse. Ben Kim is a nurse.",
