@@ -1,4 +1,4 @@
-"""Bodies of `/v1/messages`: what they become, and what a 400 says of those that make no sense."""
+"""Bodies of `/v1/messages`: the requests they become, and the messages of a 400."""
 
 import pytest
 
@@ -11,6 +11,10 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 FIND = {"name": "find", "description": "Finds.", "input_schema": SCHEMA}
 RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}
 USE = {"type": "tool_use", "id": "t1", "name": "find", "input": {"city": "Rome"}}
+
+
+def text_block(text):
+    return {"type": "text", "text": text}
 
 
 def user(content):
@@ -30,26 +34,22 @@ def test_blocks_are_messages_calls_and_results():
             "role": "assistant",
             "content": [
                 {"type": "thinking", "thinking": "Hm.", "signature": "x"},
-                {"type": "text", "text": "I look."},
+                text_block("I look."),
                 USE,
                 {**USE, "id": "t2"},
             ],
         },
         user(
             [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "t1",
-                    "content": [{"type": "text", "text": "sunny"}],
-                },
-                {"type": "tool_result", "tool_use_id": "t2", "content": "gone", "is_error": True},
-                {"type": "text", "text": "And now?"},
+                {**RESULT, "content": [text_block("sunny")]},
+                {**RESULT, "tool_use_id": "t2", "content": "gone", "is_error": True},
+                text_block("And now?"),
             ]
         ),
         {"role": "system", "content": "Be kind."},
         user("Go on."),
     ]
-    found = read(messages=messages, system=[{"type": "text", "text": "Be brief."}]).messages
+    found = read(messages=messages, system=[text_block("Be brief.")]).messages
     assert [one["role"] for one in found] == (
         ["system", "user", "assistant", "tool", "tool", "user", "system", "user"]
     )
@@ -72,7 +72,7 @@ FOUND = {
     "type": "search_result",
     "source": "https://example.org/rome",
     "title": "Rome",
-    "content": [{"type": "text", "text": "It is sunny."}, {"type": "text", "text": "It is hot."}],
+    "content": [text_block("It is sunny."), text_block("It is hot.")],
 }
 SHOWN = "<document>\nTitle: Bo\nContext: A biography.\n\nBo was born in 1951.\n</document>"
 SHOWN_FOUND = """<search_result>
@@ -105,14 +105,14 @@ It is hot.
     ],
 )
 def test_documents_and_results_of_searches_are_shown_as_text(block, text):
-    (found,) = read(messages=[user([block, {"type": "text", "text": "Why?"}])]).messages
+    (found,) = read(messages=[user([block, text_block("Why?")])]).messages
     assert found == user(f"{text}\nWhy?")
     _, counted = prompt_of({"messages": [user([block])]}, POLICY)
     assert counted.messages == [user(text)]
 
 
 def test_results_of_tools_may_be_documents_and_results_of_searches():
-    content = [FOUND, {"type": "text", "text": "and"}, DOCUMENT]
+    content = [FOUND, text_block("and"), DOCUMENT]
     messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
     found = read(messages=[*messages, user([{**RESULT, "content": content}])]).messages
     assert (found[2]["role"], found[2]["content"]) == ("tool", f"{SHOWN_FOUND}\nand\n{SHOWN}")
@@ -164,7 +164,7 @@ def test_files_and_citations_are_refused_by_name(block, problem):
 )
 def test_an_image_in_a_result_that_is_an_error_stands_after_its_texts(texts, shown):
     image = {"type": "image", "source": {"type": "base64", "data": "aGk="}}
-    blocks = [*({"type": "text", "text": text} for text in texts), image]
+    blocks = [*(text_block(text) for text in texts), image]
     result = {**RESULT, "content": blocks, "is_error": True}
     called = {"role": "assistant", "content": [USE]}
     found = read(messages=[user("Rome?"), called, user([result])])
@@ -190,7 +190,7 @@ def test_documents_and_results_of_searches_are_the_user_s(block):
         ({"type": "tool", "name": "find"}, "required", "find", True),
     ],
 )
-def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, parallel):
+def test_a_choice_of_tools_means_the_same_as_in_a_chat(choice, mode, named, parallel):
     found = read(tools=[FIND, {"type": "web_search_20250305", "name": "web"}], tool_choice=choice)
     assert isinstance(found.constraint, Tools)
     spec = found.constraint
@@ -205,7 +205,7 @@ def test_no_tool_may_be_called_if_none_is_chosen():
     assert not found.tools
 
 
-def test_formats_thinking_and_sampling_are_those_of_a_chat():
+def test_formats_thinking_and_sampling_mean_the_same_as_in_a_chat():
     format = {"type": "json_schema", "schema": SCHEMA}
     found = read(
         output_config={"format": format, "effort": "low"},
@@ -227,7 +227,7 @@ def test_formats_thinking_and_sampling_are_those_of_a_chat():
     assert not read(thinking={"type": "disabled"}).thinking
 
 
-def test_more_tokens_than_the_server_has_are_fewer():
+def test_max_tokens_is_cut_to_the_policy_s_limit():
     assert read(max_tokens=10**9).max_tokens == POLICY.max_answer_tokens
 
 
@@ -300,6 +300,6 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(body, problem):
+def test_a_wrong_body_is_refused_with_its_place(body, problem):
     with pytest.raises(RequestError, match=problem):
         read(**body)

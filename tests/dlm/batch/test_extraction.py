@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from doubles import Random
+from asks import ASK
+from doubles import Dreamer, Random
 from gated import Gated
 from values import V
 
@@ -30,9 +31,8 @@ def answered(engine, form, values, ahead=8):
     return found
 
 
-def test_values_are_those_of_the_texts(built_in):
-    texts = ["Extract name, age as JSON. This is Olga Lopez, 61 years old."] * 2
-    found = answered(built_in, extraction(constraint=JsonSchema(PERSON)), texts)
+def test_an_answer_has_the_parsed_value_of_its_text(built_in):
+    found = answered(built_in, extraction(constraint=JsonSchema(PERSON)), [ASK] * 2)
     for number in range(2):
         answer = found[number]
         assert answer["value"] == {"name": "Olga Lopez", "age": 61} == json.loads(answer["text"])
@@ -40,16 +40,17 @@ def test_values_are_those_of_the_texts(built_in):
         assert answer["tokens"] > 5
 
 
-def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(built_in):
+def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(engine_of):
+    engine = engine_of(Dreamer(V, seed=1), slots=3)
     values, digits = ["Tell me something."] * 3, Regex("[0-9]{6}")
-    together = answered(built_in, extraction(seed=7, constraint=digits), values)
-    assert answered(built_in, extraction(seed=7, constraint=digits), values, ahead=1) == together
+    together = answered(engine, extraction(seed=7, constraint=digits), values)
+    assert answered(engine, extraction(seed=7, constraint=digits), values, ahead=1) == together
     assert len({answer["text"] for answer in together.values()}) > 1
-    later = answered(built_in, extraction(seed=8, constraint=digits), values)
+    later = answered(engine, extraction(seed=8, constraint=digits), values)
     assert [later[i]["text"] for i in range(2)] == [together[i + 1]["text"] for i in range(2)]
 
 
-def test_what_is_wrong_with_a_row_is_its_error_alone(engine_of):
+def test_a_bad_row_gets_an_error_without_affecting_others(engine_of):
     engine = engine_of(Random(V, seed=1), slots=2)
     values = ["hi", {"words": "hi"}, 3, " ", "half a pair \ud800", "hi"]
     found = answered(engine, extraction(constraint=Choice(["a", "b"])), values)
@@ -63,7 +64,7 @@ def test_what_is_wrong_with_a_row_is_its_error_alone(engine_of):
         assert found[number]["value"] is found[number]["text"] is None
 
 
-def test_rows_keep_names_of_their_own(engine_of):
+def test_answers_have_the_ids_of_their_rows(engine_of):
     engine = engine_of(Random(V, seed=1), slots=2)
     keys = ["k", 4, 1.5, True, {"a": [1]}]
     values = [{"text": "hi", "key": key} for key in keys] + [{"text": "hi"}, {"key": "x"}]
@@ -73,7 +74,7 @@ def test_rows_keep_names_of_their_own(engine_of):
     assert [found[i]["error"] is None for i in range(7)] == [*[True] * 6, False]
 
 
-def test_calls_of_tools_are_values(built_in):
+def test_tool_calls_are_values(built_in):
     nothing = {"type": "object", "properties": {}, "additionalProperties": False}
     tool = {"type": "function", "function": {"name": "ping", "parameters": nothing}}
     form = extraction(constraint=Tools([tool], "required", parallel=False))
@@ -90,7 +91,7 @@ def test_an_answer_without_a_call_is_a_text_without_a_value(engine_of, tokens_of
     assert answer["text"] == "hi there"
 
 
-def test_an_answer_that_cannot_be_told_is_the_error_of_its_row(engine_of, monkeypatch):
+def test_an_answer_that_cannot_be_read_is_the_error_of_its_row(engine_of, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
@@ -102,7 +103,7 @@ def test_an_answer_that_cannot_be_told_is_the_error_of_its_row(engine_of, monkey
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_no_more_rows_are_read_than_there_is_room_for(engine_of, slots):
+def test_no_more_rows_are_read_than_may_be_under_way(engine_of, slots):
     engine, read = engine_of(Random(V, seed=1), slots=slots), []
 
     def rows():

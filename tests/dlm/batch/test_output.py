@@ -1,4 +1,4 @@
-"""Answers on disk: kept whole, gone on with under the same settings only."""
+"""Files of answers: lines are whole, and a run continues only with its own settings."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def path(tmp_path):
     return tmp_path / "out.jsonl"
 
 
-def test_names_of_rows_that_json_does_not_know_are_texts(path):
+def test_ids_of_types_that_json_lacks_are_written_as_texts(path):
     with opened(path) as output:
         output.write(answer(0, id=date(2026, 11, 24)))
         output.write(answer(1, id=Decimal("1.50")))
@@ -38,7 +38,7 @@ def test_names_of_rows_that_json_does_not_know_are_texts(path):
     ]
 
 
-def test_a_line_that_was_cut_short_goes_and_the_others_stay(path):
+def test_a_truncated_last_line_is_removed_and_the_others_stay(path):
     with opened(path) as output:
         output.write(answer(4))
         output.write(answer(2, error="no"))
@@ -52,7 +52,7 @@ def test_a_line_that_was_cut_short_goes_and_the_others_stay(path):
     assert path.read_bytes().startswith(whole)
 
 
-def test_a_file_with_one_line_that_was_cut_short_begins_anew(path):
+def test_a_file_of_one_truncated_line_becomes_empty(path):
     with opened(path):
         path.write_text('{"row": 1')
     with opened(path) as output:
@@ -61,7 +61,7 @@ def test_a_file_with_one_line_that_was_cut_short_begins_anew(path):
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"more": 2}])
-def test_other_settings_are_refused_and_nothing_is_touched(path, changed):
+def test_other_settings_are_refused_and_the_file_stays(path, changed):
     with opened(path) as output:
         output.write(answer(0))
     before = path.read_bytes()
@@ -70,12 +70,12 @@ def test_other_settings_are_refused_and_nothing_is_touched(path, changed):
         Output(path, SETTINGS | changed, FORM)
     assert path.read_bytes() == before
     path.unlink()
-    with opened(path, **changed) as output:  # nothing is left that could be mixed
+    with opened(path, **changed) as output:
         assert output.done == set()
 
 
 @pytest.mark.parametrize("kept", ["", "[]", None])
-def test_a_file_of_something_else_is_refused(path, kept):
+def test_a_file_that_no_run_wrote_is_refused(path, kept):
     path.write_text("mine\n")
     if kept is not None:
         path.with_name("out.jsonl.settings.json").write_text(kept)
@@ -94,14 +94,14 @@ def test_a_line_that_is_no_answer_is_refused_by_its_number(path, line):
         Output(path, SETTINGS, FORM)
 
 
-def test_two_runs_do_not_write_one_file(path):
+def test_a_second_run_may_not_write_the_same_file(path):
     with opened(path), pytest.raises(LinesError, match="another run writes"):
         Output(path, SETTINGS, FORM)
     with opened(path):
         pass
 
 
-def test_what_is_no_file_is_refused(path):
+def test_a_pipe_is_refused(path):
     os.mkfifo(path)
     with pytest.raises(LinesError, match="is a pipe or a terminal: it takes a file"):
         Output(path, SETTINGS, FORM)

@@ -1,4 +1,4 @@
-"""Processes that answer rows: whatever ends one of them, no row is lost and none comes twice."""
+"""Processes that answer rows: no row is lost or answered twice when one of them ends."""
 
 from contextlib import closing
 
@@ -21,7 +21,7 @@ def answered(values, start=fragile.start, count=2):
     return dict(found)
 
 
-def test_a_row_that_ends_its_worker_three_times_is_an_error_and_those_beside_it_are_answered():
+def test_a_row_that_ends_three_workers_is_an_error_and_the_others_are_answered():
     values = [str(i) for i in range(20)]
     values[5] = "kill"
     found = answered(values)
@@ -41,7 +41,7 @@ def test_no_rows_start_no_process():
         (fragile.vanish, "3 workers ended before their models were loaded, the last one with -9"),
     ],
 )
-def test_a_worker_that_cannot_start_is_the_end(start, problem, capfd):
+def test_a_worker_that_cannot_start_ends_the_run(start, problem, capfd):
     with pytest.raises(DlmError, match=problem):
         answered(["a"], start, count=1)
     logged = "Traceback" in capfd.readouterr().err

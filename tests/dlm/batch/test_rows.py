@@ -1,4 +1,4 @@
-"""Files of rows: each kind, and what may be wrong with one."""
+"""Files of rows: JSON lines, CSV and Parquet, and their errors."""
 
 import sys
 
@@ -18,14 +18,14 @@ def read(path):
     return [(row.number, row.value) for row in rows_of(path).read()]
 
 
-def test_json_lines_are_objects_or_texts_and_blank_ones_do_not_count(tmp_path):
+def test_json_lines_are_objects_or_texts_and_blank_lines_are_skipped(tmp_path):
     path = written(tmp_path, "a.jsonl", '\ufeff{"text": "x", "n": 1}\n\n"y"\n')
     assert read(path) == [(0, {"text": "x", "n": 1}), (1, "y")]
     assert rows_of(path).columns == ("text", "n")
     assert [row.fields["text"] for row in rows_of(path).read()] == ["x", "y"]
 
 
-def test_a_line_that_is_no_object_is_that_rows_problem(tmp_path):
+def test_a_line_that_is_no_object_is_an_error_of_its_row(tmp_path):
     lines = b'{"text": "x"}\n{\n\xff\n' + b"[" * 100_000 + b'\n[1]\n"last"'
     first, *broken, last = rows_of(written(tmp_path, "a.jsonl", lines)).read()
     assert (first.fields, last.fields) == ({"text": "x"}, {"text": "last"})
@@ -86,7 +86,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
         ("a.csv", b"a\n" * 9999 + b"\xff\n", "a.csv, line 10000: it is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_none_is_an_error_of_the_file(tmp_path, name, text, problem):
+def test_an_unreadable_file_is_an_error_with_its_place(tmp_path, name, text, problem):
     with pytest.raises(InputError, match=problem):
         read(written(tmp_path, name, text))
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_none_is_an_error_of_the_file(tmp_path, name, text, probl
     ("header", "column"),
     [("prompt,text", "prompt"), ("id,text", "text"), ("words", "words"), ("id,words", None)],
 )
-def test_the_column_of_texts_is_found_by_its_name_or_is_the_only_one(tmp_path, header, column):
+def test_the_column_of_texts_is_the_one_named_so_or_the_only_one(tmp_path, header, column):
     rows = rows_of(written(tmp_path, "a.csv", f"{header}\n"))
     if column is not None:
         assert rows.text_column() == column
@@ -104,11 +104,11 @@ def test_the_column_of_texts_is_found_by_its_name_or_is_the_only_one(tmp_path, h
         rows.text_column()
 
 
-def test_a_file_without_rows_wants_no_column_of_texts(tmp_path):
+def test_a_file_without_rows_needs_no_column_of_texts(tmp_path):
     assert rows_of(written(tmp_path, "a.jsonl", "\n")).text_column() == "text"
 
 
-def test_a_file_of_which_no_row_can_be_read_has_no_column_of_texts(tmp_path):
+def test_a_file_without_a_readable_row_has_no_column_of_texts(tmp_path):
     with pytest.raises(InputError, match="has no row that can be read"):
         rows_of(written(tmp_path, "a.jsonl", "\n{\n")).text_column()
 
@@ -119,5 +119,5 @@ def test_a_column_that_no_row_has_is_an_error(tmp_path):
     with pytest.raises(InputError, match="no column 'b': it has a"):
         rows_of(written(tmp_path, "a.jsonl", '{"a": 1}\n')).need("b")
     rows_of(written(tmp_path, "b.jsonl", '{"a": 1}\n[\n{"b": 1}\n')).need("b")
-    rows_of(written(tmp_path, "c.jsonl", "[\n")).need("b")  # what its rows are, each of them says
+    rows_of(written(tmp_path, "c.jsonl", "[\n")).need("b")  # each row has its own error
     rows_of(written(tmp_path, "d.jsonl", "")).need("b")

@@ -1,4 +1,4 @@
-"""Prompts of a row's fields."""
+"""Templates of prompts, filled with the fields of a row."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from dlm.errors import RequestError
         ("{list}", '["ä", null]'),
     ],
 )
-def test_names_in_braces_are_replaced_and_nothing_in_a_value_is(template, prompt):
+def test_names_in_braces_are_replaced_but_not_within_values(template, prompt):
     fields = {"text": "a {b}", "n": 3, "Order ID": "7", "of.x": "dotted", "list": ["ä", None]}
     assert Template.parse(template).fill(fields) == prompt
 
@@ -35,6 +35,6 @@ def test_a_template_without_fields_is_refused():
     ("fields", "problem"),
     [({"a": 1}, "has no field 'text': it has a"), ({"text": None}, "field 'text' is null")],
 )
-def test_a_field_that_is_not_there_is_an_error(fields, problem):
+def test_a_missing_field_is_an_error(fields, problem):
     with pytest.raises(RequestError, match=problem):
         Template.column("text").fill(fields)

@@ -1,4 +1,4 @@
-"""Lines of OpenAI's batches: each has its answer, whatever is wrong with it or with others."""
+"""Lines of OpenAI's batches: each gets one answer, or an error that affects no other line."""
 
 import json
 
@@ -78,20 +78,20 @@ def test_lines_are_read_as_they_are_needed(engine):
         (line("a", structured_outputs={"regex": "(?=a)b"}), "a", "regex"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_its_answer_and_no_one_else_s(engine, text, id, problem):
-    found = answers_of(engine, [line("before"), text, line("behind")])
+def test_a_wrong_line_gets_an_error_without_affecting_others(engine, text, id, problem):
+    found = answers_of(engine, [line("before"), text, line("after")])
     assert found["before"]["response"]["status_code"] == 200
-    assert found["behind"]["response"]["status_code"] == 200
+    assert found["after"]["response"]["status_code"] == 200
     assert found[id]["response"]["status_code"] == 400
     assert problem in found[id]["error"]["message"]
     assert found[id]["response"]["body"]["error"] == found[id]["error"]
     assert not engine.busy
 
 
-def test_a_line_that_asks_for_another_model_gets_that_error_and_no_one_else(engine):
-    lines = [line("before", model="tiny"), line("a", model="gpt-9"), line("behind")]
+def test_a_line_for_another_model_gets_a_404_without_affecting_others(engine):
+    lines = [line("before", model="tiny"), line("a", model="gpt-9"), line("after")]
     found = answers_of(engine, lines)
-    assert [found[id]["response"]["status_code"] for id in ("before", "a", "behind")] == [
+    assert [found[id]["response"]["status_code"] for id in ("before", "a", "after")] == [
         200,
         404,
         200,
@@ -101,7 +101,7 @@ def test_a_line_that_asks_for_another_model_gets_that_error_and_no_one_else(engi
     assert found["before"]["response"]["body"]["model"] == "tiny"
 
 
-def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
+def test_all_answers_of_a_line_end_when_one_fails(engine_of):
     engine = engine_of(Random(V, seed=1), slots=1)
     doomed = line("a", n=3, structured_outputs={"choice": ["a word" * 9]}, max_tokens=2)
     (answer,) = answered(engine, [doomed])
@@ -109,7 +109,7 @@ def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
     assert not engine.busy
 
 
-def test_two_lines_of_one_name_are_refused_before_any_is_answered():
+def test_two_lines_with_one_id_are_refused_before_any_is_answered():
     rows = [InputRow(i, json.loads(text)) for i, text in enumerate([line("a"), "3", line("b")])]
     lines = BatchLines(("tiny",))
     lines.check(rows)
@@ -117,13 +117,13 @@ def test_two_lines_of_one_name_are_refused_before_any_is_answered():
         lines.check([*rows, InputRow(3, {"custom_id": "a"})])
 
 
-def test_completions_are_answered_too(engine):
+def test_lines_may_be_completions(engine):
     body = {"prompt": "<|channel>thought\n<channel|>", "max_tokens": 8}
     text = json.dumps({"custom_id": "a", "url": "/v1/completions", "body": body})
     answer = answers_of(engine, [text])["a"]["response"]["body"]
     assert answer["choices"][0]["text"] == "hi there"
 
 
-def test_an_answer_tells_which_row_it_is_for_even_where_the_row_has_no_id(engine):
+def test_an_answer_names_its_row_even_if_the_row_has_no_id(engine):
     found = list(answered(engine, [line("a"), "{", line("a", temperature=9)]))
     assert sorted(map(BatchLines(("tiny",)).row_of, found)) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Models of bodies: one short error for the first problem, however large or strange the body is."""
+"""Models of bodies: one short error for the first problem, even of a huge or strange body."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,17 +1,11 @@
-"""What bodies say that an answer must be, and what a 400 says of those that make no sense."""
+"""Constraints of bodies, and the messages of a 400 for bodies that make no sense."""
 
 import json
 from typing import Any
 
 import pytest
 
-from dlm import (
-    Choice,
-    Grammar,
-    JsonSchema,
-    Regex,
-    RequestError,
-)
+from dlm import Choice, Grammar, JsonSchema, Regex, RequestError
 from dlm.grammar import JsonObject, Spec, StructuralTag, Tools
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
@@ -32,7 +26,6 @@ TOOLS = [
 ]
 BOOK = {"type": "function", "function": {"name": "book"}}
 EBNF, LARK = 'root ::= "a" | "(" root ")"', 'start: "a" | "(" start ")"'
-
 TRICKY = '// root ::=\n?start.2 : x\nx: "root ::= start:"'
 
 
@@ -110,7 +103,7 @@ VALID: list[tuple[dict[str, Any], Spec | None]] = [
 
 
 @pytest.mark.parametrize(("body", "spec"), VALID)
-def test_a_body_asks_for_one_constraint(body, spec):
+def test_a_body_has_one_constraint_or_none(body, spec):
     found = constraint_of(body, LIBRARY)
     assert (found and found.key) == (spec and spec.key)
 
@@ -222,7 +215,7 @@ def test_a_body_asks_for_one_constraint(body, spec):
         ({"functions": []}, "functions is not supported: use tools"),
     ],
 )
-def test_a_body_that_makes_no_sense_says_what_would(body, problem):
+def test_the_error_of_a_wrong_body_says_what_would_be_right(body, problem):
     with pytest.raises(RequestError, match=problem):
         constraint_of(body, LIBRARY)
 
@@ -238,14 +231,13 @@ def test_a_body_that_makes_no_sense_says_what_would(body, problem):
         (outputs(json='{"a":' * 20_000), "structured_outputs.json: not JSON: "),
     ],
 )
-def test_a_policy_is_kept_before_anything_is_made(body, problem):
+def test_a_policy_refuses_a_body_before_its_constraint_is_made(body, problem):
     with pytest.raises(RequestError, match=problem):
         constraint_of(body, Policy.server("data"))
 
 
-def test_a_schema_that_is_not_strict_may_ask_for_what_only_a_check_can_tell():
-    repeating = {"not": {"uniqueItems": True}}
-    schema = {"type": "array", "items": {"type": "integer"}} | repeating
+def test_a_schema_that_is_not_strict_may_have_keywords_that_are_only_checked():
+    schema = {"type": "array", "not": {"uniqueItems": True}}
     with pytest.raises(RequestError, match=r"json_schema.schema: JSON schema at .*unique"):
         constraint_of(formatted(schema=schema, strict=True), LIBRARY)
     for strict in (False, None):
@@ -256,7 +248,7 @@ def test_a_schema_that_is_not_strict_may_ask_for_what_only_a_check_can_tell():
 
 @pytest.mark.parametrize("field", ["response_format", "tools", "tool_choice", "structured_outputs"])
 @pytest.mark.parametrize("key", [None, "a", "json", "type", "json_schema"])
-def test_a_body_as_deep_as_a_parser_takes_it_is_refused(field, key):
+def test_a_body_nested_as_deep_as_the_parser_allows_is_refused(field, key):
     value: Any = 1
     for _ in range(5000):
         value = [value] if key is None else {key: value}
@@ -275,7 +267,7 @@ def test_a_body_as_deep_as_a_parser_takes_it_is_refused(field, key):
     ],
 )
 @pytest.mark.parametrize("choice", ["none", "auto"])
-def test_a_tool_of_another_form_is_refused_even_where_none_may_be_called(changes, problem, choice):
+def test_a_tool_of_another_form_is_refused_even_if_none_may_be_called(changes, problem, choice):
     body = {"tools": [TOOLS[0], TOOLS[1] | changes], "tool_choice": choice}
     with pytest.raises(RequestError, match=problem):
         constraint_of(body, LIBRARY)

@@ -1,4 +1,4 @@
-"""Bodies of decisions: what they ask, and what is refused by name."""
+"""Bodies of decisions: their questions, and the fields that are refused by name."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from dlm.events import Decided
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.request import Stats
 
-ASKED = {
+BODY = {
     "model": "tiny",
     "input": "Anna is 30.",
     "questions": [
@@ -20,31 +20,27 @@ ASKED = {
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
 
 
-def test_a_body_is_the_decision_that_it_asks_for():
-    inquiry = decision_body_of(
-        ASKED | {"seed": 3, "safety_identifier": "me", "prompt_cache_key": "k"}
-    )
-    assert inquiry.model == "tiny"
-    assert (inquiry.decision.request.prompt, inquiry.decision.request.seed) == ("Anna is 30.", 3)
-    assert inquiry.decision.questions == [
+def test_a_body_becomes_a_decision():
+    body = decision_body_of(BODY | {"seed": 3, "safety_identifier": "me", "prompt_cache_key": "k"})
+    assert body.model == "tiny"
+    assert (body.decision.request.prompt, body.decision.request.seed) == ("Anna is 30.", 3)
+    assert body.decision.questions == [
         Predicate(name="adult", instructions="Is she an adult?"),
         Selection(instructions="Which?", choices=[Label("true"), Label("b")]),
         Rating(instructions="How old?", levels=[Label("x"), Label("y")]),
     ]
 
 
-def test_what_is_null_counts_as_left_out():
+def test_null_counts_as_left_out():
     question = {"type": "choice", "name": None, "instructions": None, "levels": None}
     question["choices"] = [{"value": "a", "description": None}]
-    inquiry = decision_body_of(
-        {"input": "i", "questions": [question], "seed": None, "stream": None}
-    )
-    assert inquiry.decision.questions == [Selection(choices=[Label("a")])]
-    assert inquiry.decision.request.seed == 0
+    body = decision_body_of({"input": "i", "questions": [question], "seed": None, "stream": None})
+    assert body.decision.questions == [Selection(choices=[Label("a")])]
+    assert body.decision.request.seed == 0
 
 
 def test_input_may_be_a_conversation_of_parts():
-    said = [
+    turns = [
         {"type": "message", "role": "developer", "content": "Be strict."},
         {
             "role": "user",
@@ -55,21 +51,21 @@ def test_input_may_be_a_conversation_of_parts():
         },
         {"role": "assistant", "phase": None, "content": [{"type": "output_text", "text": "Yes."}]},
     ]
-    inquiry = decision_body_of(ASKED | {"input": said})
-    assert inquiry.decision.request.messages == [
+    body = decision_body_of(BODY | {"input": turns})
+    assert body.decision.request.messages == [
         {"role": "system", "content": "Be strict."},
         {"role": "user", "content": 'A row:\n{"age": 30, "né": [null]}'},
         {"role": "assistant", "content": "Yes."},
     ]
 
 
-def test_images_stand_among_the_parts_of_an_input():
+def test_images_are_parts_of_an_input():
     parts = [
         {"type": "input_text", "text": "A row:"},
         IMAGE,
         {"type": "input_json", "data": {"age": 30}},
     ]
-    body = ASKED | {"input": [{"role": "user", "content": parts}]}
+    body = BODY | {"input": [{"role": "user", "content": parts}]}
     (message,) = decision_body_of(body).decision.request.messages
     before, image, after = message["content"]
     assert [before, after] == [
@@ -82,7 +78,7 @@ def test_images_stand_among_the_parts_of_an_input():
 
 def test_instructions_may_come_in_parts():
     question = {"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}]}
-    (read,) = decision_body_of(ASKED | {"questions": [question]}).decision.questions
+    (read,) = decision_body_of(BODY | {"questions": [question]}).decision.questions
     assert read == Predicate(instructions="Is it?")
 
 
@@ -137,11 +133,11 @@ def deep():
             "nests too deep",
         ),
         ({"questions": None}, "questions is missing"),
-        ({"questions": ASKED["questions"] * 67}, "questions holds 201: it takes 1 to 200"),
+        ({"questions": BODY["questions"] * 67}, "questions holds 201: it takes 1 to 200"),
         ({"questions": [3]}, r"questions\[0\]: a question is 3: it takes an object"),
         ({"questions": [{"type": "rank"}]}, r"questions\[0\]: a question's type is 'rank'"),
         (
-            {"questions": [ASKED["questions"][0] | {"wieght": 2}]},
+            {"questions": [BODY["questions"][0] | {"wieght": 2}]},
             r"questions\[0\]: a question of type predicate has no 'wieght'",
         ),
         (
@@ -164,9 +160,9 @@ def deep():
         ({"seed": 0.5}, "seed is 0.5"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(fields, reason):
+def test_a_wrong_field_is_refused_by_name(fields, reason):
     with pytest.raises(RequestError, match=reason):
-        decision_body_of(ASKED | fields)
+        decision_body_of(BODY | fields)
 
 
 def test_answers_have_the_form_of_their_questions():
@@ -179,7 +175,7 @@ def test_answers_have_the_form_of_their_questions():
         RatingAnswer(score=0.5, probabilities={"x": 0.5, "y": 0.5}, **common),
     ]
     decided = Decided(request=0, answers=answers, stats=Stats(cached=16))
-    body = decision_answer(decision_body_of(ASKED), decided, "tiny")
+    body = decision_answer(decision_body_of(BODY), decided, "tiny")
     assert body["answers"] == [
         {"type": "predicate", "name": "adult", "probability": 0.25},
         {

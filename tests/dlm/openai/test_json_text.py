@@ -1,4 +1,4 @@
-"""JSON of clients: what would take long to read is refused unread."""
+"""JSON of clients: a text with too many values is refused before it is parsed."""
 
 import json
 
@@ -20,13 +20,13 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("kind", [str, str.encode])
-def test_what_has_many_values_is_refused_before_it_is_read(name, kind, monkeypatch):
+def test_a_text_with_too_many_values_is_refused_before_it_is_parsed(name, kind, monkeypatch):
     monkeypatch.setattr(body.json, "loads", None)
     with pytest.raises(RequestError, match=r"the body has too many values: .* it takes 262144"):
         parse_json("the body", kind(LONG[name]))
 
 
-def test_long_texts_and_what_is_just_allowed_are_read():
+def test_long_texts_and_the_most_values_allowed_are_parsed():
     prose = json.dumps({"content": "A sentence, as people write it, and no more. " * 80_000})
     assert len(prose) > 3_500_000
     most = [0] * MOST_PARTS  # a bracket, and a comma less than values
@@ -38,6 +38,6 @@ def test_long_texts_and_what_is_just_allowed_are_read():
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "NaN", "[Infinity]", "[" * 100_000])
-def test_what_is_no_json_is_told_so(text):
+def test_invalid_json_is_refused(text):
     with pytest.raises(RequestError, match=r"^it is not JSON: "):
         parse_json("it", text)

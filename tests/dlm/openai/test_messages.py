@@ -1,4 +1,4 @@
-"""Conversations: what of them reaches the model, and what is refused rather than lost."""
+"""Conversations: the parts that reach the model, and the parts that are refused."""
 
 import pytest
 
@@ -13,8 +13,7 @@ CALL = {
 HI = {"role": "user", "content": "hi"}
 
 
-def test_a_turn_with_tools_reads_as_the_model_writes_it(chat):
-    """Calls, results and a later system message are all there, and no text is a control token."""
+def test_a_conversation_with_tools_becomes_the_model_s_own_form(chat):
     messages = messages_of(
         [
             {"role": "developer", "content": "be kind"},
@@ -27,25 +26,13 @@ def test_a_turn_with_tools_reads_as_the_model_writes_it(chat):
         ]
     )
     tokens = chat.prompt(Request(messages=messages, thinking=True))
-    said = chat.tokenizer.decode(tokens)
-    assert said == (
+    assert chat.tokenizer.decode(tokens) == (
         "<bos><|turn>system\n<|think|>be kind<turn|>\n<|turn>user\nhi<turn|>\n<|turn>model\n"
         '<|tool_call>call:find{a:<|"|><turn|><|"|>,n:[1,null,true]}<tool_call|><turn|>\n'
         "<|turn>tool\n42<turn|>\n<|turn>system\nbe brief<turn|>\n<|turn>model\nWell.<turn|>\n"
         "<|turn>user\nhi<turn|>\n<|turn>model\n"
     )
     assert tokens.count(106) == 7  # <turn|>: one for each turn that ended, none of the text
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning_that_a_client_sends_back_is_left_out(name):
-    [message] = messages_of([{"role": "assistant", "content": "Well.", name: "hm"}])
-    assert message == {"role": "assistant", "content": "Well."}
-
-
-def test_what_a_client_has_read_of_an_answer_may_come_back_with_it():
-    [message] = messages_of([{"role": "assistant", "content": "{}", "parsed": {"a": 1}}])
-    assert message == {"role": "assistant", "content": "{}"}
 
 
 def test_the_result_of_a_tool_names_it():
@@ -132,7 +119,7 @@ def call(**more):
         ({"role": "tool", "content": "a", "tool_call_id": "x"}, "no call before it has that id"),
     ],
 )
-def test_what_would_be_lost_is_refused(message, problem):
+def test_a_message_that_would_lose_content_is_refused(message, problem):
     with pytest.raises(RequestError, match=problem):
         messages_of([message])
 
@@ -158,7 +145,7 @@ def test_what_would_be_lost_is_refused(message, problem):
     ],
 )
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
-def test_what_clients_leave_in_messages_is_ignored(extra, role):
+def test_other_fields_that_clients_leave_in_messages_are_ignored(extra, role):
     plain = {"role": role, "content": "Rain."}
     assert messages_of([plain | extra]) == messages_of([plain])
 
@@ -174,7 +161,7 @@ def test_parts_of_any_text_are_read_and_thoughts_are_not():
     assert messages_of([{"role": "user", "content": [{"type": "input_text", "text": "c"}]}])
 
 
-def test_a_tool_may_have_nothing_to_say():
+def test_the_result_of_a_tool_may_be_empty():
     calls = {"role": "assistant", "tool_calls": [CALL]}
     for content in (None, "", []):
         answer = {"role": "tool", "tool_call_id": "call_1", "content": content}
@@ -182,7 +169,7 @@ def test_a_tool_may_have_nothing_to_say():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
         ('{"city": "Os', '{"city": "Os'),
         ("[]", "[]"),
@@ -202,7 +189,7 @@ def test_a_tool_may_have_nothing_to_say():
         ('{"a":' * 500 + "1" + "}" * 500, '{"a":' * 500 + "1" + "}" * 500),
     ],
 )
-def test_arguments_that_are_no_object_are_shown_as_they_are(chat, arguments, said):
+def test_arguments_that_are_no_object_are_shown_as_they_are(chat, arguments, shown):
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     conversation = [
         HI,
@@ -210,9 +197,9 @@ def test_arguments_that_are_no_object_are_shown_as_they_are(chat, arguments, sai
         {"role": "tool", "tool_call_id": "c1", "content": "error: no valid JSON"},
     ]
     messages = messages_of(conversation)
-    assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": said}
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": shown}
     tokens = chat.prompt(Request(messages=messages))
-    assert said in chat.tokenizer.decode(tokens)
+    assert shown in chat.tokenizer.decode(tokens)
     closing = chat.tokenizer.convert_tokens_to_ids("<tool_call|>")
     assert tokens.count(closing) == 1  # none of the text
 
@@ -223,7 +210,7 @@ def test_a_call_without_arguments_has_none(arguments):
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
 
 
-def test_a_tool_without_parameters_is_told_of(chat):
+def test_a_tool_without_parameters_is_declared(chat):
     tools = [{"type": "function", "function": {"name": "now"}}]
-    said = chat.tokenizer.decode(chat.prompt(Request(prompt="hi", tools=tools)))
-    assert "declaration:now{}" in said
+    prompt = chat.tokenizer.decode(chat.prompt(Request(prompt="hi", tools=tools)))
+    assert "declaration:now{}" in prompt

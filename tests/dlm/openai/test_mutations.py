@@ -1,11 +1,13 @@
-"""Bodies that went wrong in some place: a generation, or a `RequestError`, and nothing else."""
+"""Bodies with random changes: each is a generation or a `RequestError`, and nothing else."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
+from json_paths import paths
 
 from dlm import Policy, RequestError
 from dlm.openai.answers import describe_error
@@ -44,22 +46,12 @@ NAMES = {*ChatBody.names(), *CompletionBody.names(), *NEUTRAL}
 KEYS = st.sampled_from(sorted({*NAMES, "guided_json", "x", "\ud800"}))
 
 
-def places(value, path=()):
-    """Ways to everything within `value`."""
-    found = [path] if path else []
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        found += places(inner, (*path, key))
-    return found
+PATHS = [*paths(BODY)]
 
 
-PLACES = places(BODY)
-
-
-@settings(max_examples=600)
+@examples(600)
 @given(
-    changes=st.lists(st.tuples(st.sampled_from(PLACES), STRANGE), max_size=2),
+    changes=st.lists(st.tuples(st.sampled_from(PATHS), STRANGE), max_size=2),
     more=st.dictionaries(KEYS, STRANGE, max_size=2),
     read=st.sampled_from([chat_of, completion_of]),
 )

@@ -1,4 +1,4 @@
-"""Responses that are kept: each client's own, within limits."""
+"""Stored responses: each client's own, within limits."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def test_each_client_sees_its_own():
         store.of("a").get("x")
 
 
-def test_the_client_with_most_loses_what_it_used_longest_ago():
+def test_the_client_with_most_responses_loses_its_least_recently_used():
     store = ResponseStore(most=4)
     for id in "123":
         store.put("many", stored(id))
@@ -39,7 +39,7 @@ def test_the_client_with_most_loses_what_it_used_longest_ago():
     assert kept(store, "few", "fg") == ["f", "g"]
 
 
-def test_bytes_are_bounded_whoever_sends_them():
+def test_the_client_with_most_bytes_loses_its_oldest_responses():
     store = ResponseStore(most_bytes=10_000)
     store.put("small", stored("s"))
     for i in range(20):
@@ -50,7 +50,7 @@ def test_bytes_are_bounded_whoever_sends_them():
     assert kept(store, "large", ["19", "huge"]) == []
 
 
-def test_a_long_conversation_stays_as_long_as_it_goes_on():
+def test_a_conversation_that_goes_on_is_kept_whole():
     store = ResponseStore(most=5)
     mine = store.of("me")
     for i in range(4):
@@ -61,7 +61,7 @@ def test_a_long_conversation_stays_as_long_as_it_goes_on():
     assert kept(store, "me", "0123") == list("0123")
 
 
-def test_nothing_is_kept_where_nothing_may_be():
+def test_a_store_of_size_0_keeps_nothing():
     store = ResponseStore(0)
     assert not store.kept
     store.put("a", stored("x"))

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/responses`: what they become, and what a 400 says of those that make no sense."""
+"""Bodies of `/v1/responses`: the requests they become, and the messages of a 400."""
 
 import pytest
 
@@ -19,6 +19,16 @@ def nested(levels):
     for _ in range(levels):
         value = [value]
     return value
+
+
+def allowed(*tools):
+    return {"type": "allowed_tools", "mode": "auto", "tools": list(tools)}
+
+
+def stored(id, items, output=(), previous=None):
+    """Return a response as it is stored."""
+    response = {"id": id, "output": list(output)}
+    return StoredResponse(response=response, items=items, previous=previous, size=10)
 
 
 def read(**body):
@@ -114,9 +124,7 @@ def test_additional_tools_are_offered_as_tools_are():
 def test_additional_tools_of_a_stored_response_stay_offered():
     responses = ResponseStore().of("me")
     items = [additional(FIND), {"role": "user", "content": "Hi."}]
-    responses.put(
-        StoredResponse(response={"id": "a", "output": []}, items=items, previous=None, size=10)
-    )
+    responses.put(stored("a", items))
     body = {"previous_response_id": "a", "input": [additional(FIND)], "tools": [FIND]}
     (found,) = response_of(body, POLICY, responses).requests
     assert [tool["function"]["name"] for tool in found.tools] == ["find"]
@@ -156,26 +164,17 @@ def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, 
         ("required", "required", None, {"find", "note"}),
         ({"type": "function", "name": "find"}, "required", "find", {"find", "note"}),
         ({"type": "custom", "name": "note"}, "required", "note", {"find", "note"}),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "custom", "name": "note"}],
-            },
-            "auto",
-            None,
-            {"note"},
-        ),
+        (allowed({"type": "custom", "name": "note"}), "auto", None, {"note"}),
     ],
 )
-def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, offered):
+def test_a_choice_of_tools_means_the_same_as_in_a_chat(choice, mode, named, offered):
     found = request(tools=[FIND, {"type": "custom", "name": "note"}], tool_choice=choice)
     assert isinstance(found.constraint, Tools)
     assert (found.constraint.choice, found.constraint.named) == (mode, named)
     assert found.constraint.parameters.keys() == offered
 
 
-def test_formats_reasoning_and_sampling_are_those_of_a_chat():
+def test_formats_reasoning_and_sampling_mean_the_same_as_in_a_chat():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     found = request(
         text={"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"},
@@ -253,11 +252,7 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         (
             {
                 "tools": [FIND, {**FIND, "name": "note", "parameters": {"type": "x"}}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "auto",
-                    "tools": [{"type": "function", "name": "note"}],
-                },
+                "tool_choice": allowed({"type": "function", "name": "note"}),
             },
             "/tools/1/parameters",
             None,
@@ -265,11 +260,7 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         (
             {
                 "tools": [FIND, {"type": "custom", "name": "find"}],
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "auto",
-                    "tools": [{"type": "custom", "name": "find"}],
-                },
+                "tool_choice": allowed({"type": "custom", "name": "find"}),
             },
             "/tools/1/name: 'find' is there twice",
             None,
@@ -280,13 +271,13 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"user": nested(900)}, "^user cannot be repeated", "user"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(body, problem, field):
+def test_a_wrong_body_is_refused_with_its_place(body, problem, field):
     with pytest.raises(RequestError, match=problem) as found:
         read(**body)
     assert found.value.field == field
 
 
-def test_what_is_stored_counts_all_that_a_response_repeats():
+def test_the_size_of_a_stored_response_counts_its_repeated_fields():
     body = {"input": [{"role": "user", "content": "Hi.", "x": "y" * 2_000}], "user": "z" * 5_000}
     found = response_of(body, POLICY, ResponseStore().of("me"))
     assert 2_000 < found.items_size < 2_100
@@ -301,7 +292,7 @@ def test_a_tool_of_any_type_is_left_out():
         read(tools=[{"type": nested(980)}])
 
 
-def test_many_messages_of_the_system_are_one():
+def test_many_system_messages_become_one():
     texts = [f"{i}" for i in range(1000)]
     items = [{"role": "system", "content": text} for text in texts]
     (system,) = request(input=items).messages
@@ -316,14 +307,8 @@ def test_a_stored_response_is_continued():
         "content": [{"type": "output_text", "text": "Bo."}],
     }
     for id, previous, text in (("a", None, "One."), ("b", "a", "Two.")):
-        responses.put(
-            StoredResponse(
-                response={"id": id, "output": [item]},
-                items=[{"type": "message", "role": "user", "content": text}],
-                previous=previous,
-                size=10,
-            )
-        )
+        items = [{"type": "message", "role": "user", "content": text}]
+        responses.put(stored(id, items, [item], previous))
     body = {"input": "Three.", "previous_response_id": "b", "instructions": "New."}
     found = response_of(body, POLICY, responses)
     texts = [message["content"] for message in found.requests[0].messages]

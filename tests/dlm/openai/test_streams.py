@@ -1,4 +1,4 @@
-"""Streams of responses and messages, cut at every token, as the official clients put them together.
+"""Streams of responses and messages, cut at every token and assembled by the official clients.
 
 The clients run against a transport that answers with the events of an answer's own object.
 """
@@ -59,7 +59,7 @@ def vocabulary(chat):
 
 @pytest.fixture(params=ANSWERS, ids=str)
 def played(request, vocabulary, tokens_of):
-    """Plays an answer: `played(make, reason)` are its whole body and its events, by tokens."""
+    """Return a function whose call `played(make, reason)` returns a whole body and its events."""
     reasoning, answer = ANSWERS[request.param]
     thoughts, tokens = tokens_of(reasoning), tokens_of(answer)
 
@@ -101,7 +101,7 @@ def committed(tokens, text="", reasoning=""):
 
 
 class Maker:
-    """Makes the answers to one body, each with a reader of its own."""
+    """Maker of answers to one body, each with a reader of its own."""
 
     def __init__(self, form, generation, vocabulary):
         self._form, self._generation, self._vocabulary = form, generation, vocabulary
@@ -122,7 +122,7 @@ def transport(events):
 
 
 def bare(value, *dropped):
-    """JSON data without what differs from one answer to the next, and without nulls."""
+    """Return JSON data without nulls and without the fields `dropped`."""
     if isinstance(value, dict):
         return {
             name: bare(one, *dropped)
@@ -171,12 +171,12 @@ def test_items_of_a_response_name_namespaces_and_inputs(played, vocabulary, requ
 
 @pytest.mark.parametrize("reason", ["stop", "length"])
 def test_a_stream_of_a_message_adds_up_to_the_message(played, vocabulary, reason):
-    asked: list[Any] = [{"role": "user", "content": "Hi."}]
-    body = {"max_tokens": 9, "messages": asked, "tools": CLIENT_TOOLS, "stream": True}
+    turns: list[Any] = [{"role": "user", "content": "Hi."}]
+    body = {"max_tokens": 9, "messages": turns, "tools": CLIENT_TOOLS, "stream": True}
     generation = message_of(body, Policy())
     whole, events = played(Maker(MessageAnswers, generation, vocabulary), reason)
     client = anthropic.Anthropic(api_key="none", base_url="http://x", http_client=transport(events))
-    with client.messages.stream(model="tiny", max_tokens=9, messages=asked) as stream:
+    with client.messages.stream(model="tiny", max_tokens=9, messages=turns) as stream:
         final = stream.get_final_message()
     assert bare(final.to_dict(), "id") == bare(whole, "id")
     called = any(block.type == "tool_use" for block in final.content)

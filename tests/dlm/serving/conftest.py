@@ -13,6 +13,8 @@ import httpx2
 import openai
 import pytest
 import uvicorn
+from doubles import Random
+from values import V
 from waiting import PATIENCE
 
 from dlm import Engine, Policy
@@ -26,7 +28,9 @@ JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
 
 @contextmanager
 def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
-    """A server around `engine`; with `client` and `http` to ask it, and `url` for others."""
+    """A server around `engine`: its `url`, clients `client` and `http`, and its parts.
+
+    `in_flight()` is the number of its requests that have not ended."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         patch("dlm.serving.app.tune_garbage_collector"),
@@ -65,6 +69,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
                 client=client,
                 http=http,
                 server=service,
+                in_flight=lambda: len(service.engine._streams),
                 running=running,
                 engine=engine,
             )
@@ -73,13 +78,25 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         assert not thread.is_alive()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Name of the event loop that runs tests marked `anyio`."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def serve() -> Callable[..., Any]:
     return serving
 
 
+@pytest.fixture(scope="session")
+def serve_random(engine_of: Callable[..., Engine]) -> Callable[..., Any]:
+    """`serve` for a model with random logits."""
+    return lambda **settings: serving(engine_of(Random(V, seed=1)), **settings)
+
+
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[SimpleNamespace]:
-    """The built-in model, for everybody and everything."""
+    """A server of the built-in model."""
     with serving(Engine.load(device="cpu", slots=4, policy=Policy())) as served:
         yield served

@@ -1,4 +1,4 @@
-"""The real client against the real server: what its users do, answered as they expect it."""
+"""Chats and completions through the official client, with the built-in model."""
 
 import json
 from typing import Literal
@@ -6,30 +6,19 @@ from typing import Literal
 import jsonschema
 import openai
 import pytest
+from asks import ASK, PERSON, WEATHER, turn
+from doubles import Dreamer
 from pydantic import BaseModel
+from values import V
 
-ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
-FREE = [{"role": "user", "content": ASK}]
-CHOICE = [
-    {"role": "user", "content": "Answer with one word of mage, healer. Ben Kim, fights as a mage."}
-]
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+FREE = turn(ASK)
+CHOICE = turn("Answer with one word of mage, healer. Ben Kim, fights as a mage.")
 TOOL = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
+        "parameters": WEATHER,
     },
 }
 TAG = {
@@ -37,7 +26,7 @@ TAG = {
     "format": {
         "type": "tag",
         "begin": "<a>",
-        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "content": {"type": "json_schema", "json_schema": PERSON},
         "end": "</a>",
     },
 }
@@ -45,14 +34,9 @@ EXTRA = {
     "regex": ({"regex": "[0-9]{4}-[0-9]{2}"}, lambda text: len(text) == 7 and text[4] == "-"),
     "choice": ({"choice": ["mage", "healer"]}, lambda text: text in ("mage", "healer")),
     "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda text: "a" in text),
-    "json": ({"json": SCHEMA}, lambda text: set(json.loads(text)) == {"name", "age"}),
+    "json": ({"json": PERSON}, lambda text: set(json.loads(text)) == {"name", "age"}),
     "json_object": ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
 }
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 def schema_format(schema, **more):
@@ -67,7 +51,7 @@ def ask(served, messages=FREE, **more):
 
 
 def joined(stream):
-    """A message put together from its chunks, the way clients do it; and all chunks."""
+    """Return the text, reasoning, calls and reasons of a stream's deltas, and all chunks."""
     chunks = list(stream)
     text, reasoning, calls, reasons = "", "", {}, []
     for chunk in chunks:
@@ -102,7 +86,7 @@ def test_a_free_answer_whole_and_streamed_is_the_same(tiny):
     assert chunks[-1].choices[0].delta.content is None
 
 
-def test_usage_counts_what_was_read_and_written(tiny):
+def test_usage_counts_tokens_of_prompt_and_answer(tiny):
     whole = ask(tiny)
     usage = whole.usage
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
@@ -118,25 +102,18 @@ def test_usage_counts_what_was_read_and_written(tiny):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_schema_is_kept(tiny, streamed):
-    for asked in (
-        schema_format(SCHEMA),
-        schema_format(SCHEMA, strict=True),
+def test_an_answer_obeys_a_schema(tiny, streamed):
+    for format in (
+        schema_format(PERSON),
+        schema_format(PERSON, strict=True),
         {"type": "json_object"},
     ):
-        answer = ask(tiny, response_format=asked, stream=streamed)
+        answer = ask(tiny, response_format=format, stream=streamed)
         text = joined(answer)[0] if streamed else answer.choices[0].message.content
         value = json.loads(text)
-        if asked["type"] == "json_schema":
-            jsonschema.validate(value, SCHEMA)
+        if format["type"] == "json_schema":
+            jsonschema.validate(value, PERSON)
     assert value["name"] == "Olga Lopez"
-
-
-def test_a_pydantic_model_comes_back_as_one(tiny):
-    answer = tiny.client.chat.completions.parse(
-        model="tiny", messages=FREE, response_format=Person, seed=1
-    )
-    assert answer.choices[0].message.parsed == Person(name="Olga Lopez", age=61)
 
 
 def test_a_pydantic_model_is_streamed_as_one(tiny):
@@ -153,17 +130,15 @@ def test_a_pydantic_model_is_streamed_as_one(tiny):
 
 
 @pytest.mark.parametrize("kind", EXTRA)
-@pytest.mark.parametrize("streamed", [False, True])
-def test_vllm_s_structured_outputs_are_kept(tiny, kind, streamed):
-    asked, right = EXTRA[kind]
-    answer = ask(tiny, extra_body={"structured_outputs": asked}, stream=streamed)
-    text = joined(answer)[0] if streamed else answer.choices[0].message.content
-    assert right(text)
+def test_an_answer_obeys_vllm_s_structured_outputs(tiny, kind):
+    outputs, right = EXTRA[kind]
+    answer = ask(tiny, extra_body={"structured_outputs": outputs}, max_tokens=40)
+    assert right(answer.choices[0].message.content)
 
 
-def test_a_structural_tag_is_kept(tiny):
+def test_an_answer_obeys_a_structural_tag(tiny):
     text = ask(tiny, response_format=TAG).choices[0].message.content
-    jsonschema.validate(json.loads(text.removeprefix("<a>").removesuffix("</a>")), SCHEMA)
+    jsonschema.validate(json.loads(text.removeprefix("<a>").removesuffix("</a>")), PERSON)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +149,10 @@ def test_a_structural_tag_is_kept(tiny):
     ],
 )
 def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
-    asked = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 64}
-    asked |= {"messages": [{"role": "user", "content": "What is the weather in Oslo?"}]}
-    whole = ask(tiny, **asked)
-    calls, reasons = joined(ask(tiny, **asked, stream=True))[2:4]
+    fields = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 64}
+    fields |= {"messages": turn("What is the weather in Oslo?")}
+    whole = ask(tiny, **fields)
+    calls, reasons = joined(ask(tiny, **fields, stream=True))[2:4]
     made = whole.choices[0].message.tool_calls
     assert whole.choices[0].message.content is None
     assert [[call.function.name, call.function.arguments] for call in made] == calls
@@ -187,64 +162,53 @@ def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
         jsonschema.validate(json.loads(call.function.arguments), TOOL["function"]["parameters"])
 
 
-def test_a_loop_of_calls_and_results_goes_on(tiny):
-    """The client's own message objects are sent back as they came."""
-    messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
-    answer = ask(tiny, messages, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
-    message = answer.choices[0].message
-    (call,) = message.tool_calls
-    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"}]
-    before = answer.usage.prompt_tokens
-    answer = ask(tiny, messages, tools=[TOOL], tool_choice="auto")
-    assert answer.usage.prompt_tokens > before
-    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
-    last = ask(
-        tiny, messages, tools=[TOOL], tool_choice="none", response_format=schema_format(SCHEMA)
-    )
-    jsonschema.validate(json.loads(last.choices[0].message.content), SCHEMA)
-
-
 @pytest.mark.parametrize("streamed", [False, True])
-def test_reasoning_comes_apart_and_is_counted(tiny, streamed):
-    asked = {"reasoning_effort": "low", "response_format": schema_format(SCHEMA), "max_tokens": 200}
-    whole = ask(tiny, **asked)
+def test_reasoning_is_separate_and_counted(tiny, streamed):
+    fields = {
+        "reasoning_effort": "low",
+        "response_format": schema_format(PERSON),
+        "max_tokens": 200,
+    }
+    whole = ask(tiny, **fields)
     reasoned = whole.choices[0].message.reasoning
     assert reasoned.startswith("The text is about")
     assert 0 < whole.usage.completion_tokens_details.reasoning_tokens <= 256
-    jsonschema.validate(json.loads(whole.choices[0].message.content), SCHEMA)
+    jsonschema.validate(json.loads(whole.choices[0].message.content), PERSON)
     if streamed:
-        text, reasoning, *_ = joined(ask(tiny, **asked, stream=True))
+        text, reasoning, *_ = joined(ask(tiny, **fields, stream=True))
         assert (text, reasoning) == (whole.choices[0].message.content, reasoned)
     quiet = {"include_reasoning": False}
-    hidden = ask(tiny, **asked, extra_body=quiet, stream=streamed)
+    hidden = ask(tiny, **fields, extra_body=quiet, stream=streamed)
     if streamed:
         assert joined(hidden)[1] == ""
     else:
         assert not hasattr(hidden.choices[0].message, "reasoning")
 
 
-def test_several_answers_come_with_seeds_of_their_own(tiny):
-    whole = ask(tiny, n=3, temperature=2)
+def test_several_answers_have_seeds_of_their_own(engine_of, serve):
+    with serve(engine_of(Dreamer(V, seed=1))) as served:
+        whole = ask(served, n=3, temperature=2)
+        chunks = list(ask(served, n=3, temperature=2, stream=True))
+        alone = ask(served, temperature=2)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
-    chunks = list(ask(tiny, n=3, temperature=2, stream=True))
     texts = [
         "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices if c.index == i)
         for i in range(3)
     ]
     assert texts == [choice.message.content for choice in whole.choices]
-    alone = ask(tiny)
+    assert len(set(texts)) == 3
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens > alone.usage.completion_tokens
 
 
-def test_an_answer_that_is_cut_off_says_so(tiny):
+def test_a_truncated_answer_has_the_reason_length(tiny):
     answer = ask(tiny, max_completion_tokens=5, max_tokens=openai.omit)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 5
     assert joined(ask(tiny, max_tokens=5, stream=True))[3] == ["length"]
 
 
-def test_a_stop_ends_an_answer_in_front_of_it(tiny):
+def test_an_answer_ends_before_a_stop_text(tiny):
     text = ask(tiny).choices[0].message.content
     stop = text[9:12]
     answer = ask(tiny, stop=[stop])
@@ -253,7 +217,7 @@ def test_a_stop_ends_an_answer_in_front_of_it(tiny):
     assert joined(ask(tiny, stop=stop, stream=True))[0] == text[: text.index(stop)]
 
 
-def test_drafts_are_told_where_they_are_wanted_and_take_nothing_away(tiny):
+def test_drafts_come_on_request_and_leave_the_answer_as_it_is(tiny):
     options = {"drafts": True, "include_usage": True}
     text, *_, chunks = joined(ask(tiny, stream=True, stream_options=options))
     drafts = [chunk.draft for chunk in chunks if hasattr(chunk, "draft")]
@@ -266,10 +230,10 @@ def test_drafts_are_told_where_they_are_wanted_and_take_nothing_away(tiny):
     assert text in "".join(drafts[-1]["tokens"])
 
 
-def test_drafts_show_where_the_grammar_refused_what_the_model_says(tiny):
+def test_drafts_count_repairs_by_the_grammar(tiny):
     digits = {"structured_outputs": {"regex": "[0-9]{3} [0-9]{4}"}}
-    asked = ask(tiny, stream=True, stream_options={"drafts": True}, extra_body=digits)
-    drafts = [chunk.draft for chunk in asked if hasattr(chunk, "draft")]
+    chunks = ask(tiny, stream=True, stream_options={"drafts": True}, extra_body=digits)
+    drafts = [chunk.draft for chunk in chunks if hasattr(chunk, "draft")]
     assert drafts[0]["suspect"] < 32
     assert 0 < drafts[-1]["repairs"] <= drafts[-1]["passes"]
     assert len(drafts) <= drafts[-1]["passes"]  # one that is not read in time makes way
@@ -279,8 +243,8 @@ def test_drafts_show_where_the_grammar_refused_what_the_model_says(tiny):
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_completion_continues_its_prompt_as_it_is(tiny, streamed):
     prompt = f"<|turn>user\n{ASK}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
-    asked = {"model": "tiny", "prompt": prompt, "seed": 1, "max_tokens": 96}
-    answer = tiny.client.completions.create(**asked, stream=streamed)
+    fields = {"model": "tiny", "prompt": prompt, "seed": 1, "max_tokens": 96}
+    answer = tiny.client.completions.create(**fields, stream=streamed)
     if streamed:
         chunks = list(answer)
         text = "".join(chunk.choices[0].text for chunk in chunks)
@@ -292,11 +256,13 @@ def test_a_completion_continues_its_prompt_as_it_is(tiny, streamed):
     assert text == ask(tiny).choices[0].message.content
 
 
-def test_a_completion_takes_several_prompts_and_16_tokens_by_default(tiny):
-    answer = tiny.client.completions.create(model="tiny", prompt=[ASK, [2, 657]], n=2, seed=1)
+def test_a_completion_takes_several_prompts_and_16_tokens_by_default(serve_random):
+    with serve_random() as served:
+        create = served.client.completions.create
+        answer = create(model="tiny", prompt=[ASK, [2, 657]], n=2, seed=1)
+        one = create(model="tiny", prompt=ASK, seed=1)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert answer.usage.completion_tokens <= 4 * 16
-    one = tiny.client.completions.create(model="tiny", prompt=ASK, seed=1)
     assert answer.usage.prompt_tokens == one.usage.prompt_tokens + 2
 
 

@@ -1,4 +1,4 @@
-"""Which connections are closed where there are too many."""
+"""Limits of connections: the choice of those that are closed when there are too many."""
 
 import resource
 
@@ -10,7 +10,7 @@ from dlm.serving.protocol import FILES, Connections, connections_allowed
 
 
 class Line:
-    """A connection that tells whether it is open."""
+    """Connection that records whether it is open."""
 
     def __init__(self):
         self.open = True
@@ -30,7 +30,7 @@ def opened(lines):
     return [line.open for line in lines]
 
 
-def test_the_oldest_that_is_idle_is_closed():
+def test_the_oldest_idle_connection_is_closed():
     book = Connections(3, 3)
     lines = admitted(book, 3)
     book.mark_busy(lines[0])
@@ -42,7 +42,7 @@ def test_the_oldest_that_is_idle_is_closed():
     assert len(book) == 3
 
 
-def test_where_all_are_at_work_nobody_is_let_in():
+def test_while_all_are_busy_new_ones_are_refused():
     book = Connections(2, 2)
     for line in admitted(book, 2):
         book.mark_busy(line)
@@ -51,8 +51,7 @@ def test_where_all_are_at_work_nobody_is_let_in():
 
 
 @pytest.mark.parametrize(("new", "kept"), [(8, 2), (2, 8)])
-def test_the_larger_crowd_gives_way(new, kept):
-    """Neither half-open nor kept connections keep out the others."""
+def test_the_larger_of_new_and_kept_connections_lose_places(new, kept):
     book = Connections(new + kept, 100)
     kept_lines, new_lines = admitted(book, kept), admitted(book, new)
     for line in kept_lines:
@@ -63,7 +62,7 @@ def test_the_larger_crowd_gives_way(new, kept):
     assert not all(opened(larger))
 
 
-def test_an_address_makes_room_among_its_own():
+def test_an_address_at_its_limit_loses_its_own_oldest_connection():
     book = Connections(10, 3)
     others, lines = admitted(book, 3, "2.2.2.2"), admitted(book, 5)
     assert opened(lines) == [False, False, True, True, True]
@@ -75,7 +74,7 @@ def test_an_address_makes_room_among_its_own():
     assert book.admit(Line(), None)
 
 
-def test_what_is_removed_is_counted_no_more():
+def test_a_removed_connection_is_not_counted():
     book = Connections(2, 1)
     (line,) = admitted(book, 1)
     book.mark_busy(line)
@@ -99,7 +98,7 @@ def test_what_is_removed_is_counted_no_more():
         ("", None),
     ],
 )
-def test_a_client_of_ipv6_is_its_network(host, network):
+def test_clients_are_counted_by_ipv4_address_or_ipv6_network(host, network):
     assert network_of(host) == network
 
 
@@ -127,7 +126,7 @@ def test_the_limit_of_open_files_bounds_connections(monkeypatch, files, most, re
         (FILES, None, f"at most {FILES} files may be open"),
     ],
 )
-def test_more_than_the_limit_of_open_files_is_refused(monkeypatch, files, most, problem):
+def test_more_connections_than_files_may_be_open_are_refused(monkeypatch, files, most, problem):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     with pytest.raises(DlmError, match=problem):
         connections_allowed(most, 1)

@@ -1,4 +1,4 @@
-"""docs/serving.md and docs/batch.md tell of every flag, route, field and metric that there is."""
+"""docs/serving.md and docs/batch.md name every flag, route, field and metric."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ DOC = "".join(
 
 
 @pytest.mark.parametrize("name", ["serve.py", "batch.py"])
-def test_flags(name):
+def test_every_flag_is_documented(name):
     script = [sys.executable, str(ROOT / "scripts" / name), "--help"]
     help = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     flags = set(re.findall(r"--[a-z-]+", help)) - {"--help", "--version"}
@@ -32,19 +32,19 @@ def test_flags(name):
 
 
 @pytest.mark.parametrize("name", ["serving.md", "responses.md"])
-def test_tables_of_fields(name):
+def test_tables_of_fields_are_up_to_date(name):
     page = (ROOT / "docs" / name).read_text()
     assert with_tables(page) == page, f"run python -m dlm.serving.fields docs/{name}"
     assert with_tables(re.sub(r"\| `(stream|max_tokens)`", "| `other`", page)) == page
 
 
-def test_fields_of_decisions():
+def test_every_field_of_decisions_is_documented():
     page = (ROOT / "docs" / "serving.md").read_text()
     left_out = {name for name in DecisionFields.names() if not re.search(rf"\b{name}\b", page)}
     assert not left_out
 
 
-def test_routes(engine_of):
+def test_every_route_is_documented(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
     assert len(paths) == 15
@@ -60,9 +60,9 @@ def _paths(app):
     return found
 
 
-def test_metrics():
+def test_every_metric_is_documented():
     idle = Occupancy(running=0, waiting=0, cache=0.0)
     names = re.findall(r"# TYPE dlm:(\w+) ", Metrics("m", 1, lambda: idle).text().decode())
-    told = {name.removesuffix("_total") for name in names if not name.endswith("_created")}
-    assert len(told) > 20
-    assert not {name for name in told if name not in DOC}
+    documented = {name.removesuffix("_total") for name in names if not name.endswith("_created")}
+    assert len(documented) > 20
+    assert not {name for name in documented if name not in DOC}

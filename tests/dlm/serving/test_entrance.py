@@ -1,19 +1,17 @@
-"""Names that a request is sent to, and paths that only look like a route's."""
+"""Host names of requests, and paths that only look like a route's."""
 
 import asyncio
 
 import pytest
-from doubles import Random
-from values import V
 
 from dlm import DlmError
 from dlm.serving.guard import Entrance, Settings
 
 
 @pytest.fixture(scope="module")
-def local(engine_of, serve):
+def local(serve_random):
     """A server for this machine only."""
-    with serve(engine_of(Random(V, seed=1)), allowed_hosts=()) as served:
+    with serve_random(allowed_hosts=()) as served:
         yield served
 
 
@@ -32,7 +30,7 @@ def local(engine_of, serve):
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/models", "/", "/metrics", "/version"])
-def test_names_of_this_machine_are_taken(local, path, host):
+def test_requests_to_names_of_this_machine_are_served(local, path, host):
     assert local.http.get(path, headers={"Host": host}).status_code == 200
 
 
@@ -52,7 +50,7 @@ def test_names_of_this_machine_are_taken(local, path, host):
         "localhost@evil.example",
     ],
 )
-def test_other_names_are_a_403_that_names_the_flag(local, host):
+def test_requests_to_other_names_are_a_403_that_names_the_flag(local, host):
     for path in ("/v1/models", "/", "/metrics", "/nowhere"):
         answer = local.http.get(path, headers={"Host": host})
         assert answer.status_code == 403
@@ -61,7 +59,7 @@ def test_other_names_are_a_403_that_names_the_flag(local, host):
     assert answer.status_code == 403
 
 
-def test_a_refused_name_has_the_form_of_the_api(local):
+def test_the_403_has_the_form_of_the_route(local):
     evil = {"Host": "evil.example"}
     for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches/x"):
         for method in ("GET", "POST"):
@@ -74,11 +72,11 @@ def test_a_refused_name_has_the_form_of_the_api(local):
     assert models.json()["type"] == "error"
 
 
-def test_health_may_be_asked_for_by_any_name(local):
+def test_health_is_served_under_any_name(local):
     assert local.http.get("/health", headers={"Host": "10.0.0.7:8000"}).status_code == 200
 
 
-def test_of_several_names_each_has_to_be_allowed():
+def test_every_host_header_has_to_be_allowed():
     async def reached(*names):
         sent = []
 
@@ -112,6 +110,6 @@ def test_a_path_with_a_control_character_is_a_404(tiny, path, end):
 
 
 @pytest.mark.parametrize("host", ["", "a b", "http://x", "x:80", "*x", "a/b"])
-def test_a_name_that_no_host_has_is_refused(host):
+def test_an_invalid_name_of_an_allowed_host_is_refused(host):
     with pytest.raises(DlmError, match=r"allowed_hosts\[0\] is"):
         Settings(allowed_hosts=(host,))

@@ -1,7 +1,6 @@
-"""What a client is told when it cannot be served: the right exception, nothing of the machine."""
+"""Errors that clients get: the right exception, and nothing about the machine."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
@@ -14,11 +13,12 @@ from dlm.errors import RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.answers import describe_error, status_of
 
-HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
-
-ASKED = (
-    "/v1/chat/completions",
-    "/v1/completions",
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+TURN = {"messages": [{"role": "user", "content": "hi"}]}
+HI = TURN | {"model": "tiny", "max_tokens": 16}
+PATHS = (
+    CHAT,
+    COMPLETION,
     "/v1/decisions",
     "/tokenize",
     "/detokenize",
@@ -59,23 +59,76 @@ def error_of(problem: openai.APIStatusError):
         ),
         (
             {"extra_body": {"structured_outputs": {"regex": "(?=a)b"}}},
-            None,  # it is found where fields have no names any more
+            None,  # the field is not known any more
             "regex",
         ),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message, stream):
-    """A stream too: nothing has been sent when it is found."""
+def test_an_error_of_the_body_is_a_400_before_a_stream_begins(tiny, fields, param, message, stream):
     with pytest.raises(openai.BadRequestError, match=message) as raised:
         tiny.client.chat.completions.create(**HI | fields, stream=stream)
     body = error_of(raised.value)
     assert (body["type"], body["param"]) == ("BadRequestError", param)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (CHAT, {}, "messages", "messages is missing: it takes a list of"),
+        (CHAT, HI | {"\ud800": 1}, "\\ud800", "\\ud800 is unknown here"),
+        *(
+            (
+                CHAT,
+                TURN | {field: 9999},
+                field,
+                f"14 prompt tokens leave 2016 for the answer, fewer than {field} 9999",
+            )
+            for field in ("max_tokens", "max_completion_tokens")
+        ),
+        (COMPLETION, {"prompt": " "}, "prompt", "prompt is ' ': it takes text that is"),
+        (
+            COMPLETION,
+            {"prompt": [10**9]},
+            "prompt",
+            "prompt: token 1000000000 is outside of 1536 tokens",
+        ),
+        (COMPLETION, {"prompt": "a", "echo": True}, "echo", "echo is true, which is not"),
+        ("/detokenize", {"tokens": [-1]}, "tokens", "tokens[0] is -1: it takes 0 to 1535"),
+        ("/detokenize", {"tokens": [99999]}, "tokens", "tokens[0] is 99999: it takes 0 to 1535"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens", "tokens[0] is 'a'"),
+        ("/tokenize", {}, "prompt", "prompt is missing"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt", "prompt is unknown here"),
+        (
+            "/tokenize",
+            {"prompt": "a", "add_special_tokens": False},
+            "add_special_tokens",
+            "add_special_tokens is false",
+        ),
+        ("/tokenize", TURN | {"tools": [5]}, "tools", "tools[0] is 5: it takes an object"),
+        (
+            "/tokenize",
+            TURN | {"tools": [{"type": "function"}]},
+            "tools",
+            "tools[0].function is missing: it takes an object",
+        ),
+        (
+            "/tokenize",
+            TURN | {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools",
+            "tools: tools at /tools/0/function/name: a name is 1 to 64 letters",
+        ),
+    ],
+)
+def test_a_400_names_the_field_as_the_client_does(tiny, path, body, param, message):
+    answer = tiny.http.post(path, content=json.dumps(body))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(message)
+
+
 @pytest.mark.parametrize("field", ["stop", "stop_token_ids", "seed", "max_tokens", "messages"])
-def test_a_field_may_be_nested_as_deep_as_json_can_be_read(tiny, field):
-    """Python shows no list that is nested this deep."""
+def test_a_field_nested_as_deep_as_json_can_be_read_is_a_400(tiny, field):
     body = json.dumps(HI | {field: "NESTED"}).replace('"NESTED"', "[" * 985 + "]" * 985)
     answer = tiny.http.post("/v1/chat/completions", content=body)
     assert answer.status_code == 400
@@ -87,11 +140,12 @@ def test_a_model_that_is_not_there_is_a_404(tiny):
         tiny.client.chat.completions.create(**HI | {"model": "gpt"})
     body = error_of(raised.value)
     assert (body["type"], body["param"]) == ("NotFoundError", "model")
+    assert tiny.http.post("/tokenize", json={"prompt": "a", "model": "gpt"}).status_code == 404
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
-def test_a_body_that_is_none_is_a_400(tiny, raw):
-    for path in ASKED:
+def test_a_body_that_is_no_json_object_is_a_400(tiny, raw):
+    for path in PATHS:
         answer = tiny.http.post(path, content=raw)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith("the body is")
@@ -110,9 +164,8 @@ def test_a_body_that_is_none_is_a_400(tiny, raw):
         ("", "Content-Type is missing: send `Content-Type: application/json`"),
     ],
 )
-def test_a_body_that_any_web_page_can_send_is_a_415(tiny, given, problem):
-    """A browser asks before it sends another one (CORS), and is not told that it may."""
-    for path in ASKED:
+def test_a_body_whose_type_any_web_page_can_send_is_a_415(tiny, given, problem):
+    for path in PATHS:
         headers = {"Content-Type": given.encode()}
         answer = tiny.http.post(path, content=b'{"prompt": "hi"}', headers=headers)
         assert answer.status_code == 415
@@ -121,18 +174,18 @@ def test_a_body_that_any_web_page_can_send_is_a_415(tiny, given, problem):
         assert error["message"].startswith(problem)
         assert len(error["message"]) < 200
     origin = {"Origin": "https://a.page", "Access-Control-Request-Method": "POST"}
-    asks = tiny.http.options("/v1/completions", headers=origin)
-    assert "access-control-allow-origin" not in asks.headers
+    preflight = tiny.http.options(COMPLETION, headers=origin)  # of a type that pages may not send
+    assert "access-control-allow-origin" not in preflight.headers
 
 
-def test_json_has_a_charset_and_any_case(tiny):
+def test_the_type_of_a_body_may_have_a_charset_and_any_case(tiny):
     headers = {"Content-Type": "Application/JSON ; charset=UTF-8"}
     body = b'{"prompt": "hi", "max_tokens": 4}'
     answer = tiny.http.post("/v1/completions", content=body, headers=headers)
     assert answer.status_code == 200
 
 
-def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
+def test_an_unknown_route_is_an_error_of_the_same_form(tiny):
     assert tiny.http.get("/v1/nothing").json()["error"]["code"] == 404
     assert tiny.http.get("/v1/chat/completions").json()["error"]["code"] == 405
     assert tiny.http.get("/docs").status_code == 404  # a page of scripts from elsewhere
@@ -142,14 +195,14 @@ def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/version", "/v1/models"])
-def test_where_there_is_something_to_get_its_head_is_there_too(tiny, path):
+def test_a_route_that_can_be_read_answers_head_requests(tiny, path):
     head, whole = tiny.http.head(path), tiny.http.get(path)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers.get("content-type") == whole.headers.get("content-type")
 
 
-def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), api_keys=("first", "second")) as served:
+def test_routes_that_cost_something_need_a_key(serve_random):
+    with serve_random(api_keys=("first", "second")) as served:
         for key in ("first", "second"):
             client = served.client.with_options(api_key=key)
             assert client.models.list().data[0].id == "tiny"
@@ -165,13 +218,12 @@ def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
         assert served.http.get("/v1/models", headers={"Authorization": "first"}).status_code == 401
-        assert [served.http.get(p).status_code for p in ("/health", "/version", "/metrics")] == [
-            200
-        ] * 3
+        for path in ("/health", "/version", "/metrics"):
+            assert served.http.get(path).status_code == 200
 
 
-def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), max_body_bytes=1000) as served:
+def test_a_body_that_is_too_large_is_a_413(serve_random):
+    with serve_random(max_body_bytes=1000) as served:
         long = [{"role": "user", "content": "a" * 1000}]
         with pytest.raises(openai.APIStatusError, match="more than 1000 bytes") as raised:
             served.client.chat.completions.create(**HI | {"messages": long})
@@ -185,7 +237,7 @@ def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
 
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):
-    """Its schema asks for what only a check can tell, and the model never does it."""
+    """The schema has a keyword that is only checked, and the model never satisfies it."""
     engine = engine_of(Gated(tokens_of("[1, 2]<turn|>")), slots=1)
     engine.model.open.set()
     schema = {
@@ -203,47 +255,29 @@ def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, s
     assert "the result is refused" in error["message"]
 
 
-def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of, serve):
-    model = Gated(tokens_of("hi<turn|>"))
-    with (
-        serve(engine_of(model, slots=1), slots=1, max_queue=1, retry_after=7) as served,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        waiting = [pool.submit(served.client.chat.completions.create, **HI) for _ in range(2)]
-        while len(served.server.engine._streams) < 2:
-            pass
-        with pytest.raises(openai.RateLimitError, match="try again later") as raised:
-            served.client.chat.completions.create(**HI)
-        assert error_of(raised.value)["type"] == "RateLimitError"
-        assert raised.value.response.headers["retry-after"] == "7"
-        model.open.set()
-        assert [w.result().choices[0].message.content for w in waiting] == ["hi", "hi"]
-
-
 @pytest.mark.parametrize(
     ("path", "fields", "param", "message"),
     [
-        ("chat/completions", HI | {"n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
-        ("completions", {"prompt": "a", "n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        (CHAT, HI | {"n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        (COMPLETION, {"prompt": "a", "n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
         (
-            "completions",
+            COMPLETION,
             {"prompt": ["a", "b", "c"]},
             "prompt",
             "prompt holds 3 prompts of 1 answers each: it takes 1 to 2 answers together",
         ),
     ],
 )
-def test_more_answers_than_ever_fit_are_a_400_even_where_nothing_runs(
+def test_more_answers_than_ever_fit_are_a_400_though_nothing_runs(
     engine_of, serve, path, fields, param, message
 ):
-    """To come again later would not help."""
     with serve(engine_of(Random(V, seed=1), slots=1), slots=1, max_queue=1) as served:
-        answer = served.http.post(f"/v1/{path}", json=fields)
+        answer = served.http.post(path, json=fields)
         error = answer.json()["error"]
         assert (answer.status_code, error["param"], error["message"]) == (400, param, message)
 
 
-def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
+def test_a_failed_engine_is_a_503_and_not_healthy(engine_of, serve):
     with serve(engine_of(Broken(V, seed=1))) as served:
         assert served.http.get("/health").content == b""
         for stream in (False, True, False):
@@ -256,7 +290,7 @@ def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
         assert served.http.get("/metrics").status_code == 200
 
 
-def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
+def test_an_error_is_the_last_event_of_a_stream_that_has_begun(
     engine_of, tokens_of, serve, monkeypatch
 ):
     engine = engine_of(Gated(tokens_of("word " * 40)), slots=1)
@@ -270,9 +304,9 @@ def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
         yield from advance(slot, sequence, outcome)
 
     monkeypatch.setattr(engine._decoder, "advance", failing)
-    asked = HI | {"stream": True, "max_tokens": 64}
+    body = HI | {"stream": True, "max_tokens": 64}
     with serve(engine) as served:
-        answer = served.http.post("/v1/chat/completions", json=asked)
+        answer = served.http.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200
         lines = [line for line in answer.text.split("\n\n") if line]
         assert lines[-1] == "data: [DONE]"
@@ -281,16 +315,15 @@ def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
         assert "path" not in answer.text
         assert "word" in answer.text
         with pytest.raises(openai.APIError, match="by no fault of its own"):
-            list(served.client.chat.completions.create(**asked))
+            list(served.client.chat.completions.create(**body))
         with pytest.raises(openai.InternalServerError):
             served.client.chat.completions.create(**HI | {"max_tokens": 64})
 
 
-def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(engine_of, serve, caplog):
-    """Browsers show a page only what has the header of its origin, and logs are searched by id."""
+def test_an_unforeseen_error_keeps_the_headers_of_its_origin_and_id(serve_random, caplog):
     origin = "https://a.example"
     settings = {"allowed_origins": (origin,), "request_ids": True}
-    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+    with serve_random(**settings) as served:
         served.server.metrics.text = lambda: 1 // 0
         answer = served.http.get("/metrics", headers={"Origin": origin, "X-Request-Id": "mine"})
     assert answer.status_code == 500
@@ -312,7 +345,7 @@ def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(engine_of, serv
         (ValueError("/a/path"), 500),
     ],
 )
-def test_whose_fault_an_error_is_decides_its_status(error, status):
+def test_the_status_of_an_error_follows_from_its_cause(error, status):
     assert status_of(error) == status
     assert describe_error(error)["error"]["code"] == status
     assert "/a/path" not in describe_error(error)["error"]["message"]

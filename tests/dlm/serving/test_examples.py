@@ -1,4 +1,4 @@
-"""Every example does what it says, with the built-in model."""
+"""Every example runs with the built-in model and prints what it is for."""
 
 import runpy
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SAID = {
+PARTS = {
     "extract": ["AK-4071: Silver Robotics owes "],
     "stream": ["pass 1: ", "final: ", " tokens"],
     "tools": ["get_weather({'city': ", "sunny, 21 degrees", " messages"],
@@ -23,12 +23,12 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", PARTS)
 def test_an_example_runs(tiny, capsys, name):
     runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](tiny.client)
-    said = capsys.readouterr().out
-    assert all(part in said for part in SAID[name])
+    printed = capsys.readouterr().out
+    assert all(part in printed for part in PARTS[name])
 
 
 def test_no_example_is_left_out():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PARTS)

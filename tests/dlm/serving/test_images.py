@@ -9,6 +9,7 @@ import anthropic
 import openai
 import pictured
 import pytest
+from asks import turn
 from bad_images import bad_images
 from pictured import content, data_url, encoded, picture
 
@@ -20,11 +21,12 @@ SCHEMA = {
     "required": ["seen"],
     "additionalProperties": False,
 }
-PNG = content(picture())
+PNG, RED, BLUE = (content(picture(seed)) for seed in range(3))
+QUESTION = {"type": "text", "text": "What is it?"}
 
 
 class Host(BaseHTTPRequestHandler):
-    """A host of images; `/elsewhere` leads to another address."""
+    """Host of images; `/elsewhere` redirects to another address."""
 
     served = 0
 
@@ -45,7 +47,7 @@ class Host(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def host():
-    """The address of a host that is allowed."""
+    """Address of a host that is allowed."""
     running = HTTPServer(("127.0.0.1", 0), Host)
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
@@ -58,6 +60,9 @@ def host():
 @pytest.fixture(scope="module")
 def seeing(serve, tmp_path_factory):
     directory = pictured.write(tmp_path_factory.mktemp("seeing"))
+    settings = json.loads((directory / "generation_config.json").read_text())
+    settings["max_denoising_steps"] = 6  # it has not learnt to read images
+    (directory / "generation_config.json").write_text(json.dumps(settings))
     policy = Policy(image_hosts=frozenset({"127.0.0.1"}))
     with serve(Engine.load(directory, device="cpu", slots=4, policy=policy)) as served:
         yield served
@@ -69,29 +74,42 @@ def claude(seeing):
         yield client
 
 
-def chat(served, url, **more):
-    parts = [
-        {"type": "image_url", "image_url": url},
-        {"type": "text", "text": "What is it?"},
-    ]
+def source_of(data):
+    return {"type": "base64", "media_type": "image/png", "data": encoded(data)}
+
+
+def image_url(url):
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def input_image(url):
+    return {"type": "input_image", "image_url": url}
+
+
+def image_block(source):
+    return {"type": "image", "source": source}
+
+
+def chat(served, url):
+    parts = [{"type": "image_url", "image_url": url}, QUESTION]
     format = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
     return served.client.chat.completions.create(
         model="tiny",
-        messages=[{"role": "user", "content": parts}],
+        messages=turn(parts),
         response_format=format,
         seed=1,
-        **{"max_tokens": 60} | more,
+        max_tokens=60,
     )
 
 
 def respond(served, url, **more):
     parts = [
-        {"type": "input_image", "image_url": url, "detail": "auto"},
+        input_image(url) | {"detail": "auto"},
         {"type": "input_text", "text": "What is it?"},
     ]
     return served.client.responses.create(
         model="tiny",
-        input=[{"role": "user", "content": parts}],
+        input=turn(parts),
         text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}},
         max_output_tokens=60,
         extra_body={"seed": 1},
@@ -99,19 +117,17 @@ def respond(served, url, **more):
     )
 
 
-def message(client, source, **more):
-    parts = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+def message(client, source):
     return client.messages.create(
         model="tiny",
         max_tokens=60,
-        messages=[{"role": "user", "content": parts}],
+        messages=turn([image_block(source), QUESTION]),
         extra_body={"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-        **more,
     )
 
 
 def test_an_image_means_the_same_in_every_form(seeing, claude):
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(PNG)}
+    source = source_of(PNG)
     first = chat(seeing, {"url": data_url(PNG), "detail": "high"})
     second = respond(seeing, data_url(PNG))
     third = message(claude, source)
@@ -119,22 +135,12 @@ def test_an_image_means_the_same_in_every_form(seeing, claude):
     assert first.choices[0].message.content == second.output_text
     assert json.loads(third.content[0].text).keys() == {"seen"}
     assert first.usage.prompt_tokens == second.usage.input_tokens > 20
-    counted = claude.messages.count_tokens(
-        model="tiny",
-        messages=[
-            {
-                "role": "user",
-                "content": [
-                    {"type": "image", "source": source},
-                    {"type": "text", "text": "What is it?"},
-                ],
-            }
-        ],
-    )
+    messages = turn([image_block(source), QUESTION])
+    counted = claude.messages.count_tokens(model="tiny", messages=messages)
     assert counted.input_tokens == first.usage.prompt_tokens
 
 
-def test_an_image_that_is_sent_again_is_cached(seeing):
+def test_the_prompt_of_an_image_that_is_sent_again_is_cached(seeing):
     url = data_url(content(picture(seed=5)))
     chat(seeing, url)
     again = chat(seeing, url)
@@ -160,9 +166,8 @@ def test_a_bad_image_is_a_400_in_a_second(seeing, claude, name, data):
         respond(seeing, data_url(data))
     assert error.value.param == "input"
     assert "input[0].content[0].image_url" in error.value.message
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(data)}
     with pytest.raises(anthropic.BadRequestError, match=r"content\[0\]\.source\.data"):
-        message(claude, source)
+        message(claude, source_of(data))
     assert time.monotonic() - begun < 30  # a second each, on a machine that does nothing else
 
 
@@ -196,15 +201,8 @@ def test_images_of_allowed_hosts_are_fetched_and_no_redirect_is_followed(seeing,
         chat(seeing, f"{host}/elsewhere")
 
 
-RED, BLUE = content(picture(1)), content(picture(2))
-
-
-def source_of(data):
-    return {"type": "base64", "media_type": "image/png", "data": encoded(data)}
-
-
-def chat_results(served, *contents, **more):
-    """A chat after one result of a tool for each of `contents`."""
+def chat_results(served, *contents):
+    """Return the answer to a chat with one result of a tool for each of `contents`."""
     calls = [
         {"id": f"c{i}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         for i in range(len(contents))
@@ -218,7 +216,7 @@ def chat_results(served, *contents, **more):
         model="tiny",
         messages=[{"role": "user", "content": "Look."}, called, *results],
         seed=1,
-        **{"max_tokens": 16} | more,
+        max_tokens=16,
     )
 
 
@@ -235,13 +233,13 @@ def response_results(served, *contents, custom=False, **more):
     )
 
 
-def message_results(client, *contents, **result):
+def message_results(client, *contents):
     calls = [
         {"type": "tool_use", "id": f"c{i}", "name": "look", "input": {}}
         for i in range(len(contents))
     ]
     results = [
-        {"type": "tool_result", "tool_use_id": call["id"], "content": each} | result
+        {"type": "tool_result", "tool_use_id": call["id"], "content": each}
         for call, each in zip(calls, contents, strict=True)
     ]
     return client.messages.create(
@@ -256,20 +254,7 @@ def message_results(client, *contents, **result):
     )
 
 
-def image_url(url):
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def input_image(url):
-    return {"type": "input_image", "image_url": url}
-
-
-def image_block(source):
-    return {"type": "image", "source": source}
-
-
 def test_images_of_results_mean_the_same_in_every_form(seeing, claude):
-    """Two results, the first with a text between two images."""
 
     def parts(form, url, first, second):
         text = {"type": "input_text" if form is input_image else "text", "text": "and"}
@@ -289,11 +274,10 @@ def test_images_of_results_mean_the_same_in_every_form(seeing, claude):
 
 
 def test_images_of_results_of_custom_tools_are_read(seeing):
-    """Without images the prompts differ by the arguments of the calls."""
     images = [input_image(data_url(RED))], [input_image(data_url(BLUE))]
     function = response_results(seeing, *images)
     custom = response_results(seeing, *images, custom=True)
-    bare = [
+    bare = [  # these differ by the arguments of the calls
         response_results(seeing, "", "", custom=one).usage.input_tokens for one in (False, True)
     ]
     assert function.usage.input_tokens - bare[0] == custom.usage.input_tokens - bare[1] > 40
@@ -339,9 +323,7 @@ def test_decisions_about_images(seeing, host):
     def decided(url, text="Look."):
         parts = [input_image(url), {"type": "input_text", "text": text}]
         questions = [{"type": "predicate", "instructions": "Is it red?"}] * 3
-        return seeing.client.decisions.create(
-            model="tiny", input=[{"role": "user", "content": parts}], questions=questions
-        )
+        return seeing.client.decisions.create(model="tiny", input=turn(parts), questions=questions)
 
     red, blue, fetched = decided(data_url(RED)), decided(data_url(BLUE)), decided(data_url(PNG))
     assert red.answers[0].probability != blue.answers[0].probability
@@ -353,7 +335,7 @@ def test_decisions_about_images(seeing, host):
 
 
 def test_only_users_and_tools_send_images(seeing):
-    part = {"type": "image_url", "image_url": {"url": data_url(PNG)}}
+    part = image_url(data_url(PNG))
     for role in ("system", "assistant"):
         with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
             seeing.client.chat.completions.create(
@@ -362,7 +344,7 @@ def test_only_users_and_tools_send_images(seeing):
             )
 
 
-def test_a_model_without_a_tower_says_so(tiny):
+def test_a_model_without_a_tower_refuses_images(tiny):
     place = r"messages\[0\]\.content\[0\]\.image_url is an image: this model reads text"
     with pytest.raises(openai.BadRequestError, match=place):
         chat(tiny, data_url(PNG))

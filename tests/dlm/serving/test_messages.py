@@ -3,29 +3,14 @@
 import json
 
 import anthropic
+import asks
 import jsonschema
 import pytest
-from doubles import Random
-from values import V
+from asks import PERSON, turn
 
 from dlm import Engine
 
-ASK = [{"role": "user", "content": "Extract name, age as JSON. This is Olga Lopez, 61 years old."}]
-WEATHER = {
-    "name": "get_weather",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+ASK = turn(asks.ASK)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +25,13 @@ def ask(client, messages=ASK, **more):
     )
 
 
-def test_a_schema_is_kept_whole_and_streamed(client):
+def test_whole_and_streamed_answers_obey_a_schema(client):
     config = {"format": {"type": "json_schema", "schema": PERSON}}
     whole = ask(client, output_config=config)
     jsonschema.validate(json.loads(whole.content[0].text), PERSON)
     assert whole.stop_reason == "end_turn"
-    asked = {"model": "tiny", "messages": ASK, "max_tokens": 96, "output_config": config}
-    with client.messages.stream(**asked) as stream:
+    body = {"model": "tiny", "messages": ASK, "max_tokens": 96, "output_config": config}
+    with client.messages.stream(**body) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert final.content[0].text == text
@@ -57,61 +42,6 @@ def test_a_schema_is_kept_whole_and_streamed(client):
     )
 
 
-def test_a_call_its_result_and_a_text_are_one_conversation(client):
-    question = {"role": "user", "content": "What is the weather in Lisbon for 3 days?"}
-    first = ask(client, [question], tools=[WEATHER], tool_choice={"type": "any"})
-    assert first.stop_reason == "tool_use"
-    calls = [block for block in first.content if block.type == "tool_use"]
-    for call in calls:
-        jsonschema.validate(call.input, WEATHER["input_schema"])
-    results = [
-        {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"} for call in calls
-    ]
-    turns = [question, {"role": "assistant", "content": first.content}]
-    last = ask(client, [*turns, {"role": "user", "content": results}])
-    assert last.stop_reason in ("end_turn", "max_tokens")
-    assert last.usage.cache_read_input_tokens >= 0
-
-
-def test_a_document_and_a_search_result_are_read(client):
-    text = "Extract name, age as JSON. "
-    document = {
-        "type": "document",
-        "source": {"type": "text", "media_type": "text/plain", "data": "Olga Lopez is 61."},
-        "title": "Olga",
-    }
-    found = {
-        "type": "search_result",
-        "source": "s",
-        "title": "t",
-        "content": [{"type": "text", "text": "Olga Lopez is 61."}],
-    }
-    shown = "<document>\nTitle: Olga\n\nOlga Lopez is 61.\n</document>"
-    for block, same in (
-        (document, shown),
-        (found, "<search_result>\nTitle: t\nSource: s\n\nOlga Lopez is 61.\n</search_result>"),
-    ):
-        messages = [{"role": "user", "content": [{"type": "text", "text": text}, block]}]
-        usual = [{"role": "user", "content": f"{text}\n{same}"}]
-        count = client.messages.count_tokens
-        tokens = count(model="tiny", messages=messages).input_tokens
-        assert tokens == count(model="tiny", messages=usual).input_tokens
-        assert ask(client, messages, max_tokens=4).content[0].type == "text"
-
-
-def test_thinking_comes_first(client):
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    answer = ask(
-        client,
-        thinking=thinking,
-        output_config={"format": {"type": "json_schema", "schema": PERSON}},
-        max_tokens=400,
-    )
-    kinds = [block.type for block in answer.content]
-    assert kinds[-1] == "text"
-    assert set(kinds[:-1]) <= {"thinking"}
-
-
 def test_a_stop_sequence_is_named(client):
     cold = {"extra_body": {"temperature": 0.0}}
     whole = ask(client, **cold)
@@ -119,13 +49,6 @@ def test_a_stop_sequence_is_named(client):
     cut = ask(client, stop_sequences=["nowhere", stop], **cold)
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
     assert stop not in cut.content[0].text
-
-
-def test_tokens_are_counted(client):
-    counted = client.messages.count_tokens(model="tiny", messages=ASK, tools=[WEATHER])
-    usage = ask(client, tools=[WEATHER]).usage
-    # The answer's prompt has an empty thought channel after it.
-    assert 0 <= usage.input_tokens + usage.cache_read_input_tokens - counted.input_tokens <= 4
 
 
 def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
@@ -153,7 +76,7 @@ def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
         ({"model": "other"}, anthropic.NotFoundError, "does not exist here"),
     ],
 )
-def test_a_body_that_cannot_be_served_is_an_error_of_the_client_s_own(client, body, kind, message):
+def test_a_refused_body_raises_the_client_s_own_exception(client, body, kind, message):
     with pytest.raises(kind) as refused:
         ask(client, **body)
     found = refused.value.body
@@ -189,10 +112,10 @@ def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, sta
     assert other.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_an_error_behind_a_proxy_has_the_form_of_the_api(engine_of, serve):
+def test_an_error_under_a_root_path_has_the_form_of_the_api(serve_random):
     settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
     key = {"x-api-key": "secret"}
-    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+    with serve_random(**settings) as served:
         for prefix in ("/llm", ""):
             path = f"{prefix}/v1/messages"
             for answer, status, kind in (

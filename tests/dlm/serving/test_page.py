@@ -16,6 +16,7 @@ from types import ModuleType
 
 import jsonschema
 import pytest
+from asks import PERSON
 
 import dlm.serving.app
 
@@ -26,12 +27,6 @@ pytestmark = pytest.mark.skipif(
 
 PAGE = Path(dlm.serving.app.__file__).with_name("page.html").read_text(encoding="utf-8")
 FORMS = ("chat", "responses", "messages")
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 WEATHER = {
     "name": "get_weather",
     "description": "The weather in a city.",
@@ -190,7 +185,7 @@ def test_the_page_sends_the_streamed_chat_with_pictures_of_its_canvas():
 
 
 ANSWERED = {
-    "any text": {},
+    "any text": {"most": 24},
     "a schema": {"constraint": {"json": PERSON}},
     "a choice": {
         "prompt": "Answer with one word of teacher, nurse. Ben Kim is a nurse.",

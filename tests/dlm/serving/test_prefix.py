@@ -1,4 +1,4 @@
-"""Bodies that begin alike have the same name, whatever comes later in the conversation."""
+"""Names of bodies: the same for bodies that begin alike."""
 
 import json
 import re
@@ -47,12 +47,12 @@ def test_items_of_responses_and_the_system_of_messages_count():
     assert len(names) == 5
 
 
-def test_what_differs_behind_a_long_beginning_does_not_count():
+def test_differences_after_a_long_beginning_do_not_count():
     document = "It was a dark and stormy night. " * 40
     assert len({chat(("user", document + question)) for question in ("Who?", "Where?")}) == 1
     assert named(prompt=document + "Who?") == named(prompt=document + "Where?")
 
 
-def test_a_body_that_is_none_has_a_name():
+def test_an_invalid_body_has_a_name():
     for raw in (b"", b"{", b"[" * 100_000, b"3", b'{"messages": 3}', b"\xff"):
         assert re.fullmatch("[0-9a-f]{16}", prefix_of(raw))

@@ -1,4 +1,4 @@
-"""Connections of clients that send too much, too slowly, or nothing at all."""
+"""Connections whose clients send too much, too slowly, or nothing at all."""
 
 import json
 import socket
@@ -6,9 +6,7 @@ import threading
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
-from doubles import Random
 from gated import Gated
-from values import V
 from waiting import PATIENCE, wait_until
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -17,21 +15,26 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def served(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1))) as served:
+def served(serve_random):
+    with serve_random() as served:
         yield served
+
+
+def connected(served):
+    """Return a socket that is connected to a server."""
+    return socket.create_connection(served.address, PATIENCE)
 
 
 @contextmanager
 def sending(served, *parts, times=1):
-    """A socket to which a thread sends `parts`, the last one `times` times, or until it breaks."""
+    """Yield a socket to which a thread sends `parts`, the last one `times` times."""
 
     def send():
         with suppress(OSError):
             for part in (*parts[:-1], *[parts[-1]] * times):
                 client.sendall(part)
 
-    with socket.create_connection(served.address, PATIENCE) as client:
+    with connected(served) as client:
         thread = threading.Thread(target=send, daemon=True)
         thread.start()
         yield client
@@ -39,7 +42,7 @@ def sending(served, *parts, times=1):
 
 
 def received(client):
-    """All that comes until the server closes."""
+    """Return all bytes until the server closes the connection."""
     parts = []
     with suppress(ConnectionResetError):
         while part := client.recv(1 << 16):
@@ -83,10 +86,10 @@ def test_headers_and_trailers_that_are_too_large_are_a_431_that_closes(served, p
     ],
 )
 @pytest.mark.parametrize("slow", [False, True], ids=["431", "408"])
-def test_errors_of_headers_have_the_form_of_the_route(engine_of, serve, line, anthropic, slow):
+def test_errors_of_headers_have_the_form_of_the_route(serve_random, line, anthropic, slow):
     limits = {"head_seconds": 0.2} if slow else {}
     with (
-        serve(engine_of(Random(V, seed=1)), root_path="/llm", limits=limits) as served,
+        serve_random(root_path="/llm", limits=limits) as served,
         sending(served, line, b"X" if slow else b"X: y\r\n" * 300) as client,
     ):
         answer = received(client)
@@ -104,10 +107,10 @@ def test_an_error_of_a_line_that_has_not_ended_has_openai_s_form(served, sent):
     assert error["error"]["code"] in (400, 431)
 
 
-def test_an_error_has_not_the_form_of_the_request_before(served):
-    asked = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
-    with socket.create_connection(served.address, PATIENCE) as client:
-        client.sendall(asked)
+def test_an_error_has_not_the_form_of_the_previous_request(served):
+    request = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
+    with connected(served) as client:
+        client.sendall(request)
         answer = b""
         while not answer.endswith(b"}}"):
             answer += client.recv(1 << 16)
@@ -122,8 +125,8 @@ def test_headers_of_a_usual_size_are_read(served):
     assert served.http.get("/health", headers=headers).status_code == 200
 
 
-def test_headers_that_come_byte_by_byte_are_read(served):
-    with socket.create_connection(served.address, PATIENCE) as client:
+def test_headers_sent_byte_by_byte_are_read(served):
+    with connected(served) as client:
         for byte in HEAD + b"Connection: close\r\n\r\n":
             client.sendall(bytes([byte]))
         assert received(client).startswith(b"HTTP/1.1 200 ")
@@ -178,29 +181,26 @@ def test_endless_requests_on_one_connection_end_it(served):
     ("sent", "status"),
     [(b"", b""), (b"\r\n", b""), (HEAD, b"HTTP/1.1 408 "), (b"GE", b"HTTP/1.1 408 ")],
 )
-def test_headers_that_do_not_come_in_time_end_a_connection(engine_of, serve, sent, status):
-    with (
-        serve(engine_of(Random(V, seed=1)), limits={"head_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+def test_headers_that_do_not_come_in_time_end_a_connection(serve_random, sent, status):
+    with serve_random(limits={"head_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(sent)
         answer = received(client)
     assert answer.startswith(status)
     assert bool(answer) == bool(status)
 
 
-def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
+def test_the_deadline_for_headers_does_not_end_an_answer(engine_of, tokens_of, serve):
     model = Gated(tokens_of("hi<turn|>"))
     limits = {"head_seconds": 0.02}
     body = b'{"prompt": "hi", "max_tokens": 8}'
     ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Content-Length: %d\r\n" % len(body)
     with (
         serve(engine_of(model, slots=1), slots=1, limits=limits) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
+        connected(served) as client,
     ):
         client.sendall(ask + b"\r\n" + body + HEAD)  # and half of another
         wait_until(lambda: served.engine.busy)
-        with socket.create_connection(served.address, PATIENCE) as other:
+        with connected(served) as other:
             received(other)  # its time is over
         model.open.set()
         answer = received(client)
@@ -208,21 +208,15 @@ def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
     assert b"HTTP/1.1 408 " in answer
 
 
-def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(engine_of, serve):
-    with (
-        serve(engine_of(Random(V, seed=1)), limits={"rest_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+def test_the_rest_of_a_refused_body_has_a_deadline(serve_random):
+    with serve_random(limits={"rest_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx")
         assert received(client).startswith(b"HTTP/1.1 404 ")
 
 
-def test_half_open_connections_keep_nobody_out(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), connections=10) as served, ExitStack() as stack:
-        opened = [
-            stack.enter_context(socket.create_connection(served.address, PATIENCE))
-            for _ in range(50)
-        ]
+def test_half_open_connections_do_not_block_others(serve_random):
+    with serve_random(connections=10) as served, ExitStack() as stack:
+        opened = [stack.enter_context(connected(served)) for _ in range(50)]
         for i, one in enumerate(opened):
             with suppress(OSError):  # it was closed
                 one.sendall(HEAD[: i % len(HEAD)])
@@ -231,7 +225,9 @@ def test_half_open_connections_keep_nobody_out(engine_of, serve):
             assert received(one) == b""
 
 
-def test_connections_that_are_answered_are_not_closed_for_others(engine_of, tokens_of, serve):
+def test_connections_with_a_request_under_way_are_not_closed_for_new_ones(
+    engine_of, tokens_of, serve
+):
     model = Gated(tokens_of("hi<turn|>"))
     body = b'{"prompt": "hi", "max_tokens": 8}'
     ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Connection: close\r\n"
@@ -240,34 +236,31 @@ def test_connections_that_are_answered_are_not_closed_for_others(engine_of, toke
         serve(engine_of(model, slots=2), slots=2, connections=2) as served,
         ExitStack() as stack,
     ):
-        asked = []
+        clients = []
         for i in range(2):
-            asked.append(stack.enter_context(socket.create_connection(served.address, PATIENCE)))
-            asked[-1].sendall(ask)
-            wait_until(lambda i=i: len(served.server.engine._streams) == i + 1)
-        with socket.create_connection(served.address, PATIENCE) as other:
+            clients.append(stack.enter_context(connected(served)))
+            clients[-1].sendall(ask)
+            wait_until(lambda i=i: served.in_flight() == i + 1)
+        with connected(served) as other:
             assert received(other).startswith(b"HTTP/1.1 503 ")
         model.open.set()
-        for one in asked:
+        for one in clients:
             assert received(one).startswith(b"HTTP/1.1 200 ")
 
 
-def test_one_address_has_a_bound_of_its_own(engine_of, serve):
+def test_connections_of_one_address_are_bounded(serve_random):
     with (
-        serve(engine_of(Random(V, seed=1)), connections=10, by_address=2) as served,
-        socket.create_connection(served.address, PATIENCE) as first,
-        socket.create_connection(served.address, PATIENCE),
-        socket.create_connection(served.address, PATIENCE),
+        serve_random(connections=10, by_address=2) as served,
+        connected(served) as first,
+        connected(served),
+        connected(served),
     ):
         assert received(first) == b""
 
 
-def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
+def test_a_client_that_reads_nothing_has_a_deadline(serve_random):
     body = b'{"return_token_strs": true, "prompt": "%s"}' % (b"word " * 400_000)
-    with (
-        serve(engine_of(Random(V, seed=1)), limits={"unread_seconds": 0.05}) as served,
-        socket.create_connection(served.address, PATIENCE) as client,
-    ):
+    with serve_random(limits={"unread_seconds": 0.05}) as served, connected(served) as client:
         client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         wait_until(lambda: served.running.server_state.connections)
         wait_until(lambda: not served.running.server_state.connections)
@@ -276,11 +269,11 @@ def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
     assert not answer.endswith(b"}")
 
 
-def test_a_shutdown_ends_half_sent_requests_at_once(engine_of, serve, caplog):
+def test_a_shutdown_ends_half_sent_requests_at_once(serve_random, caplog):
     sent = [b"", HEAD, b"PO", POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"]
-    with serve(engine_of(Random(V, seed=1))) as served, ExitStack() as stack:
+    with serve_random() as served, ExitStack() as stack:
         for part in sent * 4:
-            one = stack.enter_context(socket.create_connection(served.address, PATIENCE))
+            one = stack.enter_context(connected(served))
             one.sendall(part)
         wait_until(lambda: len(served.server.guard._uploads) == 8)
         served.running.handle_exit(15, None)

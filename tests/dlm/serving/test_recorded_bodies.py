@@ -1,4 +1,4 @@
-"""Bodies that clients have sent, recorded with other texts in place of their own: all are served.
+"""Recorded bodies of real clients, with their texts replaced: all are served.
 
 Each line of `recorded_bodies.jsonl` is one request: client, method, path, names of headers, body.
 The models are doubles that stop as soon as they may.
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from doubles import Obsessed
 from exhaustive import share
+from json_paths import paths
 from values import V
 
 from dlm import Policy
@@ -70,22 +71,11 @@ def test_a_recorded_body_is_served(stopping, number):
     assert last == ends.get(path, "[DONE]")
 
 
-def places(value, at=()):
-    """All places in JSON data, as paths."""
-    yield at
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from places(inner, (*at, name))
-    elif isinstance(value, list):
-        for i, inner in enumerate(value[:4]):
-            yield from places(inner, (*at, i))
-
-
 def mutated(body, rng):
-    """A copy in which one to three places hold something else, or are gone."""
+    """Return a copy with one to three values replaced or removed."""
     body = copy.deepcopy(body)
     for _ in range(rng.randint(1, 3)):
-        *above, last = rng.choice([one for one in places(body) if one])
+        *above, last = rng.choice([*paths(body)])
         inside = body
         for step in above:
             inside = inside[step]

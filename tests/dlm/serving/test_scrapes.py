@@ -33,7 +33,7 @@ def samples(text):
     }
 
 
-def test_what_took_long_to_arrive_has_waited_and_was_not_decoded_for_longer(built_in):
+def test_time_before_arrival_counts_as_waiting_and_not_as_decoding(built_in):
     metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
     stream = EventStream(0, False, print, arrived=perf_counter() - 30)
     metrics.on_event(stream, Finished(request=0, result=RESULT), stream.opened + 0.75)
@@ -48,7 +48,7 @@ def test_what_took_long_to_arrive_has_waited_and_was_not_decoded_for_longer(buil
     )
 
 
-def test_every_sample_stays_and_is_labelled_by_its_replica(built_in):
+def test_merged_samples_are_labelled_by_their_replica(built_in):
     texts = {}
     for replica, ends in (("a", 1), ("b", 3)):
         metrics = Metrics("tiny", 16, lambda: built_in.occupancy)

@@ -1,4 +1,4 @@
-"""Chat completions, responses and messages of one server: equal answers, and equal ends."""
+"""Chat completions, responses and messages of one server give equal answers and errors."""
 
 import json
 import random
@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import anthropic
 import openai
 import pytest
-from doubles import Obsessed
+from asks import ASK, PERSON, WEATHER
+from doubles import Dreamer, Obsessed
 from exhaustive import share
 from gated import Gated
 from openai.types.responses import ResponseFailedEvent
@@ -17,19 +18,6 @@ from waiting import wait_until
 from dlm import Policy
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-WEATHER = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
 SCHEMA_FIELDS = {
     CHAT: {
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}
@@ -65,13 +53,13 @@ def body_of(path, prompt, tokens, **more):
 
 
 def events_of(text):
-    """The JSON data of server-sent events."""
+    """Return the JSON data of server-sent events."""
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def content_of(path, answer):
-    """The text of an answer, or the name and the arguments of its call."""
+    """Return the text of an answer, or the name and the arguments of its call."""
     if path == CHAT:
         message = answer["choices"][0]["message"]
         if not message.get("tool_calls"):
@@ -90,7 +78,7 @@ def content_of(path, answer):
 
 
 def streamed(path, text):
-    """The text of a stream's deltas."""
+    """Return the text of a stream's deltas."""
     events = events_of(text)
     if path == CHAT:
         return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
@@ -117,24 +105,24 @@ def test_the_forms_have_the_same_answer_for_a_seed_and_a_constraint(tiny, prompt
     assert counts[0] == counts[1] == counts[2] > 0
 
 
-def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(tiny):
+def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(engine_of, serve):
     def body(path, seed):
         return body_of(path, "Hello!", 8, seed=seed, temperature=2)
 
+    def text_of(path, seed):
+        return content_of(path, served.http.post(path, json=body(path, seed)).json())
+
     found = set()
-    for path in (CHAT, RESPONSES, MESSAGES):
-        found.add(content_of(path, tiny.http.post(path, json=body(path, 1)).json()))
-        streamed_body = body(path, 1) | {"stream": True}
-        found.add(streamed(path, tiny.http.post(path, json=streamed_body).text))
-    assert len(found) == 1
-    others = {
-        content_of(CHAT, tiny.http.post(CHAT, json=body(CHAT, seed)).json()) for seed in (2, 3, 4)
-    }
-    assert others != found
+    with serve(engine_of(Dreamer(V, seed=1))) as served:
+        for path in (CHAT, RESPONSES, MESSAGES):
+            stream = served.http.post(path, json=body(path, 1) | {"stream": True})
+            found |= {text_of(path, 1), streamed(path, stream.text)}
+        assert len(found) == 1
+        assert {text_of(CHAT, seed) for seed in (2, 3, 4)} != found
 
 
 class Stepped(Gated):
-    """No pass ends after the first `left` ones, until `open` is set again."""
+    """Model that closes its gate after `left` passes."""
 
     left = -1  # below 0: no bound
 
@@ -147,14 +135,13 @@ class Stepped(Gated):
 
 
 @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
-def test_a_client_that_leaves_a_stream_frees_its_slot_and_disturbs_nobody(
+def test_a_client_that_leaves_a_stream_frees_its_slot_without_affecting_others(
     engine_of, tokens_of, serve, path
 ):
     model = Stepped(tokens_of("word " * 60), canvas_length=4)
     body = body_of(path, "hi", 200)
     settings = {"slots": 2, "max_queue": 0, "keep_alive": 0.05}
     with serve(engine_of(model, slots=2), **settings) as served, ThreadPoolExecutor(1) as pool:
-        streams = served.server.engine._streams
 
         def ask():
             return served.http.post(path, json=body).json()
@@ -164,16 +151,16 @@ def test_a_client_that_leaves_a_stream_frees_its_slot_and_disturbs_nobody(
         assert alone.startswith("word word")
         model.open.clear()
         other = pool.submit(ask)
-        wait_until(lambda: len(streams) == 1)
+        wait_until(lambda: served.in_flight() == 1)
         with served.http.stream("POST", path, json=body | {"stream": True}) as answer:
-            assert len(streams) == 2
+            assert served.in_flight() == 2
             model.left = 14
             model.open.set()
             lines = answer.iter_lines()
             seen = [next(line for line in lines if line.startswith("data: "))]
             seen.append(next(line for line in lines if '"word' in line or 'word"' in line))
             wait_until(lambda: not model.open.is_set())
-        wait_until(lambda: len(streams) == 1)
+        wait_until(lambda: served.in_flight() == 1)
         assert not other.done()
         model.open.set()
         assert content_of(path, other.result()) == alone
@@ -307,7 +294,7 @@ SIGNS = [
 
 
 def mutated(text, rng):
-    """A copy with one to three changes, mostly one."""
+    """Return a copy with one to three changes, mostly one."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         at, to = sorted(rng.randrange(len(text) + 1) for _ in range(2))
         match rng.randrange(6):
