@@ -53,7 +53,6 @@ from dlm.serving.guard import (
     ClientGoneError,
     Entrance,
     Guard,
-    Settings,
     exception_body,
     is_anthropic,
     note,
@@ -61,6 +60,7 @@ from dlm.serving.guard import (
     until_disconnected,
 )
 from dlm.serving.metrics import Metrics
+from dlm.serving.settings import Settings
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 

@@ -232,6 +232,7 @@ def test_whatever_a_client_sends_is_admitted_or_refused(kind, source, policy):
     ("limits", "problem"),
     [
         ({"max_depth": 0}, "max_depth is 0: it takes at least 1"),
+        ({"max_images": -1}, "max_images is -1: it takes 0 or more"),
         ({"compile_seconds": 0.0}, r"compile_seconds is 0\.0: it takes more than 0"),
         ({"kinds": frozenset({"poem"})}, "kinds holds 'poem': it takes JSON object, .*tools"),
     ],

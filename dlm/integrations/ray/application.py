@@ -33,12 +33,12 @@ from dlm.serving.guard import (
     CLIENT,
     VERSION_HEADER,
     ClientGoneError,
-    Settings,
     is_anthropic,
     last_events,
     until_disconnected,
 )
 from dlm.serving.metrics import merge_metrics
+from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well

@@ -134,6 +134,10 @@ FILES = [
         ),
         ({"type": "document"}, "source is missing: it takes an object"),
         (
+            {**DOCUMENT, "source": {"type": "text", "media_type": "text/plain"}},
+            "source.data is missing: it takes text",
+        ),
+        (
             {**DOCUMENT, "source": {**DOCUMENT["source"], "media_type": "text/html"}},
             "source.media_type is 'text/html': it takes text/plain",
         ),
@@ -289,6 +293,10 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ),
         ({"stop_token_ids": [1]}, "use stop_sequences"),
         ({"structured_outputs": {"regex": "a"}}, "use output_config.format"),
+        (
+            {"output_config": {"format": {"type": "json_schema"}}},
+            "output_config.format.schema is missing: it takes a JSON schema",
+        ),
         ({"parallel_tool_calls": False}, "use tool_choice.disable_parallel_tool_use"),
         ({"bad_words": ["a"]}, "^bad_words is a list, which is not supported"),
         ({"response_format": {"type": "json_object"}}, "use output_config.format"),

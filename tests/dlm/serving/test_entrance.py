@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from dlm import DlmError
-from dlm.serving.guard import Entrance, Settings
+from dlm.serving.guard import Entrance
+from dlm.serving.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from waiting import PATIENCE
 
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.openai.body import LARGE
-from dlm.serving.guard import ClientGoneError, Guard, Settings, _Upload, until_disconnected
+from dlm.serving.guard import ClientGoneError, Guard, _Upload, until_disconnected
+from dlm.serving.settings import Settings
 
 pytestmark = pytest.mark.anyio
 HEAD = (

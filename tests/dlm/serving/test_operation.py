@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from dlm import DlmError
 from dlm.serving.app import app_of
-from dlm.serving.guard import Settings
+from dlm.serving.settings import Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
 DECISION = {
