@@ -28,7 +28,7 @@ from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray import Cluster
 from dlm.loading import Loading
 from dlm.openai.response_items import UnknownResponseError
-from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
+from dlm.serving.app import METRICS_TYPE, Routes, app_of, application, prefix_of
 from dlm.serving.guard import (
     CLIENT,
     VERSION_HEADER,
@@ -204,8 +204,6 @@ class Replica:
 
     async def __init__(self, loading: Loading, settings: Settings):
         """Load the engine. The ingress checks keys, origins and hosts, and names requests."""
-        from dlm.serving.app import app_of  # with torch: the ingress has no use for it
-
         engine = await asyncio.to_thread(loading.engine)
         inner = replace(
             settings,
