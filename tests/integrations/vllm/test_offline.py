@@ -69,8 +69,8 @@ def test_budgets_down_to_the_shortest_answer_are_kept_and_impossible_jobs_are_re
     for text, error in zip(refused, found["refused"], strict=True):
         assert error is not None, text
         assert text in error
-    for one, job in zip(found["answers"], together, strict=True):
-        outputs = job.get("structured_outputs")
+    for one, wanted in zip(found["answers"], together, strict=True):
+        outputs = wanted.get("structured_outputs")
         if outputs is None:
             continue
         assert one["finish_reason"] == "stop"
