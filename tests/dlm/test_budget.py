@@ -8,17 +8,11 @@ import pytest
 from decodings import engine_of_each
 from doubles import Random
 from driven import fewest_tokens
-from values import PROMPT, V
+from values import PERSON, PROMPT, V
 
 from dlm import Choice, JsonSchema, Regex, Request, RequestError, Tools
 
 engine_of = engine_of_each
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 TOOL = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object"}}}
 SPECS = [
     JsonSchema(PERSON, max_whitespace=1),

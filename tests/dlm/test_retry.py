@@ -82,7 +82,7 @@ def test_in_a_text_that_is_no_json_tries_go_back_from_its_end(text):
 
 
 def test_a_token_that_was_already_refused_there_is_not_replaced_again():
-    """It comes back if the grammar allows no other token: another one has to be replaced."""
+    """If the grammar allows no other token, it would come back: another one has to be replaced."""
     tokens = [5, 6, 7, 8, 1]  # 1 is the stop
     assert untried(tokens, 2, 0, {}) == 2
     assert untried(tokens, 2, 0, {(5, 6): {9}, (5,): {7}}) == 2

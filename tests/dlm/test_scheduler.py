@@ -29,7 +29,7 @@ QUICK = JsonSchema({"type": "string"})
 
 
 def test_the_scheduler_does_not_wait_for_a_task_that_is_done(monkeypatch):
-    """Such a wait ends at once: steps that can do nothing would follow each other without pause."""
+    """The wait would end at once, and steps that can do nothing would follow without pause."""
     scheduler = Scheduler(1, lambda *_: None, lambda _: True, lambda *_: None)
     compiled, checked, waited = Task(), Task(), []
     compiled.set_result(None)

@@ -57,7 +57,7 @@ def test_a_refused_position_and_those_after_it_get_new_numbers():
     first = near.between(0, 5)
     assert far.between(0, 200)[:5] == first
     for numbers in (near, far):
-        numbers.renew(70)  # one of them has not drawn so many numbers yet
+        numbers.renew(70)  # one of them has drawn fewer numbers
     assert near.between(0, 300) == far.between(0, 300)
     before = near.between(0, 300)
     for numbers in (near, far):

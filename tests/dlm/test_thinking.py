@@ -55,8 +55,6 @@ def request(budget=None, max_tokens=128, spec: JsonSchema | None = ANSWER):
 @KINDS
 @pytest.mark.parametrize("canvas_length", by_default([4, 64]))
 def test_the_answer_is_constrained_right_after_the_marker(reasoning_engine, kind, canvas_length):
-    reasoning_engine, kind, canvas_length
-):
     """vLLM #36138: tokens after the marker, in the batch that ends it, went unchecked."""
     for filler in range(4):  # one token each, so that the marker ends at every offset
         reasoning = "hm:" + "a" * filler
