@@ -18,7 +18,7 @@ from dlm.models import DiffusionGemma, ModelConfig
 
 @pytest.fixture(scope="module")
 def tasks():
-    return [extract(Random(f"built in/{i}"), "heldout") for i in range(8)]
+    return [extract(Random(f"built in/{i}"), "heldout") for i in range(5)]
 
 
 def test_a_code_fence_that_the_model_writes_by_itself_is_prevented(built_in, tasks):

@@ -179,6 +179,7 @@ def test_answers_do_not_depend_on_the_clients_beside_them(scripted):
         engine.start(engine.prepare(request()), client)
     ends = ends_of(engine)
     assert len(ends) == 13
+    assert not engine.busy
     for end in ends.values():
         assert end.result.token_ids == alone.token_ids
         assert end.result.stats.denoiser_calls == alone.stats.denoiser_calls

@@ -96,23 +96,13 @@ def test_a_bad_file_is_refused_with_its_place(seeing, name, data):
         seeing.prepare(request_about(data))
 
 
-def test_images_above_the_limits_of_a_policy_are_refused(directory):
-    policy = Policy(max_images=2, max_image_pixels=300)
-    engine = Engine.load(directory, device="cpu", policy=policy)
-    with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
-        engine.add(request_about(*[picture()] * 3))
-    with pytest.raises(RequestError, match="is 21 by 15 pixels: it takes 300 pixels at most"):
-        engine.add(request_about(content(picture(width=21, height=15))))
-    engine.add(request_about(picture(), picture(), max_tokens=4))
-
-
 def test_without_a_vision_tower_images_are_refused(built_in, directory):
     for engine in (built_in, Engine.load(directory, device="cpu", policy=Policy(max_images=0))):
-        with pytest.raises(
-            RequestError,
-            match=r"^messages\[0\].content\[0\].image is an image: this model reads text",
-        ):
+        problem = r"^messages\[0\].content\[0\].image is an image: this model reads text"
+        with pytest.raises(RequestError, match=problem):
             engine.add(request_about(picture()))
+        with pytest.raises(RequestError, match=r"^messages\[3\].content\[1\].image is an image"):
+            engine.add(Request(messages=with_results("a", [text("b"), image(1)])))
 
 
 @pytest.mark.parametrize("image", [None, 3, "a path.png", {"url": "a"}])
@@ -286,21 +276,21 @@ def test_an_answer_after_images_of_results_is_valid(templated, result):
     assert one.token_ids != other.token_ids
 
 
-def test_limits_count_images_in_results(directory):
+def test_images_above_the_limits_of_a_policy_are_refused(directory):
     policy = Policy(max_images=2, max_image_pixels=300)
     engine = Engine.load(directory, device="cpu", policy=policy)
-    three = with_results([image(1)], [image(2)], after=[{"role": "user", "content": [image(3)]}])
-    with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
-        engine.add(Request(messages=three))
+    shown = {"role": "user", "content": [image(3)]}
+    in_results = with_results([image(1)], [image(2)], after=[shown])
+    for three in (request_about(*[picture()] * 3), Request(messages=in_results)):
+        with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
+            engine.add(three)
+    with pytest.raises(RequestError, match="is 21 by 15 pixels: it takes 300 pixels at most"):
+        engine.add(request_about(content(picture(width=21, height=15))))
     wide = {"type": "image", "image": picture(width=21, height=15)}
     place = r"^messages\[3\].content\[1\].image is 21 by 15 pixels"
     with pytest.raises(RequestError, match=place):
         engine.add(Request(messages=with_results("a", [text("b"), wide])))
-
-
-def test_without_a_vision_tower_images_in_results_are_refused_with_their_place(built_in):
-    with pytest.raises(RequestError, match=r"^messages\[3\].content\[1\].image is an image"):
-        built_in.add(Request(messages=with_results("a", [text("b"), image(1)])))
+    engine.add(request_about(picture(), picture(), max_tokens=4))
 
 
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])

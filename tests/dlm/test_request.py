@@ -64,30 +64,36 @@ def test_a_constraint_may_have_some_of_the_declared_tools():
     assert Request(prompt="a", tools=[again], constraint=Tools([FIND]))
 
 
+CONSTRAINED = {"constraint": Tools([FIND])}
+
+
 @pytest.mark.parametrize(
-    ("tools", "problem"),
+    ("fields", "problem"),
     [
-        ([BOOK], "tools and constraint differ: the constraint has a tool 'find', which is not amo"),
-        ([tool("find", a={"type": "string"})], "'find' has other parameters in tools than in the"),
+        ({"tools": None}, "^tools is None: it takes a list of objects"),
+        ({"tools": "x"}, "^tools is 'x': it takes a list of objects"),
+        ({"tools": [FIND, 5]}, r"^tools\[1\] is 5: it takes an object"),
+        ({"tools": [tool("a b")]}, "tools: tools at /tools/0/function/name: a name is 1 to"),
+        (
+            CONSTRAINED | {"tools": [BOOK]},
+            "tools and constraint differ: the constraint has a tool 'find', which is not amo",
+        ),
+        (
+            CONSTRAINED | {"tools": [tool("find", a={"type": "string"})]},
+            "'find' has other parameters in tools than in the",
+        ),
+        (CONSTRAINED | {"constrained": False}, "constrained is False beside a constraint"),
     ],
 )
-def test_tools_that_differ_from_the_constraint_are_refused(tools, problem):
+def test_invalid_tools_are_refused(fields, problem):
     with pytest.raises(RequestError, match=problem):
-        Request(prompt="a", tools=tools, constraint=Tools([FIND]))
-
-
-def test_an_error_says_where_a_tool_is_invalid():
-    problem = "tools: tools at /tools/0/function/name: a name is 1 to"
-    with pytest.raises(RequestError, match=problem):
-        Request(prompt="a", tools=[tool("a b")])
+        Request(prompt="a", **fields)
 
 
 def test_tools_may_be_declared_without_a_constraint(chat):
     request = Request(prompt="a", tools=[FIND], constrained=False)
     assert request.constraint is None
     assert "declaration:find" in chat.tokenizer.decode(chat.prompt(request))
-    with pytest.raises(RequestError, match="constrained is False beside a constraint"):
-        Request(prompt="a", constraint=Tools([FIND]), constrained=False)
 
 
 def test_other_constraints_stand_beside_declared_tools():

@@ -159,6 +159,7 @@ def test_text_before_a_call_is_emitted_before_the_call_is_checked(calling):
     engine.add(Request(token_ids=PROMPT, constraint=Tools(CHECKED), max_tokens=80))
     text = ""
     while text != "So: ":
+        assert engine.busy
         events = engine.step()
         assert not any(isinstance(event, Finished) for event in events)
         text += "".join(event.text for event in events if isinstance(event, Committed))

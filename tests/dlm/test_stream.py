@@ -123,6 +123,8 @@ def test_drafts_may_change_and_are_not_committed(engine_of):
     engine = engine_of(Random(V, seed=3))
     events, result = events_and_result(engine, Request(token_ids=PROMPT, max_tokens=16))
     drafts = [event for event in events if isinstance(event, Draft)]
+    assert isinstance(events[0], Draft)
+    assert len(events[0].tokens) == len(events[0].accepted) == engine.model.canvas_length
     assert len({tuple(draft.tokens) for draft in drafts}) > 1
     tokens, texts, _ = committed_of(events)
     assert tokens == drafts[-1].tokens[: len(tokens)]

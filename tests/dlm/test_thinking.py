@@ -156,15 +156,10 @@ def test_an_unconstrained_answer_is_separate_from_its_reasoning(reasoning_engine
 @pytest.mark.parametrize("effort", EFFORT)
 def test_a_reasoning_effort_is_a_budget(effort):
     body = {"prompt": "hi", "reasoning_effort": effort}
-    found = request_of(body, Policy())
-    assert thinking_of({"reasoning_effort": effort}) == (effort != "none", EFFORT[effort] or None)
-    assert found.thinking is (effort != "none")
-    assert found.thinking_budget == (EFFORT[effort] or None)
-
-
-def test_without_an_effort_there_is_no_reasoning():
-    found = request_of({"prompt": "hi"}, Policy())
-    assert (found.thinking, found.thinking_budget) == (False, None)
+    found, expected = request_of(body, Policy()), (effort != "none", EFFORT[effort] or None)
+    assert (found.thinking, found.thinking_budget) == thinking_of(body) == expected
+    plain = request_of({"prompt": "hi"}, Policy())
+    assert (plain.thinking, plain.thinking_budget) == (False, None)
 
 
 @pytest.mark.parametrize("kind", ["control", "text"])
