@@ -19,7 +19,11 @@ SCHEMA = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "requir
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return pictured.write(tmp_path_factory.mktemp("seeing"))
+    path = pictured.write(tmp_path_factory.mktemp("seeing"))
+    config = json.loads((path / "generation_config.json").read_text())
+    config["max_denoising_steps"] = 6  # to save time
+    (path / "generation_config.json").write_text(json.dumps(config))
+    return path
 
 
 @pytest.fixture(scope="module")
