@@ -21,7 +21,7 @@ SCHEMA = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "requir
 def directory(tmp_path_factory):
     path = pictured.write(tmp_path_factory.mktemp("seeing"))
     config = json.loads((path / "generation_config.json").read_text())
-    config["max_denoising_steps"] = 6  # to save time
+    config["max_denoising_steps"] = 12  # to save time
     (path / "generation_config.json").write_text(json.dumps(config))
     return path
 
