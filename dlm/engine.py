@@ -33,7 +33,7 @@ from dlm.kernels.configurations import BY_RULE
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, Model
-from dlm.loop.named import decoding_of
+from dlm.loop.left_to_right import Autoregressive
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
@@ -197,7 +197,7 @@ class Engine:
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
         if decoding is None or isinstance(decoding, str):
-            decoding = decoding_of(decoding or checkpoint_decoding(settings), temperature)
+            decoding = _decoding_of(decoding or checkpoint_decoding(settings), temperature)
         rest: dict[str, Any] = {"cache": cache, "decoding": decoding, "tower": tower}
         engine = cls(model, chat, config, slots, policy, **rest)
         if warm_up and model.device.type == "cuda":
@@ -494,3 +494,11 @@ def warm_up_requests(policy: Policy) -> list[Request]:
         for constraint in constraints
         for top_k in (0, 4)
     ]
+
+
+def _decoding_of(name: Writes, temperature: float) -> Decoding:
+    """Return the decoding of this name. `temperature` is that of decoding left to right, by which a
+    request's is multiplied."""
+    if name == "canvas":
+        return Diffusion()
+    return Autoregressive(temperature=temperature, drafts=name == "drafted")

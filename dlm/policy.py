@@ -63,13 +63,14 @@ class Policy:
     encode_tokens: int = 1024  # of prompts in one pass, beside the canvases it denoises
     step_work: int = 2000  # units (about 10 us) for all grammars together in one step
     flags: bool = True  # whether errors name the server's flag for a limit
-    looks: int = 400  # times `step_work`: a canvas whose grammar takes longer fails
+    max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
 
     def __post_init__(self) -> None:
         for one in fields(self):
             limit, least = getattr(self, one.name), int(one.name != "max_images")
             if one.type is int and (not isinstance(limit, int) or limit < least):
-                raise DlmError(f"{one.name} is {limit!r}: it takes at least {least}")
+                right = "at least 1" if least else "0 or more"
+                raise DlmError(f"{one.name} is {limit!r}: it takes {right}")
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")

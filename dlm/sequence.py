@@ -76,7 +76,7 @@ class Progress:
         self.guess = guess if guidance.read >= len(guess) else None
         late = self.steps - config.max_steps
         if suspect >= guidance.scored:
-            return late >= 0 or sampling.settled(stable, entropy, config.confidence)
+            return late >= 0 or sampling.stable_and_confident(stable, entropy, config.confidence)
         self.waited = 0 if suspect > self.frontier else self.waited + 1
         self.frontier = max(self.frontier, suspect)
         if late >= 0:
@@ -201,8 +201,8 @@ class Sequence:
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     state: LeftToRightState = field(init=False)  # of decoding left to right; made at the same time
-    checked: bool = False  # whether its grammar is wider than its spec: nothing is final early
-    canvas: Canvas = field(init=False)  # made when the request runs; left to right, of drafts
+    checked: bool = False  # whether its grammar allows more than its spec, which checks the end
+    canvas: Canvas = field(init=False)  # the current one; left to right, the one of the next draft
 
     @property
     def most_tokens(self) -> int:
@@ -256,7 +256,7 @@ class Sequence:
     def _stopped_answer(self) -> tuple[int, list[bytes]]:
         """Return the index of a stopped answer's first token, after the reasoning, and what each of
         its tokens spells."""
-        answer = self.answer(stopped=True)[1]
+        answer = self.answer_tokens()
         pieces = [self.stream.vocabulary.pieces[token] for token in answer]
         return len(self.tokens) - 1 - len(answer), pieces
 
@@ -283,9 +283,9 @@ class Sequence:
         """Return all committed tokens without the stop token."""
         return self.tokens[:-1] if stopped and not self.cut else self.tokens
 
-    def answer(self, stopped: bool) -> tuple[str, list[int]]:
-        """Return the text of the reasoning and the tokens of the answer, without the stop token."""
-        return self.stream.split(self.content_tokens(stopped))
+    def answer_tokens(self) -> list[int]:
+        """Return the tokens of an answer that has stopped, without its reasoning and its stop."""
+        return self.stream.split(self.content_tokens(stopped=True))[1]
 
     def result(self, parsed: Any, reason: FinishReason) -> Result:
         stopped = reason == "stop"

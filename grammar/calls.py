@@ -4,6 +4,7 @@ In Gemma 4's own form, `call:NAME{key:value,...}` between markers, keys are bare
 `<|"|>` quotes strings; there are no escapes and no spaces. A key ends at the first colon that a
 value follows (`schema.values.is_bare`). A marker is a token; text that looks like one is text.
 `CallReader` turns calls into JSON, token by token; a finished call is what its pieces add up to.
+`CallMarkers` are the tokens of this form, and a `VocabularySlice` is what reading one answer needs.
 
 Diffusion models were made from models that write calls in the textual forms of Qwen, Hermes and
 Llama: `MARKUPS`. A parser raises `InvalidValueError` for a malformed call. It does not check
@@ -23,11 +24,38 @@ from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.schema.values import BARE_VALUE, Dialect
-from dlm.grammar.schema.writer import _PARAMETER_END, FORMS, FormWriter, as_object
-from dlm.grammar.tokens import CallMarkers, VocabularySlice
+from dlm.grammar.schema.writer import FORMS, PARAMETER_END, FormWriter, as_object
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class CallMarkers:
+    """The control tokens that open and close a tool call, and quote a string within it."""
+
+    open: int
+    close: int
+    quote: int
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularySlice:
+    """The part of a `Vocabulary` that a `Spec` needs to read an answer. It is quick to pickle."""
+
+    pieces: dict[int, bytes]  # by token; b"" for control tokens
+    control: frozenset[int]
+    call: CallMarkers | None
+
+    @classmethod
+    def of(cls, vocabulary: "Vocabulary", tokens: Sequence[int]) -> "VocabularySlice":
+        pieces = {token: vocabulary.pieces[token] for token in tokens}
+        control = frozenset(vocabulary.control.intersection(tokens))
+        return cls(pieces, control, vocabulary.call)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens` without control tokens; U+FFFD replaces invalid UTF-8."""
+        return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,11 +503,11 @@ def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any,
     except (ValueError, RecursionError):
         value, end = "", at
     end = _skip(text, end)
-    if isinstance(value, str) or not text.startswith(_PARAMETER_END, end) or not accepts(value):
-        if (end := text.find(_PARAMETER_END, at)) < 0:
-            raise _error(text, at, f"{_PARAMETER_END} is missing")
+    if isinstance(value, str) or not text.startswith(PARAMETER_END, end) or not accepts(value):
+        if (end := text.find(PARAMETER_END, at)) < 0:
+            raise _error(text, at, f"{PARAMETER_END} is missing")
         value = text[at:end].removeprefix("\n").removesuffix("\n")
-    return value, end + len(_PARAMETER_END)
+    return value, end + len(PARAMETER_END)
 
 
 def _skip(text: str, at: int) -> int:

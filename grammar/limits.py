@@ -144,7 +144,7 @@ class Meter:
     def spend(self, units: int) -> None:
         """Count work that is about to be done. Raises `Unfinished` if the limit is reached."""
         if self.spent >= self._limit:
-            raise Unfinished("a look at the grammar takes more than its share of a step")
+            raise Unfinished("a query of the grammar takes more than its share of a step")
         self.spent += units
 
     def add(self, units: int) -> None:

@@ -16,15 +16,23 @@ import numpy as np
 import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from dlm.grammar.calls import CallMarkers
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks import Trie, packed, token_words
-from dlm.grammar.tokens import CallMarkers, Markers
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
 _NEVER = 1 << 40  # tokens: no tokens spell the text
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 _STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """The tokens that open reasoning, and those that close it."""
+
+    open: tuple[int, ...]
+    close: tuple[int, ...]
 
 
 class QuotedTokens:
@@ -225,6 +233,14 @@ class Vocabulary:
                 spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
                 return tuple(spelled)[:-1]
         return ()
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of equal leading tokens."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 _CONTROL = 256  # symbols below are bytes; from here on, control tokens

@@ -246,7 +246,7 @@ class Router(nn.Module):
         return weight * self.per_expert_scale[expert], expert
 
     def by_kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same for an `x` that is normed and scaled already."""
+        """Return what `forward` returns, for an `x` that is normed and scaled already."""
         return choose(self.proj(x), self.per_expert_scale, self.k, by_kernel=True)
 
 
@@ -291,7 +291,7 @@ class Experts(nn.Module):
         return out
 
     def by_kernels(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Return the same; if kernels run the experts, the result of each choice, `[N, k, hidden]`.
+        """Return what `forward` returns, or by kernels each choice's result, `[N, k, hidden]`.
         `x` must be `ordered` if `order_of_tiles`."""
         if self.backend != "triton":
             return self(x, weight, expert)

@@ -155,7 +155,7 @@ def unsure(
 def _next_tokens(
     model: DiffusionGemma, batch: TrainingBatch, states: Float[Tensor, "B T hidden"]
 ) -> Float[Tensor, "B T"]:
-    """Return the same from `states`, differentiably."""
+    """Return what `unsure` returns, from the states of its pass, differentiably."""
     answered = batch.answered
     logits = model.softcapped(model.logits(states[:, :-1][answered[:, 1:]]))
     entropies = F.cross_entropy(logits, batch.tokens[answered], reduction="none")

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -41,15 +42,18 @@ def quantise(
     The scales of activations, which W4A4 needs, are calibrated while the model denoises and commits
     `canvases` canvases of its own; with 0, the checkpoint has no such scales (ModelOpt's W4A16).
     Before any work, raises `CheckpointError` for a source that is quantised already or whose
-    experts are no whole blocks of 16, and for an `out` that is not empty.
+    experts are no whole blocks of 16, and for an `out` that is not empty; and `OSError` for one
+    that cannot be written.
     """
     source, out = Path(source), Path(out)
     settings = _checked(source, out, canvases)
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=out):  # it can be written
+        pass
     scales: Scales = {}
     if canvases:
         dtype = torch.float32 if settings.get("dtype") == "float32" else torch.bfloat16
         scales = _input_scales(source, canvases, dtype, torch.device(device))
-    out.mkdir(parents=True, exist_ok=True)
     _write_shards(out, _quantised(source, scales))
     for path in sorted(source.iterdir()):
         if path.suffix in _COPIED and path.name not in _OURS:

@@ -3,14 +3,17 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import jaxtyping
 import pytest
 import shapes
 import torch
+from commands import Ended, exit_code
 from hypothesis import settings
 
 # Tests run in several processes, beside others: threads that wait for one another by spinning take
@@ -61,6 +64,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device, and kernels that are compiled for it")
     if item.get_closest_marker("interpreted") and not interpreted:
         pytest.skip("needs Triton's interpreter")
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsys) -> Callable[..., Ended]:
+    """Run a script in this process: exit code, stdout and stderr."""
+
+    def run_command(script: ModuleType, *args: object, **more: Any) -> Ended:
+        code = exit_code(monkeypatch, script, *args, **more)
+        return Ended(code, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+def refusal_of(run_command) -> Callable[..., str]:
+    """Run a script that refuses its arguments: its stderr, one line that begins with its name."""
+
+    def refusal_of(script: ModuleType, *args: object, **more: Any) -> str:
+        code, out, err = run_command(script, *args, **more)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert err.startswith(f"{script.__name__.rpartition('.')[2]}.py: ")
+        return err
+
+    return refusal_of
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ ROOMS = {  # the rooms of each folder, folders or files, and those that each of 
         "calls": {"schema", "regex", "rules"},
         "specs": {"calls", "schema", "regex", "rules"},
         "parse": {"masks", "regex", "rules"},
-        "canvas": {"specs", "parse", "masks"},
+        "canvas": {"specs", "calls", "parse", "masks"},
     },
     "dlm": {
         "logits": set(),

@@ -1,22 +1,25 @@
-"""Answers of `/v1/messages`: a message, or the events that build it.
+"""Answers in Anthropic's form: messages, models and errors.
 
-Both come from one reader of items, so that a stream ends with the message that an answer without a
-stream is. The number of a prompt's tokens is known at the end: a stream's first event has zero, and
-its `message_delta` the number.
+A message and the events that build it come from one reader of items, so that a stream ends with the
+message that an answer without a stream is. The number of a prompt's tokens is known at the end: a
+stream's first event has zero, and its `message_delta` the number.
 """
 
 import json
 from collections.abc import Sequence
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
-from dlm.anthropic.errors import anthropic_error
+from dlm.anthropic.messages import UnknownThreadError
 from dlm.events import Committed, Draft
-from dlm.grammar import Vocabulary
-from dlm.openai.answers import Answers
+from dlm.openai.answers import Answers, public_message, status_of
 from dlm.openai.body import Body
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.requests import Generation
 from dlm.request import Result
+
+if TYPE_CHECKING:
+    from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
 
 
 class MessageAnswers(Answers):
@@ -24,7 +27,7 @@ class MessageAnswers(Answers):
 
     event_names = True
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         """`model` is the model's name in the answer."""
         self._request, self._model = generation.requests[0], model
         self._vocabulary = vocabulary
@@ -49,9 +52,6 @@ class MessageAnswers(Answers):
         ends = [body for change in self._reader.close() for body in _events(change)]
         delta = {"type": "message_delta", "delta": self._stop(result), "usage": _usage(result)}
         return [*ends, delta, {"type": "message_stop"}]
-
-    def last(self) -> list[Body]:
-        return []
 
     def failure(self, error: Exception) -> list[Body]:
         return [anthropic_error(error)]
@@ -131,4 +131,54 @@ def _usage(result: Result) -> Body:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": result.stats.tokens,
+    }
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_body(status: int, message: str) -> Body:
+    """Return the body of an error with an HTTP status."""
+    type_ = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": type_, "message": message}}
+
+
+def anthropic_error(error: Exception) -> Body:
+    """Return the body for an error."""
+    body = anthropic_body(status_of(error), public_message(error))
+    if isinstance(error, UnknownThreadError):
+        body["error"]["details"] = {"error_code": "thread_not_found"}
+    return body
+
+
+_CREATED = "1970-01-01T00:00:00Z"  # Anthropic's value for an unknown date
+
+
+def model_info(name: str, most_input: int, most_output: int) -> Body:
+    """Return a model that reads up to `most_input` tokens and writes up to `most_output`."""
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": _CREATED,
+        "lifecycle": "active",
+        "max_input_tokens": most_input,
+        "max_tokens": most_output,
+    }
+
+
+def model_page(models: Sequence[Body]) -> Body:
+    """Return all models, of which there is at least one, as the only page of their list."""
+    return {
+        "data": list(models),
+        "has_more": False,
+        "first_id": models[0]["id"],
+        "last_id": models[-1]["id"],
     }

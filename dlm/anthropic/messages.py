@@ -1,26 +1,22 @@
 """Bodies of `/v1/messages`, and the requests they become.
 
 Blocks of content and tools become messages and tools of a chat, so that a request means the same
-whichever way it arrives. Fields that only label, cache or bill are ignored. Tools that a server
-would run itself (`web_search_...`, `web_fetch_...`, `code_execution_...`) are left out; tools whose
-parameters only Anthropic's own models know (`bash_...`, `computer_...`) are refused.
+whichever way it arrives. A document or a search result becomes its text between two tags, after
+lines of its title, its context or its source. Only documents of text are served: a file or an
+address is refused.
+
+Fields that only label, cache or bill are ignored. Tools that a server would run itself
+(`web_search_...`, `web_fetch_...`, `code_execution_...`) are left out; tools whose parameters only
+Anthropic's own models know (`bash_...`, `computer_...`) are refused.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dlm.anthropic.blocks import (
-    DocumentBlock,
-    ImageBlock,
-    SearchResultBlock,
-    ShownBlock,
-    TextBlock,
-)
-from dlm.anthropic.errors import UnknownThreadError
 from dlm.errors import RequestError
 from dlm.grammar import Spec
 from dlm.openai.body import (
@@ -35,14 +31,115 @@ from dlm.openai.body import (
     Words,
     read,
     shown,
+    wrong,
 )
-from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
-from dlm.openai.messages import EFFORT, CallBook
+from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema_spec, tools_spec
+from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import DrawFields, Generation, ModelName, choices
-from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
+from dlm.openai.requests import DrawFields, Generation, ModelName, choices, given_fields
+from dlm.openai.response_items import UnknownResponseError
 from dlm.policy import Policy
 from dlm.request import Request
+
+
+class UnknownThreadError(UnknownResponseError):
+    """Error for a conversation that a client continues and the server does not hold. Its clients
+    then send the whole conversation."""
+
+
+class TextBlock(JsonModel):
+    type: Literal["text"] = REQUIRED
+    text: str = REQUIRED
+
+
+class TextSource(JsonModel):
+    type: Literal["text"] = REQUIRED
+    media_type: Literal["text/plain"] = REQUIRED
+    data: str = REQUIRED
+
+    @property
+    def text(self) -> str:
+        return self.data
+
+
+class ContentSource(JsonModel):
+    type: Literal["content"] = REQUIRED
+    content: Annotated[str | Each[TextBlock], Takes("text, or a list of blocks of text")] = REQUIRED
+
+    @property
+    def text(self) -> str:
+        return _text(self.content)
+
+
+class CitationOptions(JsonModel):
+    enabled: Annotated[Literal[False], Takes("false, since answers cite nothing")] | None = None
+
+
+_SOURCE = ByField("type", "text or content: this server's models read no files")
+
+
+class DocumentBlock(JsonModel):
+    type: Literal["document"] = REQUIRED
+    source: Annotated[TextSource | ContentSource, _SOURCE] = REQUIRED
+    title: str | None = None
+    context: str | None = None
+    citations: CitationOptions | None = None
+
+    @property
+    def text(self) -> str:
+        return _tagged(self.type, {"Title": self.title, "Context": self.context}, self.source.text)
+
+
+class SearchResultBlock(JsonModel):
+    """Result of a client's own search."""
+
+    type: Literal["search_result"] = REQUIRED
+    source: str = REQUIRED
+    title: str = REQUIRED
+    content: Each[TextBlock] = REQUIRED
+    citations: CitationOptions | None = None
+
+    @property
+    def text(self) -> str:
+        head = {"Title": self.title, "Source": self.source}
+        return _tagged(self.type, head, _text(self.content))
+
+
+class SummaryBlock(JsonModel):
+    """Text that stands for earlier turns, which its client has left out."""
+
+    type: Literal["compaction"] = REQUIRED
+    content: str | None = None  # None: nothing was left out
+
+    @property
+    def text(self) -> str:
+        return self.content or ""
+
+
+class EncodedSource(JsonModel):
+    type: Literal["base64"] = REQUIRED
+    media_type: str | None = None
+    data: str = REQUIRED
+
+
+class UrlSource(JsonModel):
+    type: Literal["url"] = REQUIRED
+    url: str = REQUIRED
+
+
+class ImageBlock(JsonModel):
+    """Image of a user, or in the result of a tool."""
+
+    type: Literal["image"] = REQUIRED
+    source: Annotated[EncodedSource | UrlSource, ByField("type")] = REQUIRED
+
+    def part(self, place: str) -> Body:
+        """Return the part of a chat's message; `place` is the block's. Raises `RequestError`."""
+        match self.source:
+            case UrlSource(url=url):
+                return image_part(url, f"{place}.source.url")
+            case EncodedSource(data=data):
+                return {"type": "image", "image": image_file(data, f"{place}.source.data")}
 
 
 class ReferenceBlock(JsonModel):
@@ -50,6 +147,10 @@ class ReferenceBlock(JsonModel):
 
     type: Literal["tool_reference"] = REQUIRED
     tool_name: str = REQUIRED
+
+    @property
+    def text(self) -> str:
+        return self.tool_name
 
 
 class UseBlock(JsonModel):
@@ -98,7 +199,8 @@ class ResultBlock(JsonModel):
     is_error: bool | None = None
 
 
-Block = ShownBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
+TextualBlock = TextBlock | DocumentBlock | SearchResultBlock | SummaryBlock
+Block = TextualBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
 
 
 class Message(JsonModel):
@@ -147,7 +249,7 @@ class OtherThinking(JsonModel):
 
 class OutputFormat(JsonModel):
     type: Literal["json_schema"] = REQUIRED
-    source: Schema = Field(REQUIRED, alias="schema")
+    source: Schema | None = Field(None, alias="schema")
 
 
 class OutputConfig(FormatOptions):
@@ -253,7 +355,10 @@ system may stand among them, and the last one is the user's",
         config, content = self.output_config, None
         format = (config.format if config else None) or self.output_format
         if format is not None:
-            content = json_schema_spec("output_config.format.schema", format.source, policy, True)
+            field = "output_config.format.schema"
+            if format.source is None:
+                raise wrong(field, None, "a JSON schema")
+            content = json_schema_spec(field, format.source, policy, True)
         parallel = self.tool_choice is None or not self.tool_choice.disable_parallel_tool_use
         tools = tools_spec(
             list(self.forms.values()),
@@ -306,13 +411,12 @@ def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
     given = read(MessagesBody.model_validate, body)
-    sampling = {name: getattr(given, name) for name in DrawFields.model_fields}
     fields = given.prompt() | {
         "constraint": given.spec(policy),
         "max_tokens": min(given.max_tokens, policy.max_answer_tokens),
         "fit": True,
         "stop": [text for text in given.stop_sequences or () if text],
-        **{name: value for name, value in sampling.items() if value is not None},
+        **given_fields(given, DrawFields),
     }
     requests = choices([fields], None, policy)
     return Generation(requests=requests, model=given.model, stream=given.stream or False)
@@ -414,10 +518,10 @@ def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
     """Return the text of content; each block begins on a new line."""
     if isinstance(content, str):
         return content
-    texts = []
-    for block in content:
-        if isinstance(block, ShownBlock):
-            texts.append(block.text)
-        elif isinstance(block, ReferenceBlock):
-            texts.append(block.tool_name)
+    texts = (one.text for one in content if isinstance(one, TextualBlock | ReferenceBlock))
     return "\n".join(texts)
+
+
+def _tagged(tag: str, head: Mapping[str, str | None], text: str) -> str:
+    lines = [f"{name}: {value}" for name, value in head.items() if value]
+    return "\n".join([f"<{tag}>", *lines, *([""] if lines else []), text, f"</{tag}>"])

@@ -1,21 +1,25 @@
-"""Batches of rows on one engine, and the file of their answers.
+"""Batches of rows on one engine or on several processes, and the file of their answers.
 
-Each row is answered, even if it is invalid or others fail. The file has one line of JSON per
-answer. A killed run leaves whole lines and at most one that is cut off; the next run removes that
-one and continues, if its settings are the same.
+Each row is answered, even if it is invalid or others fail. A `Batch` owns an engine. A `Pool` has
+processes with a batch each, and one that ends loses no row. An `AnswerForm` makes requests of rows
+and answers of results; `Extraction` is the one of rows that are texts.
 """
 
-import fcntl
-import json
+import logging
+import pickle
+import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from io import UnsupportedOperation
+from multiprocessing import connection, get_context
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlm.batch.rows import InputRow, Template
+from dlm.batch.rows import InputRow, Lines, Template
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import Spec, Tools
@@ -24,6 +28,7 @@ from dlm.request import Request, Result
 if TYPE_CHECKING:
     from dlm.engine import Engine
 
+_LOG = logging.getLogger("dlm")
 
 AnswerRow = dict[str, Any]  # JSON; "error" is None if the row succeeded
 Ended = tuple[int, AnswerRow]  # the row's number and its answer
@@ -53,43 +58,6 @@ class AnswerForm(Protocol):
         ...
 
 
-class Runner(Protocol):
-    """Runner of rows: one engine, or several processes."""
-
-    @property
-    def has_capacity(self) -> bool:
-        """Whether it takes another row."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether a row that was added has no answer yet."""
-        ...
-
-    def add(self, row: InputRow) -> None: ...
-
-    def step(self) -> list[Ended]:
-        """Run for a while, and return the answers to rows that ended."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
-    """Yield the answer to each row, in the order in which they end; rows are read as capacity
-    allows."""
-    left = iter(rows)
-    more = True
-    while more or runner.busy:
-        while more and runner.has_capacity:
-            row = next(left, None)
-            if row is None:
-                more = False
-            else:
-                runner.add(row)
-        yield from runner.step()
-
-
 @dataclass(slots=True)
 class _Running:
     """Row that is being answered."""
@@ -113,10 +81,12 @@ class Batch:
 
     @property
     def has_capacity(self) -> bool:
+        """Whether it takes another row."""
         return self._row_count + len(self._answered) < self._ahead
 
     @property
     def busy(self) -> bool:
+        """Whether a row that was added has no answer yet."""
         return bool(self._running or self._answered)
 
     def add(self, row: InputRow) -> None:
@@ -134,6 +104,7 @@ class Batch:
         self._row_count += 1
 
     def step(self) -> list[Ended]:
+        """Run for a while, and return the answers to rows that ended."""
         for event in self._engine.step() if self._running else ():
             self._take(event)
         ended, self._answered = self._answered, []
@@ -178,6 +149,193 @@ def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
             batch.add(row)
         return False
     return True
+
+
+StartBatch = Callable[[int], Batch]  # takes the worker's index; it is pickled to its process
+_MOST_LOSSES = 3  # processes that may end with a row, or before their models are loaded
+_EXIT_SECONDS = 10.0  # seconds for an idle process to end
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    place: int
+    process: SpawnProcess
+    pipe: connection.Connection
+    ready: bool = False  # whether its model is loaded
+    held: dict[int, InputRow] = field(default_factory=dict)  # by number
+
+    def end(self) -> None:
+        """Close the pipe, at which the process ends; after a while it is killed."""
+        self.pipe.close()
+        self.process.join(_EXIT_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+class Pool:
+    """Runner with several processes. Rows of a process that ended are given to others, at most
+    twice. Any of them may have ended it, so each then gets a process of its own: the others
+    succeed."""
+
+    def __init__(self, start: StartBatch, count: int, form: AnswerForm, ahead: int):
+        """`start` loads an engine in each of `count` processes, which take up to `ahead` rows."""
+        self._start, self._count, self._form, self._ahead = start, count, form, ahead
+        self._workers: list[_Worker] = []
+        self._new: deque[InputRow] = deque()
+        self._suspects: deque[InputRow] = deque()  # rows whose process ended
+        self._losses: dict[int, int] = {}  # processes that ended with a row, by row number
+        self._unready = 0  # processes that ended before they were ready, since one was
+        self._answered: list[Ended] = []
+
+    @property
+    def has_capacity(self) -> bool:
+        return self._under_way < self._count * self._ahead
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way > 0
+
+    def add(self, row: InputRow) -> None:
+        self._new.append(row)
+
+    def step(self) -> list[Ended]:
+        """Wait for an answer, or for the end of a process. Raises `DlmError` if a process cannot
+        load its model."""
+        self._start_workers()
+        self._distribute()
+        pipes = [worker.pipe for worker in self._workers]
+        readable = connection.wait(pipes, 0 if self._answered or not pipes else None)
+        for worker in [worker for worker in self._workers if worker.pipe in readable]:
+            self._receive_answer(worker)
+        ended, self._answered = self._answered, []
+        return ended
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # so that all of them end at the same time
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    @property
+    def _under_way(self) -> int:
+        held = sum(len(worker.held) for worker in self._workers)
+        return held + len(self._new) + len(self._suspects) + len(self._answered)
+
+    def _start_workers(self) -> None:
+        """Start as many processes as there are rows for."""
+        free = sorted(set(range(self._count)) - {worker.place for worker in self._workers})
+        idle = sum(not worker.held for worker in self._workers)
+        for place in free[: max(0, len(self._new) + len(self._suspects) - idle)]:
+            context = get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, self._start, place))
+            process.start()
+            theirs.close()  # so that the pipe ends with the process
+            self._workers.append(_Worker(place, process, ours))
+
+    def _distribute(self) -> None:
+        ready = [worker for worker in self._workers if worker.ready]
+        for worker in ready:
+            if self._suspects and not worker.held:
+                self._send(worker, self._suspects.popleft())
+        if self._suspects:
+            return  # so that processes run out of rows
+        takers = [worker for worker in ready if not worker.held.keys() & self._losses.keys()]
+        while self._new and takers:
+            worker = min(takers, key=lambda taker: len(taker.held))
+            if len(worker.held) >= self._ahead:
+                return
+            self._send(worker, self._new.popleft())
+
+    def _send(self, worker: _Worker, row: InputRow) -> None:
+        worker.held[row.number] = row
+        with suppress(OSError):  # it has ended, as its pipe will show
+            worker.pipe.send(row)
+
+    def _receive_answer(self, worker: _Worker) -> None:
+        try:
+            message = worker.pipe.recv()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self._remove(worker)
+            return
+        if worker.ready:
+            number, answer = message
+            del worker.held[number]
+            self._losses.pop(number, None)
+            self._answered.append((number, answer))
+        elif message is None:
+            worker.ready, self._unready = True, 0
+        else:
+            raise DlmError(message)
+
+    def _remove(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        worker.end()
+        code = worker.process.exitcode
+        self._unready += not worker.ready
+        if self._unready >= _MOST_LOSSES:
+            raise DlmError(
+                f"{self._unready} workers ended before their models were loaded, "
+                f"the last one with {code}"
+            )
+        for number, row in worker.held.items():
+            losses = self._losses[number] = self._losses.get(number, 0) + 1
+            if losses < _MOST_LOSSES:
+                self._suspects.append(row)
+            else:
+                del self._losses[number]
+                error = DlmError(f"{losses} workers ended with this row, the last one with {code}")
+                self._answered.append((number, self._form.refusal(row, error)))
+
+
+def _work(pipe: connection.Connection, start: StartBatch, place: int) -> None:
+    """Run a worker's process, which ends when its pipe does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    try:
+        batch = start(place)
+    except Exception as error:
+        name = "" if isinstance(error, DlmError) else f"{type(error).__name__}: "
+        if not isinstance(error, DlmError | OSError):
+            _LOG.error("a worker could not start", exc_info=error)
+        pipe.send(f"{name}{error}")
+        return
+    rows: SimpleQueue[InputRow | None] = SimpleQueue()
+    # A thread reads, so that sending a row never waits for the engine
+    Thread(target=_receive, args=(pipe, rows), daemon=True).start()
+    with suppress(OSError):  # the parent has ended
+        pipe.send(None)
+        while take(rows, batch):
+            for ended in batch.step():
+                pipe.send(ended)
+    batch.close()
+
+
+def _receive(pipe: connection.Connection, rows: "SimpleQueue[InputRow | None]") -> None:
+    try:
+        while True:
+            rows.put(pipe.recv())
+    except (EOFError, OSError):
+        rows.put(None)
+
+
+Runner = Batch | Pool
+
+
+def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
+    """Yield the answer to each row, in the order in which they end; rows are read as capacity
+    allows."""
+    left = iter(rows)
+    more = True
+    while more or runner.busy:
+        while more and runner.has_capacity:
+            row = next(left, None)
+            if row is None:
+                more = False
+            else:
+                runner.add(row)
+        yield from runner.step()
 
 
 _SEEDS = 2**63
@@ -254,105 +412,6 @@ class Extraction:
         except RequestError:
             id = None
         return {"row": row.number, "id": id}
-
-
-class LinesError(DlmError):
-    """File that another run writes, or has written with other settings."""
-
-
-class Lines:
-    """File of JSON lines that no other process writes at the same time."""
-
-    def __init__(self, path: Path, settings: dict[str, Any], take: Callable[[Any], None]):
-        """`settings` are stored beside the file, with `.settings.json` after its name. `take` gets
-        the value of each line that exists; for one that is no answer of a run it raises what `dict`
-        or `int` would.
-
-        Raises `LinesError`, and `OSError` with the file's name if it cannot write.
-        """
-        self._path, self._take = path, take
-        self._settings = path.with_name(f"{path.name}.settings.json")
-        try:
-            self._file = path.open("a+b")
-        except UnsupportedOperation as error:
-            raise LinesError(f"{path} is a pipe or a terminal: it takes a file") from error
-        try:
-            with self._named():
-                self._resume(settings)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def write(self, value: Any) -> None:
-        """Write and flush."""
-        with self._named():
-            self._file.write(_line(value))
-            self._file.flush()
-
-    def close(self) -> None:
-        with self._named():
-            self._file.close()
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Add the file's name to an `OSError`."""
-        try:
-            yield
-        except OSError as error:
-            name = error.filename or str(self._path)
-            raise OSError(error.errno, error.strerror, name) from error
-
-    def _resume(self, settings: dict[str, Any]) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
-        except BlockingIOError as error:
-            raise LinesError(f"another run writes {self._path}: wait, or take another") from error
-        if self._file.tell():
-            self._compare(settings)
-            self._read()
-        else:
-            new = self._settings.with_suffix(".new")
-            new.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-            new.replace(self._settings)
-
-    def _compare(self, settings: dict[str, Any]) -> None:
-        try:
-            before = {} | json.loads(self._settings.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError, TypeError) as error:
-            raise LinesError(
-                f"{self._path} is there, without the settings of a run in {self._settings.name}: "
-                "take another file"
-            ) from error
-        for name in before | settings:
-            was, now = before.get(name), settings.get(name)
-            if was != now:
-                raise LinesError(
-                    f"{self._path} has answers with {name} {was!r}, not {now!r}: "
-                    "take another file, or remove this one"
-                )
-
-    def _read(self) -> None:
-        """Read the existing lines; a last one that was cut off is removed."""
-        self._file.seek(0)
-        end = 0
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                self._take(json.loads(line))
-            except (ValueError, TypeError, LookupError) as error:
-                raise LinesError(f"{self._path}, line {number}: no answer of a run") from error
-            end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
-
-
-def _line(value: Any) -> bytes:
-    """Return a value as a line of JSON. Half a surrogate pair, which is invalid in UTF-8, is
-    written as an escape. Values that JSON does not have, such as dates as names of rows, are
-    written as texts."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 class Output:

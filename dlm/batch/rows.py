@@ -1,10 +1,14 @@
-"""Files of rows: JSON lines, CSV and Parquet; and templates that make prompts of a row's fields.
+"""Files of rows and of answers, and templates that make prompts of a row's fields.
 
-A row that cannot be read is still a row, with its problem. Only an error that makes all later rows
-doubtful is an error of the file.
+Rows are read from JSON lines, CSV and Parquet. A row that cannot be read is still a row, with its
+problem. Only an error that makes all later rows doubtful is an error of the file.
+
+Answers are written as `Lines` of JSON. A killed run leaves whole lines and at most one that is cut
+off; the next run removes that one and continues, if its settings are the same.
 """
 
 import csv
+import fcntl
 import hashlib
 import json
 import re
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from io import UnsupportedOperation
 from itertools import islice
 from pathlib import Path
 from string import Formatter
@@ -274,3 +279,102 @@ def _text_at(name: str, fields: Mapping[str, Any]) -> str:
     if value is None:
         raise RequestError(f"the row's field {name!r} is null")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+class LinesError(DlmError):
+    """File that another run writes, or has written with other settings."""
+
+
+class Lines:
+    """File of JSON lines that no other process writes at the same time."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], take: Callable[[Any], None]):
+        """`settings` are stored beside the file, with `.settings.json` after its name. `take` gets
+        the value of each line that exists; for one that is no answer of a run it raises what `dict`
+        or `int` would.
+
+        Raises `LinesError`, and `OSError` with the file's name if it cannot write.
+        """
+        self._path, self._take = path, take
+        self._settings = path.with_name(f"{path.name}.settings.json")
+        try:
+            self._file = path.open("a+b")
+        except UnsupportedOperation as error:
+            raise LinesError(f"{path} is a pipe or a terminal: it takes a file") from error
+        try:
+            with self._named():
+                self._resume(settings)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, value: Any) -> None:
+        """Write and flush."""
+        with self._named():
+            self._file.write(_line(value))
+            self._file.flush()
+
+    def close(self) -> None:
+        with self._named():
+            self._file.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Add the file's name to an `OSError`."""
+        try:
+            yield
+        except OSError as error:
+            name = error.filename or str(self._path)
+            raise OSError(error.errno, error.strerror, name) from error
+
+    def _resume(self, settings: dict[str, Any]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
+        except BlockingIOError as error:
+            raise LinesError(f"another run writes {self._path}: wait, or take another") from error
+        if self._file.tell():
+            self._compare(settings)
+            self._read()
+        else:
+            new = self._settings.with_suffix(".new")
+            new.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+            new.replace(self._settings)
+
+    def _compare(self, settings: dict[str, Any]) -> None:
+        try:
+            before = {} | json.loads(self._settings.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, TypeError) as error:
+            raise LinesError(
+                f"{self._path} is there, without the settings of a run in {self._settings.name}: "
+                "take another file"
+            ) from error
+        for name in before | settings:
+            was, now = before.get(name), settings.get(name)
+            if was != now:
+                raise LinesError(
+                    f"{self._path} has answers with {name} {was!r}, not {now!r}: "
+                    "take another file, or remove this one"
+                )
+
+    def _read(self) -> None:
+        """Read the existing lines; a last one that was cut off is removed."""
+        self._file.seek(0)
+        end = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._take(json.loads(line))
+            except (ValueError, TypeError, LookupError) as error:
+                raise LinesError(f"{self._path}, line {number}: no answer of a run") from error
+            end += len(line)
+        self._file.truncate(end)
+        self._file.seek(end)
+
+
+def _line(value: Any) -> bytes:
+    """Return a value as a line of JSON. Half a surrogate pair, which is invalid in UTF-8, is
+    written as an escape. Values that JSON does not have, such as dates as names of rows, are
+    written as texts."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -210,7 +210,7 @@ def settings(
 
 
 def runner(args: argparse.Namespace, form: "AnswerForm") -> "Runner":
-    from dlm.batch.pool import Pool
+    from dlm.batch.batch import Pool
 
     start = partial(batch_of, args, form)
     return start(0) if args.workers == 1 else Pool(start, args.workers, form, _ahead(args))

@@ -36,7 +36,7 @@ from dlm.decisions.running import (
 )
 from dlm.errors import RequestError
 from dlm.grammar import Vocabulary
-from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab_rows import heated
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model

@@ -30,7 +30,7 @@ from transformers import (
 from dlm.errors import DlmError
 from dlm.grammar import Compiled, Compiler, Fixed, Frontier, Matcher, Reasoning, Spec, Vocabulary
 from dlm.grammar.masks import unpacked
-from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import common_prefix
 from dlm.integrations.causal_lm import special_tokens
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 

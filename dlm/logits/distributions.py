@@ -111,11 +111,11 @@ class TokenDistributions:
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
         # By canvas: rows that take one token, and it; rows to be read again, and their masks.
-        self._named: list[tuple[np.ndarray, np.ndarray]] = []
-        self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
+        self._single: list[tuple[np.ndarray, np.ndarray]] = []
+        self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
         self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
-        self._cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
+        self._under_cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
         self._bitmask = table.bitmask  # the one that `_masks` points to
 
     @property
@@ -156,25 +156,27 @@ class TokenDistributions:
 
     def restrict(self, i: int, guidance: Guidance) -> None:
         """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
-        `ValueError`, and does nothing, for masks that do not fit the canvas."""
+        `ValueError`, and does nothing, for guidance that does not fit the canvas."""
+        masks = checked_rows(guidance, self._L, self._V)
         cut, first = self._cuts.get(i), i * self._L
         free = first + np.arange(self._L)  # rows that no constraint restricts
         if guidance.bitmask is None:
             if cut is not None:
-                self._cut.append((free, cut))
+                self._under_cut.append((free, cut))
             return
-        bitmask, masks = guidance.bitmask, checked_rows(guidance, self._L, self._V)
         rows = first + np.arange(len(masks))
         named = masks < 0
-        self._named.append((rows[named], ~masks[named]))
+        self._single.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
         if cut is not None:
-            self._cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
+            self._under_cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
             changed = np.ones(len(rows), dtype=bool)
         else:
-            changed = changed_by_masks(self._found, rows, bitmask.numpy().view(np.uint32), masks)
+            changed = changed_by_masks(
+                self._found, rows, guidance.bitmask.numpy().view(np.uint32), masks
+            )
         if changed.any():
-            self._moved.append((rows[changed], bitmask, masks[changed]))
+            self._reread.append((rows[changed], guidance.bitmask, masks[changed]))
 
     def exclude(self, i: int) -> None:
         """Leave canvas `i` out of `distributions`."""
@@ -182,21 +184,21 @@ class TokenDistributions:
 
     def mask(self) -> None:
         """Apply all masks, and read the rows again that they change."""
-        if self._named:
+        if self._single:
             rows, tokens = (
-                torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
+                torch.from_numpy(np.concatenate(each)) for each in zip(*self._single, strict=True)
             )
             self._name(rows, tokens)
-        self._cut = [(rows, cut) for rows, cut in self._cut if len(rows)]
-        again = [rows for rows, *_ in (*self._moved, *self._cut)]
+        self._under_cut = [(rows, cut) for rows, cut in self._under_cut if len(rows)]
+        again = [rows for rows, *_ in (*self._reread, *self._under_cut)]
         if not again:
             return
-        if self._moved:
-            wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
-            changed = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
+        if self._reread:
+            wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._reread]
+            changed = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._reread]))
             self._masks[changed] = torch.tensor(self._table.place(wanted, self.copies))
             self._bitmask = self._table.bitmask
-        if self._cut:
+        if self._under_cut:
             self._make_cuts()
         rows = torch.from_numpy(np.unique(np.concatenate(again)))
         sent_rows, sent_masks = self.copies.to_device(rows, self._masks[rows])
@@ -208,12 +210,12 @@ class TokenDistributions:
 
     def _make_cuts(self) -> None:
         """Make masks for rows with cuts, after those of the table."""
-        rows = torch.from_numpy(np.concatenate([rows for rows, _ in self._cut]))
-        heat, cuts = columns([cut for rows, cut in self._cut for _ in rows])
+        rows = torch.from_numpy(np.concatenate([rows for rows, _ in self._under_cut]))
+        heat, cuts = columns([cut for rows, cut in self._under_cut for _ in rows])
         sent_rows, sent_masks, heat, *sent = self.copies.to_device(
             rows, self._masks[rows], heat, *cuts
         )
-        known = self._bitmask if self._moved else None
+        known = self._bitmask if self._reread else None
         left = cut_masks(
             self._logits.flatten(0, 1),
             heat,
@@ -233,7 +235,7 @@ class TokenDistributions:
         embedding. Excluded canvases have none."""
         counted = torch.ones(self._B * self._L, dtype=torch.bool)
         counted.view(self._B, self._L)[self._excluded] = False
-        masks = RowMasks(self._bitmask, self._masks) if self._moved or self._cut else None
+        masks = RowMasks(self._bitmask, self._masks) if self._reread or self._under_cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.copies
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))

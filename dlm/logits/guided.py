@@ -120,10 +120,6 @@ class _PendingRows:
         """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
         nothing, for guidance that does not fit the canvas."""
         L, guess = canvas.length, np.asarray(guidance.guess, dtype=np.int64)
-        if len(guess) != L:
-            raise ValueError(f"a guess of {len(guess)} tokens for {L} positions")
-        if not 0 <= guidance.suspect <= L:
-            raise ValueError(f"position {guidance.suspect} of {L} is suspect")
         masks = checked_rows(guidance, L, vocab_size)[: guidance.suspect]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]

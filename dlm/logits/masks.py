@@ -73,7 +73,11 @@ _UNNOTICED = 1e-6  # probability that a mask may forbid without effect: at most 
 
 def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray:
     """Return `guidance.rows` as an array: for each position a row of `guidance.bitmask`, or ~token.
-    Raises `ValueError` for masks that do not fit a canvas of `length` positions."""
+    Raises `ValueError` for guidance that does not fit a canvas of `length` positions."""
+    if len(guidance.guess) != length:
+        raise ValueError(f"a guess of {len(guidance.guess)} tokens for {length} positions")
+    if not 0 <= guidance.suspect <= length:
+        raise ValueError(f"position {guidance.suspect} of {length} is suspect")
     if guidance.bitmask is None:
         return np.empty(0, dtype=np.int64)
     (M, words), least = guidance.bitmask.shape, -(-vocab_size // 32)

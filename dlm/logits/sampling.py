@@ -50,7 +50,7 @@ def sharpen(
     return (mass <= uniform[:, None] * mass[:, -1:]).sum(-1).clamp(max=x.shape[-1] - 1)
 
 
-def settled(stable: bool, mean_entropy: float, threshold: float) -> bool:
+def stable_and_confident(stable: bool, mean_entropy: float, threshold: float) -> bool:
     """Whether a canvas is done: its guess repeats, and its mean entropy (nats) is under
     `threshold`."""
     return stable and mean_entropy < threshold

@@ -163,7 +163,7 @@ class Decoder(ABC):
 
     def _count_work(self, so_far: int, what: str) -> None:
         """Raise `DlmError` if a grammar has done too much work for one query."""
-        limit = self._policy.looks * self._policy.step_work
+        limit = self._policy.max_unfinished_steps * self._policy.step_work
         if so_far > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match {what}")
 
@@ -186,7 +186,7 @@ class Decoder(ABC):
         if spec is None or reason == "length":
             yield from self._end(sequence, None, reason)
             return
-        answer = sequence.answer(stopped=True)[1]
+        answer = sequence.answer_tokens()
         if sequence.checked or len(answer) > _AT_ONCE:
             seconds = self._policy.check_seconds
             sequence.checking = self._compiler.check(spec, answer, seconds)
@@ -214,7 +214,7 @@ class Decoder(ABC):
         spec = sequence.request.constraint
         if spec is None:
             return value
-        return spec.instance(value, sequence.stream.text(sequence.answer(stopped=True)[1]))
+        return spec.instance(value, sequence.stream.text(sequence.answer_tokens()))
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
         yield from self._emit(sequence, reason)

@@ -102,8 +102,7 @@ def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance 
     """Query the constraints of the canvases, by index. Grammars do not move.
 
     All constraints together may do `work` units of work. An exception of a constraint concerns its
-    canvas alone. Canvases of questions are read, which may take as much work again, and have no
-    guidance.
+    canvas alone. Questions have no guidance; to read their canvases may take another `work` units.
     """
     running, start = list(output.plan.canvases.values()), perf_counter()
     failed = _read_questions(running, output.scores, work)
@@ -196,7 +195,7 @@ def _advance(
     rows = zip(entropies.numpy(), accepted.tolist(), tokens, soft_embeddings, strict=True)
     for slot, sequence, each, row in zip(canvases, running, guided, rows, strict=True):
         if isinstance(each, Guidance):
-            outcomes[slot] = _settle(sequence, each, *row, config)
+            outcomes[slot] = _update_canvas(sequence, each, *row, config)
     return outcomes
 
 
@@ -245,22 +244,17 @@ def _guide(
     work: int,
 ) -> Guidance | Exception:
     """Query the constraint of canvas `i`, and restrict `distributions` to what it allows."""
-    L = len(scores.argmax)
     try:
         sequence.constraint.work = work
         fixed = sequence.canvas.fixed(config.max_steps)
         guidance = sequence.constraint.guide(scores, fixed)
-        if len(guidance.guess) != L:
-            raise ValueError(f"a guess of {len(guidance.guess)} tokens for {L} positions")
-        if not 0 <= guidance.suspect <= L:
-            raise ValueError(f"position {guidance.suspect} of {L} is suspect")
         distributions.restrict(i, guidance)
     except Exception as error:
         return error
     return guidance
 
 
-def _settle(
+def _update_canvas(
     sequence: Sequence,
     guidance: Guidance,
     entropies: Float32[np.ndarray, " L"],

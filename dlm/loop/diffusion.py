@@ -79,10 +79,10 @@ class CanvasDecoder(Decoder):
             more = self._config, self.masks, self._by_kernel, self._tuned
             output = denoise(self._model, self._cache, plan, *more)
             if output:
-                yield from self._settled(output)
+                yield from self._outcomes(output)
         yield from self._summed(running)
 
-    def _settled(self, output: PassOutput) -> SlotOutcomes:
+    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
         """Query the constraints of the canvases of a pass, and advance these by one step."""
         guided = guide(output, self._config, self._policy.step_work)
         yield from settle(self._model, output, guided, self._config).items()

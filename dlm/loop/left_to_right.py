@@ -33,7 +33,7 @@ from dlm.grammar import (
     Row,
     Unfinished,
 )
-from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks

@@ -1,22 +1,40 @@
-"""Bodies of answers in OpenAI's form, whole or in chunks, made from results and events.
+"""Bodies of answers in OpenAI's form, whole or in chunks, and of errors.
 
-Knows no HTTP.
+They are made from results and events. `Answers` is what all forms of requests have in common, and
+`Choices` are chats and completions. `describe_error` and `status_of` turn an error into a body and
+a status. Knows no HTTP.
 """
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from secrets import token_hex
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Committed, Draft
-from dlm.grammar import ToolCall, Vocabulary
+from dlm.grammar import CrashError, GrammarError, ToolCall
 from dlm.grammar.specs.tools import INPUT
-from dlm.openai.body import Body
-from dlm.openai.errors import describe_error
+from dlm.models import ModelError
+from dlm.openai.body import Body, sendable
+from dlm.openai.decisions import DecisionFields
 from dlm.openai.items import Added, AnswerItem, Change, ItemReader, Kind, Opened, custom_tools
-from dlm.openai.requests import Generation
+from dlm.openai.requests import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    Generation,
+    TokenizeBody,
+    TokenizeChatBody,
+    UnknownModelError,
+)
+from dlm.openai.response_items import UnknownResponseError
+from dlm.openai.responses import ResponsesBody
 from dlm.request import Result
+
+if TYPE_CHECKING:
+    from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
 
 
 class Answers(ABC):
@@ -41,16 +59,16 @@ class Answers(ABC):
     def end(self, index: int, result: Result) -> list[Body]:
         """Return the events at the end of request number `index`."""
 
-    @abstractmethod
     def last(self) -> list[Body]:
         """Return the events after the ends of all requests."""
+        return []
 
     @abstractmethod
     def failure(self, error: Exception) -> list[Body]:
         """Return the events for an error that ends the stream."""
 
 
-MakeAnswers = Callable[[Any, str, Vocabulary], Answers]  # of a generation, and the model's name
+MakeAnswers = Callable[[Any, str, "Vocabulary"], Answers]  # of a generation, and the model's name
 
 
 class Choices(Answers):
@@ -61,7 +79,7 @@ class Choices(Answers):
     prefix: ClassVar[str]  # prefix of ids
     end_mark = "data: [DONE]\n\n"
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         """`model` is the model's name in the answers."""
         self._generation, self._model, self._vocabulary = generation, model, vocabulary
         self.id = self.prefix + (generation.id or token_hex(16))
@@ -162,7 +180,7 @@ class ChatAnswers(Choices):
 
     name, chunk_name, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         super().__init__(generation, model, vocabulary)
         self._items = [ItemReader(request, vocabulary) for request in generation.requests]
         self._call_counts = [0] * len(self._items)
@@ -254,3 +272,80 @@ def _call_body(kind: Kind, name: str, text: str) -> Body:
     if kind == "input":
         return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    422: "UnprocessableEntityError",
+    429: "RateLimitError",
+    431: "RequestTooLargeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+_FIELD = re.compile(r"[a-z_]+")
+_BODIES = (
+    ChatBody,
+    CompletionBody,
+    ResponsesBody,
+    DecisionFields,
+    TokenizeBody,
+    TokenizeChatBody,
+    DetokenizeBody,
+)
+_FIELDS = frozenset(name for body in _BODIES for name in body.names())
+
+
+def error_body(status: int, message: str, param: str | None = None) -> Body:
+    """Return the body of an error. `param` is the request's field that it is about, if known."""
+    message, param = sendable(message), None if param is None else sendable(param)
+    type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
+    return {"error": {"message": message, "type": type_, "param": param, "code": status}}
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error: 400 for a body that cannot be served, 404 for an unknown
+    model, 422 for an answer that could not be made, 429 and 503 for what may succeed later."""
+    match error:
+        case UnknownModelError() | UnknownResponseError():
+            return 404
+        case RequestError():
+            return 400
+        case QueueFullError():
+            return 429
+        case UnavailableError():
+            return 503
+        case ModelError() | CrashError():
+            return 500
+        case DlmError(__cause__=None):
+            return 422
+        case DlmError(__cause__=GrammarError() as cause) if not isinstance(cause, CrashError):
+            return 422
+    return 500
+
+
+def public_message(error: Exception) -> str:
+    """Return the text about an error that a client gets: no details if the status is 500."""
+    failed = status_of(error) == 500
+    return "the request failed, by no fault of its own" if failed else sendable(str(error))
+
+
+def describe_error(error: Exception) -> Body:
+    """Return the body for an error."""
+    status = status_of(error)
+    return error_body(status, public_message(error), None if status == 500 else _field_of(error))
+
+
+def _field_of(error: Exception) -> str | None:
+    """Return the field an error is about: its `field`, or a known field that its text begins
+    with."""
+    if isinstance(error, RequestError) and error.field is not None:
+        return error.field
+    named = _FIELD.match(str(error))
+    return named[0] if named and named[0] in _FIELDS else None

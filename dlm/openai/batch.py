@@ -13,12 +13,11 @@ from dlm.batch.batch import AnswerRow, Job
 from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
-from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, describe_error, status_of
 from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, read
-from dlm.openai.errors import describe_error, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ResponseStore
+from dlm.openai.response_items import ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.request import Result
@@ -63,8 +62,8 @@ class BatchLines:
         """Raise `RequestError` if two rows have one `custom_id`, and so would their answers."""
         seen: dict[str, int] = {}
         for row in rows:
-            id = row.value.get("custom_id") if isinstance(row.value, dict) else None
-            if isinstance(id, str) and (first := seen.setdefault(id, row.number)) != row.number:
+            id = _custom_id(row)
+            if id is not None and (first := seen.setdefault(id, row.number)) != row.number:
                 named = f"custom_id {id!r:.60} of row {row.number} is that of row {first} too"
                 raise RequestError(f"{named}: each takes one of its own")
 
@@ -85,12 +84,16 @@ class BatchLines:
         return Job(requests=generation.requests, answer=answer)
 
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
-        id = row.value.get("custom_id") if isinstance(row.value, dict) else None
-        id = id if isinstance(id, str) else None
-        return _answer_row(row.number, id, status_of(error), describe_error(error))
+        status, body = status_of(error), describe_error(error)
+        return _answer_row(row.number, _custom_id(row), status, body)
 
     def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_ID_PREFIX))
+
+
+def _custom_id(row: InputRow) -> str | None:
+    id = row.value.get("custom_id") if isinstance(row.value, dict) else None
+    return id if isinstance(id, str) else None
 
 
 def _answer_row(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:

@@ -7,7 +7,6 @@ All forms of requests have this in common, whatever their fields are called:
 - `Takes`, `ByField` and `Shaped` annotate fields: the words of an error, the choice among models,
   data that is checked but passed on unchanged.
 - `read` validates data, and turns the first problem into a `RequestError`.
-- `make_spec` builds a spec from a field, within the limits of a policy.
 - `parse_json` refuses texts that would take long to parse: Python's interpreter runs no other code
   meanwhile, so no request would advance. The time depends on the number of values and keys, far
   more than on the length.
@@ -27,6 +26,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     ValidationError,
     model_validator,
@@ -34,13 +34,11 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dlm.errors import RequestError
-from dlm.grammar import InvalidGrammarError, Spec
-from dlm.policy import Policy
 
 Body = dict[str, Any]  # of an answer, or a part of it
 T = TypeVar("T")
 
-REQUIRED: Any = None  # default of a field that must be given: null is no value of its type
+REQUIRED: Any = None  # default of a required field: validation refuses it, missing or null
 Object = dict[Any, Any]  # any JSON object; only itself is copied, nothing in it
 
 _WRONG, _REFUSED = "wrong", "refused"  # types of our own errors
@@ -120,21 +118,8 @@ class ClosedModel(JsonModel):
                 raise refused_name(name, f"is unknown: it takes {', '.join(names)}")
 
 
-class ListRule:
-    """Annotation of a list of `least` elements or more, read up to the first wrong one."""
-
-    def __init__(self, least: int = 0):
-        self.least = least
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        more: Any = {"fail_fast": True, "min_length": self.least}
-        return handler(source) | more
-
-
-Each = Annotated[list[T], ListRule()]
-Several = Annotated[list[T], ListRule(1)]
+Each = Annotated[list[T], Field(fail_fast=True)]
+Several = Annotated[list[T], Field(fail_fast=True, min_length=1)]
 
 
 class Takes:
@@ -312,18 +297,6 @@ def shown(value: Any) -> str:
             return f"{value!r:.60}"
 
 
-def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]) -> Spec:
-    """Return the spec that `make` builds from `source`. Raises `RequestError` if the policy does
-    not admit it, or if it is no valid spec."""
-    try:
-        policy.admit(kind, source)
-        return make()
-    except (InvalidGrammarError, RequestError) as error:
-        raise RequestError(f"{field}: {error}") from error
-    except RecursionError as error:
-        raise RequestError(f"{field}: nested too deep") from error
-
-
 _MARGIN = 200  # levels of the stack that the encoder of an answer may have fewer than `json_size`
 
 
@@ -344,6 +317,7 @@ def json_size(field: str, value: Any) -> int:
         ) from error
 
 
+LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 MOST_PARTS = 1 << 18  # at most about 50 ms to parse
 
 

@@ -1,12 +1,15 @@
 """Reader of the constraint in a body: from OpenAI's fields, and vLLM's.
 
-`FormatFields` has the fields of a chat and a completion. `json_schema_spec` and
-`FormatOptions` are for forms of requests that have a schema in another place.
+`FormatFields` has the fields about an answer's text, `ToolFields` those about tools, and
+`ConstraintFields` all of a chat. `json_schema_spec`, `FormatOptions` and `tools_spec` are for forms
+of requests that have a schema or tools in another place: they make tools in the form of a chat, and
+a `ToolChoice`.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,27 +18,33 @@ from dlm.errors import RequestError
 from dlm.grammar import (
     Choice,
     Grammar,
+    InvalidGrammarError,
     JsonObject,
     JsonSchema,
     Regex,
     Spec,
     StructuralTag,
+    Tools,
 )
+from dlm.grammar.specs.tools import input_spec
 from dlm.openai.body import (
     REQUIRED,
+    ByField,
     ClosedModel,
+    Each,
     JsonModel,
     Object,
     Several,
+    Shaped,
     Takes,
     Words,
-    make_spec,
+    having,
     read,
     refused_name,
+    shown,
     wrong,
 )
-from dlm.openai.other_fields import check_old
-from dlm.openai.tools import ToolFields, tools_spec
+from dlm.openai.other_fields import OUTPUT_KINDS, check_old
 from dlm.policy import Policy
 
 _KEYWORDS = frozenset(  # every schema that constrains anything has one of these
@@ -96,7 +105,7 @@ class StructuredOutputs(ClosedModel):
     disable_fallback: bool | None = None
 
     refused: ClassVar[Mapping[str, str]] = {
-        "whitespace_pattern": ("whitespace is free, or left out with disable_any_whitespace"),
+        "whitespace_pattern": "whitespace is free, or left out with disable_any_whitespace",
     }
 
 
@@ -142,34 +151,6 @@ names; false: others too where the specification allows them. `whitespace_patter
         return next(iter(given.values()), None)
 
 
-class ConstraintFields(FormatFields, ToolFields):
-    """Fields of a body that constrain its answer."""
-
-    def spec(self, policy: Policy) -> Spec | None:
-        """Return the one constraint; None for free text. Raises `RequestError`.
-
-        Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
-        constrains answers without calls.
-        """
-        content, parallel = self.content_spec(policy), self.parallel_tool_calls is not False
-        spec = tools_spec(self.tools, policy, self.choice, parallel=parallel, content=content)
-        return spec or content
-
-
-class ConstraintBody(ConstraintFields):
-    """Body whose fields without a constraint are not read."""
-
-    @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
-        check_old(given)
-
-
-def constraint_of(body: Any, policy: Policy) -> Spec | None:
-    """Return the one constraint in `body`; None for free text. Fields about other things are not
-    read. Raises `RequestError`."""
-    return read(ConstraintBody.model_validate, body).spec(policy)
-
-
 def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | None:
     if format is None:
         return None
@@ -182,14 +163,13 @@ def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | No
             schema = read(JsonFormat.model_validate, format, field).source
             if schema is not None:
                 return json_schema_spec(f"{field}.schema", schema, policy, lax=True)
-            return _json_object(field, policy)
+            return json_object_spec(field, policy)
         case "json_schema":
             return _json_schema(field, format, policy)
         case "structural_tag":
             return _structural_tag(field, format, policy)
         case other:
-            kinds = "json", "json_object", "regex", "choice", "grammar", "structural_tag"
-            hint = f"; structured_outputs takes {other}" if other in kinds else ""
+            hint = f"; structured_outputs takes {other}" if other in OUTPUT_KINDS else ""
             if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
                 hint = "; a schema goes to json_schema.schema beside the type json_schema"
             right = f"text, json_object, json_schema or structural_tag{hint}"
@@ -237,11 +217,11 @@ def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | No
             opened = outputs.disable_additional_properties is False
             return json_schema_spec(field, value, policy, compact=compact, opened=opened)
         case "json_object":
-            return _json_object(field, policy, compact)
+            return json_object_spec(field, policy, compact)
         case "regex":
-            return make_spec(field, policy, Regex.kind, value, lambda: Regex(value))
+            return _make_spec(field, policy, Regex.kind, value, lambda: Regex(value))
         case "choice":
-            return make_spec(field, policy, Choice.kind, value, lambda: Choice(value))
+            return _make_spec(field, policy, Choice.kind, value, lambda: Choice(value))
         case "grammar":
             return _grammar(field, value, policy)
     return _structural_tag(field, value, policy)
@@ -277,14 +257,16 @@ def json_schema_spec(
             whitespace="compact" if compact else "any",
         )
 
-    return make_spec(field, policy, JsonSchema.kind, value, make)
+    return _make_spec(field, policy, JsonSchema.kind, value, make)
 
 
-def _json_object(field: str, policy: Policy, compact: bool = False) -> Spec:
+def json_object_spec(field: str, policy: Policy, compact: bool = False) -> Spec:
+    """Return the spec of any JSON object, for `field`. Raises `RequestError`."""
+
     def make() -> Spec:
         return JsonObject(whitespace="compact" if compact else "any")
 
-    return make_spec(field, policy, JsonObject.kind, None, make)
+    return _make_spec(field, policy, JsonObject.kind, None, make)
 
 
 def _grammar(field: str, rules: str, policy: Policy) -> Spec:
@@ -296,10 +278,239 @@ def _grammar(field: str, rules: str, policy: Policy) -> Spec:
             f" found {found}"
         )
     syntax = "ebnf" if ebnf else "lark"
-    return make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
+    return _make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
 
 
 def _structural_tag(field: str, value: str | dict[str, Any], policy: Policy) -> Spec:
     if not value:
         raise wrong(field, value, "a structural tag")
-    return make_spec(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
+    return _make_spec(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
+
+
+def _make_spec(
+    field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]
+) -> Spec:
+    """Return the spec that `make` builds from `source`. Raises `RequestError` if the policy does
+    not admit it, or if it is no valid spec."""
+    try:
+        policy.admit(kind, source)
+        return make()
+    except (InvalidGrammarError, RequestError) as error:
+        raise RequestError(f"{field}: {error}") from error
+    except RecursionError as error:
+        raise RequestError(f"{field}: nested too deep") from error
+
+
+class FunctionForm(JsonModel):
+    """Function of a tool. `Tools` checks its name and its schema."""
+
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(JsonModel):
+    """Tool in the form of a chat."""
+
+    type: Literal["function"] = REQUIRED
+    function: FunctionForm = REQUIRED
+
+
+class CustomForm(JsonModel):
+    """Tool that takes a text. `Tools` checks its name and the grammar of the text."""
+
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+    format: Object | None = None
+
+
+class CustomTool(JsonModel):
+    type: Literal["custom"] = REQUIRED
+    custom: CustomForm = REQUIRED
+
+
+class ToolName(JsonModel):
+    name: str = REQUIRED
+
+
+class NamedFunction(JsonModel):
+    """`tool_choice` for one tool that must be called, or one of the allowed tools."""
+
+    type: Literal["function"] = REQUIRED
+    function: ToolName = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+
+class NamedCustom(JsonModel):
+    type: Literal["custom"] = REQUIRED
+    custom: ToolName = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.custom.name
+
+
+ToolForm = Annotated[FunctionTool | CustomTool, ByField("type")]
+AllowedTool = Annotated[
+    Annotated[NamedFunction | NamedCustom, ByField("type")], having("type", "function")
+]
+
+
+class AllowedTools(JsonModel):
+    mode: Literal["auto", "required"] = REQUIRED
+    tools: Several[AllowedTool] = REQUIRED
+
+
+class AllowedChoice(JsonModel):
+    """`tool_choice` for some of the tools."""
+
+    type: Literal["allowed_tools"] = REQUIRED
+    allowed_tools: AllowedTools = REQUIRED
+
+
+_MODE = Literal["none", "auto", "required"]
+_CHOICE = """none, auto, required, {"type": "function", "function": {"name": ...}} or \
+{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}"""
+ToolList = Each[Annotated[Object, Shaped(ToolForm)]]
+
+_TOOLS = """none, auto, required, a named tool, `allowed_tools`; an empty list means no tools. \
+A `response_format` beside them is the form of an answer without calls. Without `strict`, \
+keywords of a tool's parameters that rules cannot express are checked once the arguments are \
+finished, and arguments that do not fit are written again; a stream sends such calls once they \
+are checked. With `strict` true it is a 400. A tool whose parameters do not say what they hold \
+(`{}`, `{"type": "object"}`) takes none"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """Tools that may or must be called."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    named: str | None = None  # the one tool that must be called
+    allowed: tuple[str, ...] | None = None  # tools that may be called; None: all
+
+
+class ToolFields(JsonModel):
+    """Fields of a body about tools."""
+
+    tools: ToolList | None = Field(None, description=_TOOLS)
+    tool_choice: (
+        Annotated[
+            _MODE | Annotated[NamedFunction | NamedCustom | AllowedChoice, ByField("type")],
+            Takes(_CHOICE),
+        ]
+        | None
+    ) = Field(None, description=_TOOLS)
+    parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None:
+                return ToolChoice()
+            case NamedFunction() | NamedCustom() as tool:
+                return ToolChoice(mode="required", named=tool.name)
+            case AllowedChoice(allowed_tools=allowed):
+                names = tuple(tool.name for tool in allowed.tools)
+                return ToolChoice(mode=allowed.mode, allowed=names)
+            case mode:
+                return ToolChoice(mode=mode)
+
+    @property
+    def declared(self) -> list[dict[str, Any]]:
+        """Tools that the model is shown: all, or none if none may be called."""
+        return [] if self.tools is None or self.choice.mode == "none" else self.tools
+
+
+def tools_spec(
+    tools: Sequence[dict[str, Any]] | None,
+    policy: Policy,
+    choice: ToolChoice | None = None,
+    *,
+    parallel: bool = True,
+    content: Spec | None = None,
+    places: Sequence[str] | None = None,
+    schema_name: str = "parameters",
+) -> Spec | None:
+    """Return the spec of an answer with tools; None if there are no tools, or none may be called.
+
+    `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
+    None: free text. In a body of another form, `places` are the tools' JSON pointers, and
+    `schema_name` is the field of their schemas. Raises `RequestError`.
+    """
+    choice = choice or ToolChoice()
+    if not tools:
+        if choice.mode == "required" or choice.allowed is not None:
+            raise RequestError("tool_choice needs tools, and there are no tools")
+        return None
+    if choice.mode == "none":
+        return None
+    by_name = {tool[tool["type"]]["name"]: tool for tool in tools}
+    allowed = frozenset(choice.allowed or ())
+    for name in (choice.named,) if choice.named is not None else choice.allowed or ():
+        if name not in by_name:
+            offered = ", ".join(map(shown, by_name))
+            raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
+    if choice.allowed is not None:
+        kept = [i for i, tool in enumerate(tools) if tool[tool["type"]]["name"] in allowed]
+        own = [f"/tools/{i}/{tool['type']}" for i, tool in enumerate(tools)]
+        places = [(places or own)[i] for i in kept]
+        tools = [tools[i] for i in kept]
+    if choice.mode == "required":
+        content = None
+
+    def make() -> Spec:
+        try:
+            for i, tool in enumerate(tools):
+                if (spec := input_spec(tool, f"/tools/{i}/custom")) is not None:
+                    policy.check(spec)
+            return Tools(tools, choice.mode, choice.named, parallel, content=content)
+        except InvalidGrammarError as error:
+            where = _moved(error.where, places, schema_name) if places else error.where
+            raise InvalidGrammarError(error.kind, error.reason, where) from error
+
+    return _make_spec("tools", policy, Tools.kind, tools, make)
+
+
+_POINTER = re.compile(r"/tools/(\d+)/(?:function|custom)(/parameters)?")
+
+
+def _moved(where: str, places: Sequence[str], schema_name: str) -> str:
+    """Return a pointer into tools of a chat as one into the tools at `places`."""
+
+    def moved(found: re.Match[str]) -> str:
+        return places[int(found[1])] + (f"/{schema_name}" if found[2] else "")
+
+    return _POINTER.sub(moved, where, count=1)
+
+
+class ConstraintFields(FormatFields, ToolFields):
+    """Fields of a body that constrain its answer."""
+
+    def spec(self, policy: Policy) -> Spec | None:
+        """Return the one constraint; None for free text. Raises `RequestError`.
+
+        Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
+        constrains answers without calls.
+        """
+        content, parallel = self.content_spec(policy), self.parallel_tool_calls is not False
+        spec = tools_spec(self.tools, policy, self.choice, parallel=parallel, content=content)
+        return spec or content
+
+
+class ConstraintBody(ConstraintFields):
+    """Body whose fields without a constraint are not read."""
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        check_old(given)
+
+
+def constraint_of(body: Any, policy: Policy) -> Spec | None:
+    """Return the one constraint in `body`; None for free text. Fields about other things are not
+    read. Raises `RequestError`."""
+    return read(ConstraintBody.model_validate, body).spec(policy)

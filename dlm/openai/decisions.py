@@ -160,24 +160,17 @@ def _question(value: Any) -> tuple[Question, dict[str, str | bool]]:
     if isinstance(fields.get("instructions"), list):
         parts = read(_TEXTS.validate_python, fields["instructions"], "instructions")
         fields["instructions"] = "\n".join(_text("instructions", part) for part in parts)
-    names: dict[str, str | bool] = {}
-    if isinstance(fields.get("choices"), list):
-        fields["choices"] = [_choice(one) for one in fields["choices"]]
-        given = [one.get("value") for one in value["choices"] if isinstance(one, dict)]
-        names = {_label(one): one for one in given if isinstance(one, str | bool)}
+    booleans: dict[str, bool] = {}  # choices that are true and false, by their labels
+    if isinstance(choices := fields.get("choices"), list):
+        fields["choices"] = choices = choices.copy()
+        for i, choice in enumerate(choices):
+            if isinstance(choice, dict) and isinstance(given := choice.get("value"), bool):
+                label = str(given).lower()
+                booleans[label] = given
+                choices[i] = choice | {"value": label}
     question = question_of(fields)
-    return question, {label.value: names.get(label.value, label.value) for label in question.labels}
-
-
-def _choice(value: Any) -> Any:
-    """Return a choice whose boolean `value` is replaced by its label."""
-    if isinstance(value, dict) and isinstance(value.get("value"), bool):
-        return value | {"value": _label(value["value"])}
-    return value
-
-
-def _label(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()
+    labels = [label.value for label in question.labels]
+    return question, {label: booleans.get(label, label) for label in labels}
 
 
 def _input(value: str | list[Any]) -> dict[str, Any]:

@@ -9,12 +9,15 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dlm.events import Committed
-from dlm.grammar import Tools, Vocabulary
+from dlm.grammar import Tools
 from dlm.grammar.calls import CallDelta, CallReader
 from dlm.request import Request, Result
+
+if TYPE_CHECKING:
+    from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
 
 Kind = Literal["reasoning", "text", "call", "input"]
 
@@ -63,7 +66,7 @@ def custom_tools(request: Request) -> Collection[str]:
 class ItemReader:
     """Reader of the events of one request."""
 
-    def __init__(self, request: Request, vocabulary: Vocabulary):
+    def __init__(self, request: Request, vocabulary: "Vocabulary"):
         constraint = request.constraint
         calls = constraint is not None and constraint.calls
         self._calls = CallReader(vocabulary) if calls else None

@@ -1,23 +1,31 @@
 """Conversations of clients, turned into the form that chat templates take.
 
 Content is text, arguments are data, and a tool's result names its tool. Messages of users and
-results of tools may hold images. Content that no model reads is refused. Other fields of messages,
-such as an earlier answer's reasoning, are not shown to the model. A message's `name` is passed to
-the template (Gemma's ignores it).
+results of tools may hold images: data URLs, and addresses of hosts that the operator allows.
+Content that no model reads is refused. Other fields of messages, such as an earlier answer's
+reasoning, are not shown to the model. A message's `name` is passed to the template (Gemma's ignores
+it).
 
-Parts of content, `text_of`, `content_of` and `CallBook` are those of all forms of requests.
+Parts of content, `text_of`, `content_of`, `arguments_of` and `CallBook` are those of all forms of
+requests.
 `chat_messages` takes messages that a body's model holds, `messages_of` any JSON data.
 `ReasoningFields` has the fields that let the model reason first; a form with other fields needs
 `EFFORT` alone.
 """
 
+import base64
+import binascii
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from dlm.errors import RequestError
+from dlm.grammar.regex import SURROGATES
 from dlm.grammar.specs.tools import INPUT
+from dlm.images import ImageFile, RemoteImage
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -29,13 +37,73 @@ from dlm.openai.body import (
     Takes,
     Words,
     having,
+    parse_json,
     read,
     refused_name,
     shown,
 )
-from dlm.openai.images import ChatImage, InputImage
 from dlm.openai.other_fields import closest
-from dlm.openai.tools import arguments_of
+
+_DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(;[\w.=+-]+)*;base64,", re.ASCII)
+_LONGEST = 200  # characters of a data URL before its data
+_RIGHT = "a data URL of an image in base64, or an https address"
+
+
+class ImageAddress(JsonModel):
+    url: Annotated[str, Takes(_RIGHT)] = REQUIRED
+    detail: Any = None  # images are always read in the same detail
+
+
+class ChatImage(JsonModel):
+    """Image as chat completions have it."""
+
+    type: Literal["image_url"] = REQUIRED
+    image_url: Annotated[str | ImageAddress, Takes("a URL, or an object with a url")] = REQUIRED
+
+    def part(self, place: str) -> dict[str, Any]:
+        if isinstance(self.image_url, str):
+            return image_part(self.image_url, f"{place}.image_url")
+        return image_part(self.image_url.url, f"{place}.image_url.url")
+
+
+class InputImage(JsonModel):
+    """Image as Responses have it."""
+
+    type: Literal["input_image"] = REQUIRED
+    image_url: Annotated[str, Takes(_RIGHT)] | None = None
+    file_id: str | None = None
+    detail: Any = None
+
+    def part(self, place: str) -> dict[str, Any]:
+        if self.image_url is None:
+            also = "" if self.file_id is None else f", and file_id {self.file_id:.40}"
+            problem = f"is missing{also}: it takes {_RIGHT}; no files are stored here"
+            raise _image_error(f"{place}.image_url", problem)
+        return image_part(self.image_url, f"{place}.image_url")
+
+
+def image_part(url: str, place: str) -> dict[str, Any]:
+    """Return the part of a message for an image at `url`, which stands at `place` in a body. Raises
+    `RequestError`."""
+    if url.startswith(("https://", "http://")):
+        return {"type": "image", "image": RemoteImage(url, place)}
+    head = _DATA.match(url, 0, _LONGEST)
+    kind = head[1] if head else None
+    if head is None or (kind is not None and not kind.lower().startswith("image/")):
+        raise _image_error(place, f"is {shown(url)}: it takes {_RIGHT}")
+    return {"type": "image", "image": image_file(url[head.end() :], place)}
+
+
+def image_file(data: str, place: str) -> ImageFile:
+    """Return the file whose content in base64 is `data`. Raises `RequestError`."""
+    try:
+        return ImageFile(base64.b64decode("".join(data.split()), validate=True), place)
+    except (binascii.Error, ValueError) as error:
+        raise _image_error(place, f"is no base64: {error}") from error
+
+
+def _image_error(place: str, problem: str) -> RequestError:
+    return RequestError(f"{place} {problem}", field=place.partition("[")[0])
 
 
 class TextContent(JsonModel):
@@ -91,6 +159,45 @@ def text_of(content: str | Sequence[Part | ThoughtContent]) -> str:
         return content
     parts = (part for part in content if not isinstance(part, ThoughtContent))
     return "\n".join(part.text if isinstance(part, TextContent) else part.refusal for part in parts)
+
+
+_DEEPEST = 64  # levels of nesting; templates write values recursively
+
+
+def arguments_of(value: Any) -> dict[str, Any] | str:
+    """Return arguments of an earlier call as an object; as text if they are no object that a
+    template can write.
+
+    They are never refused: another model may have written them, or a stream may have been cut, and
+    one broken turn must not make all later turns fail.
+    """
+    if value in (None, ""):
+        return {}
+    if isinstance(value, str):
+        try:
+            parsed = parse_json("arguments", value)
+        except RequestError:
+            parsed = None
+        text = value
+    else:
+        parsed, text = value, json.dumps(value, ensure_ascii=False)
+    if isinstance(parsed, dict) and _is_plain(parsed):
+        return parsed
+    return SURROGATES.sub("\ufffd", text)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON data is at most `_DEEPEST` levels deep and has no lone surrogates."""
+    waiting = [(0, value)]
+    while waiting:
+        depth, value = waiting.pop()
+        if depth > _DEEPEST or (isinstance(value, str) and SURROGATES.search(value)):
+            return False
+        if isinstance(value, dict):
+            waiting += [(depth + 1, inner) for pair in value.items() for inner in pair]
+        elif isinstance(value, list):
+            waiting += [(depth + 1, inner) for inner in value]
+    return True
 
 
 class CalledFunction(JsonModel):
@@ -293,8 +400,3 @@ class ReasoningFields(JsonModel):
         if thinking is None or budget == 0:
             thinking = bool(budget)
         return thinking, budget if thinking else None
-
-
-def thinking_of(body: Any) -> tuple[bool, int | None]:
-    """Return `ReasoningFields.thinking` of a body. Raises `RequestError`."""
-    return read(ReasoningFields.model_validate, body).thinking

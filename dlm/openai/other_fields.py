@@ -1,8 +1,8 @@
 """Fields of bodies that are no part of a model: refused, or accepted without an effect.
 
-`check_fields` refuses unknown fields, and fields that would change the answer of an ordinary server
-but have no effect here, unless their value is neutral. No client gets less than it requested
-without an error. `check_old` refuses names that have another place here.
+A `RequestModel` refuses unknown fields, and fields that would change the answer of an ordinary
+server but have no effect here, unless their value is neutral. No client gets less than it requested
+without an error. A `LenientModel` is for clients that send new fields with each version.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,8 +25,8 @@ _COMPLETE = "an answer ends where it is complete"
 _TEXT = "this server's models read and write text"
 _OWN = "a conversation is rendered by the model's own template"
 
-# By field: its neutral values, and why others are refused.
-NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+NeutralFields = Mapping[str, tuple[tuple[Any, ...], str]]  # neutral values; why others are refused
+NEUTRAL: NeutralFields = {
     "top_p": ((1,), _LABELS),  # these three are refused for decisions only
     "top_k": ((-1, 0), _LABELS),
     "min_p": ((0,), _LABELS),
@@ -108,27 +108,9 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to se
     "functions": "use tools",
     "function_call": "use tool_choice",
 }
-_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+OUTPUT_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
 _ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand for
-
-
-def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise `RequestError` for a field that is not among `known`, unless it is a label or its value
-    is neutral."""
-    check_old(body, known)
-    for field, value in body.items():
-        if value is None or field in known or field in LABELS:
-            continue
-        if value == "" and field in _ELSEWHERE:
-            continue
-        if field in NEUTRAL:
-            check_neutral(field, value, *NEUTRAL[field])
-        else:
-            name = f"{field!s:.60}"
-            meant = closest(name, known)
-            hint = f", or send {meant} if that is meant" if meant else ""
-            raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
 
 
 def check_neutral(field: str, value: Any, neutral: Collection[Any], reason: str) -> None:
@@ -145,14 +127,14 @@ def closest(name: str, known: Collection[str]) -> str | None:
 
 def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
     """Raise `RequestError` for a field that has another name or place here, so that no constraint
-    is lost. An empty text counts as left out."""
+    is lost. An empty text counts as left out; null has been removed from `body` before."""
     for field, value in body.items():
-        if value is None or value == "" or field in known:
+        if value == "" or field in known:
             continue
         place = _ELSEWHERE.get(field)
         if place is None and str(field).startswith(_GUIDED):
             kind = str(field).removeprefix(_GUIDED)
-            place = f"use structured_outputs{f'.{kind}' if kind in _KINDS else ''}"
+            place = f"use structured_outputs{f'.{kind}' if kind in OUTPUT_KINDS else ''}"
         if place is not None:
             name = f"{field:.60}"
             raise RequestError(f"{name} is not supported: {place}", field=name)
@@ -169,10 +151,20 @@ class RequestModel(JsonModel):
 
     @classmethod
     def check_names(cls, given: Mapping[str, Any]) -> None:
-        check_fields(given, cls.names())
+        names = cls.names()
+        check_old(given, names)
+        for field, value in given.items():
+            if field in names or field in LABELS or (value == "" and field in _ELSEWHERE):
+                continue
+            if field in NEUTRAL:
+                check_neutral(field, value, *NEUTRAL[field])
+                continue
+            name = f"{field!s:.60}"
+            meant = closest(name, names)
+            hint = f", or send {meant} if that is meant" if meant else ""
+            raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
 
 
-NeutralFields = Mapping[str, tuple[tuple[Any, ...], str]]
 _TOKENS = frozenset(("logit_bias", "bad_words", "allowed_token_ids"))  # they constrain answers
 _MOST_IGNORED = 100  # unknown fields of a body: each is compared with all names, which takes long
 

@@ -27,10 +27,9 @@ from dlm.openai.body import (
     read,
     shown,
 )
-from dlm.openai.constraint import ConstraintFields, FormatFields
+from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList, tools_spec
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
 from dlm.openai.other_fields import RequestModel
-from dlm.openai.tools import ToolList
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
@@ -75,6 +74,12 @@ _STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usa
 [Answers](#answers))"""
 
 
+def given_fields(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
+    """Return the fields of `group` that a body sets."""
+    values = {name: getattr(body, name) for name in group.model_fields}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class DrawFields(JsonModel):
     """Fields of a body about the draws of tokens. `Request` checks their ranges."""
 
@@ -94,7 +99,7 @@ temperature: for the same answer send the same `seed`",
     @property
     def draws(self) -> dict[str, Any]:
         """Fields of a `Request`."""
-        return _given(self, DrawFields)
+        return given_fields(self, DrawFields)
 
 
 class StopFields(JsonModel):
@@ -110,13 +115,7 @@ class StopFields(JsonModel):
     @property
     def stops(self) -> dict[str, Any]:
         """Fields of a `Request`."""
-        return _given(self, StopFields)
-
-
-def _given(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
-    """Return the fields of `group` that a body sets."""
-    values = {name: getattr(body, name) for name in group.model_fields}
-    return {name: value for name, value in values.items() if value is not None}
+        return given_fields(self, StopFields)
 
 
 class StreamOptions(ClosedModel):
@@ -237,11 +236,14 @@ class LibraryBody(_ConversationBody):
 
 
 class TokenizeBody(RequestModel):
-    """Body of `/tokenize` for a text."""
+    """Body of `/tokenize` for a text, which gets no template."""
 
     model: ModelName | None = None
     prompt: Words = REQUIRED
     return_token_strs: bool | None = None
+
+    def request(self, policy: Policy) -> Request:
+        return Request(text=self.prompt)
 
 
 class TokenizeChatBody(RequestModel):
@@ -252,6 +254,23 @@ class TokenizeChatBody(RequestModel):
     tools: ToolList | None = None
     chat_template_kwargs: TemplateSwitches | None = None
     return_token_strs: bool | None = None
+
+    def request(self, policy: Policy) -> Request:
+        """Return a request with the tokens of a chat. Raises `RequestError`."""
+        tools_spec(self.tools, policy)  # raises for tools that a chat would be refused for
+        switches = self.chat_template_kwargs
+        return Request(
+            messages=chat_messages(self.messages),
+            tools=self.tools or (),
+            constrained=False,
+            thinking=switches is not None and switches.enable_thinking is True,
+        )
+
+
+def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
+    """Read a body of `/tokenize`. Raises `RequestError`."""
+    chat = isinstance(body, dict) and body.get("messages") is not None
+    return read((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
 
 
 class DetokenizeBody(RequestModel):

@@ -11,11 +11,10 @@ from typing import Any
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.openai.answers import Answers
+from dlm.openai.answers import Answers, public_message
 from dlm.openai.body import Body
-from dlm.openai.errors import public_message
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
-from dlm.openai.response_store import StoredResponse
+from dlm.openai.response_items import StoredResponse
 from dlm.openai.responses import REPEATED, ResponseGeneration
 from dlm.request import Result
 
@@ -55,9 +54,6 @@ class ResponseAnswers(Answers):
         ends = [body for change in self._reader.close() for body in self._change(change, status)]
         return [*ends, self._event(status, response=self._finished(result))]
 
-    def last(self) -> list[Body]:
-        return []
-
     def failure(self, error: Exception) -> list[Body]:
         problem = {"code": "server_error", "message": public_message(error)}
         response = self._response("failed", self._output("incomplete")) | {"error": problem}
@@ -88,8 +84,7 @@ class ResponseAnswers(Answers):
 
     def _response(self, status: str, output: list[Body]) -> Body:
         body = self._generation.body
-        given = {name: body.get(name) for name in REPEATED}
-        echoed = {n: default if given[n] is None else given[n] for n, default in REPEATED.items()}
+        given = {name: body[name] for name in REPEATED if body.get(name) is not None}
         reasoning = body.get("reasoning") or {}
         return {
             "id": self.id,
@@ -107,7 +102,8 @@ class ResponseAnswers(Answers):
             "store": self._generation.responses is not None,
             "top_logprobs": 0,
             "usage": None,
-            **echoed,
+            **REPEATED,
+            **given,
         }
 
     def _output(self, status: str) -> list[Body]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from dlm.errors import RequestError
-from dlm.grammar import JsonObject, Spec
+from dlm.grammar import Spec
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -27,15 +27,17 @@ from dlm.openai.body import (
     Takes,
     Words,
     json_size,
-    make_spec,
     read,
 )
 from dlm.openai.constraint import (
     FormatOptions,
     Schema,
     StructuredOutputs,
+    ToolChoice,
+    json_object_spec,
     json_schema_spec,
     outputs_spec,
+    tools_spec,
 )
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
@@ -43,17 +45,14 @@ from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget,
 from dlm.openai.response_items import (
     ITEMS,
     AdditionalToolsItem,
+    ClientResponses,
     Conversation,
     InputItem,
     PlacedItem,
     flat_name,
     typed,
 )
-from dlm.openai.response_store import ClientResponses
-from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
-
-PlacedForm = tuple[Body, str]  # a tool in the form of a chat, and its JSON pointer in its body
 
 
 class FlatTool(JsonModel):
@@ -62,15 +61,11 @@ class FlatTool(JsonModel):
     name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
     description: str | None = None
 
-    def chat_form(self, namespace: str | None = None) -> Body:
-        """Return the tool, of a namespace or of none, in the form of a chat."""
+    def chat_form(self, name: str) -> Body:
+        """Return the tool in the form of a chat, under a `name`."""
         given = self.model_dump(exclude_none=True)
         kind = given.pop("type")
-        return {"type": kind, kind: {**given, "name": flat_name(namespace, self.name)}}
-
-    def chat_forms(self, place: str) -> list[PlacedForm]:
-        """Return the tools that this one is, which stands at `place` in its body."""
-        return [(self.chat_form(), place)]
+        return {"type": kind, kind: {**given, "name": name}}
 
 
 class FlatFunction(FlatTool):
@@ -89,18 +84,11 @@ class NamespaceTool(JsonModel):
     name: Words = REQUIRED
     tools: Each[Annotated[FlatFunction | FlatCustom, ByField("type")]] = REQUIRED
 
-    def chat_forms(self, place: str) -> list[PlacedForm]:
-        inner = enumerate(self.tools)
-        return [(tool.chat_form(self.name), f"{place}/tools/{i}") for i, tool in inner]
-
 
 class HostedTool(JsonModel):
     """Tool that other servers run themselves."""
 
     type: str = REQUIRED
-
-    def chat_forms(self, place: str) -> list[PlacedForm]:
-        return []
 
 
 _TOOL_MODELS = {"function": FlatFunction, "custom": FlatCustom, "namespace": NamespaceTool}
@@ -122,15 +110,17 @@ class OfferedTools:
         unchanged, counts once. Raises `RequestError`."""
         self._lists += 1
         for i, one in enumerate(tools):
-            tool = _tool(one, f"{path}[{i}]")
-            for form, place in tool.chat_forms(f"{_pointer(path)}/{i}"):
-                self._add(form, place)
-            if isinstance(tool, NamespaceTool):
-                for inner in tool.tools:
-                    self.namespaces[flat_name(tool.name, inner.name)] = (tool.name, inner.name)
+            tool, place = _tool(one, f"{path}[{i}]"), f"{_pointer(path)}/{i}"
+            if isinstance(tool, FlatTool):
+                self._add(tool, tool.name, place)
+            elif isinstance(tool, NamespaceTool):
+                for j, inner in enumerate(tool.tools):
+                    name = flat_name(tool.name, inner.name)
+                    self.namespaces[name] = (tool.name, inner.name)
+                    self._add(inner, name, f"{place}/tools/{j}")
 
-    def _add(self, form: Body, place: str) -> None:
-        name = form[form["type"]]["name"]
+    def _add(self, tool: FlatTool, name: str, place: str) -> None:
+        form = tool.chat_form(name)
         number, known = self._known.setdefault(name, (self._lists, form))
         if number == self._lists or not _equal(known, form):
             self.forms.append(form)
@@ -169,12 +159,10 @@ _CHOICE = """none, auto, required, {"type": "function", "name": ...}, {"type": "
 ...} or {"type": "allowed_tools", "mode": ..., "tools": [...]}"""
 
 
-class FreeTextFormat(JsonModel):
-    type: Literal["text"] = REQUIRED
+class NamedFormat(JsonModel):
+    """Format that its type alone describes."""
 
-
-class ObjectFormat(JsonModel):
-    type: Literal["json_object"] = REQUIRED
+    type: Literal["text", "json_object"] = REQUIRED
 
 
 class SchemaFormat(JsonModel):
@@ -186,7 +174,7 @@ class SchemaFormat(JsonModel):
 class TextOptions(FormatOptions):
     place = "text"
 
-    format: Annotated[FreeTextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
+    format: Annotated[NamedFormat | SchemaFormat, ByField("type")] | None = None
 
 
 class ReasoningOptions(JsonModel):
@@ -246,8 +234,8 @@ class ResponseConstraintFields(JsonModel):
         outputs = outputs_spec(self.structured_outputs, policy)
         found = None
         match self.text and self.text.format:
-            case ObjectFormat():
-                found = make_spec("text.format", policy, JsonObject.kind, None, JsonObject)
+            case NamedFormat(type="json_object"):
+                found = json_object_spec("text.format", policy)
             case SchemaFormat(source=source, strict=strict):
                 lax = strict is not True
                 found = json_schema_spec("text.format.schema", source, policy, lax)
@@ -375,9 +363,9 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
     `RequestError`."""
     given = read(ResponsesBody.model_validate, body)
-    earlier = _earlier_items(given, responses)
+    conversation = [*_earlier_items(given, responses), *given.placed_items]
     offered = given.offered()
-    for path, item in [*earlier, *given.placed_items]:
+    for path, item in conversation:
         if isinstance(item, AdditionalToolsItem):
             offered.add(item.tools, f"{path}.tools")
     choice, forms = given.choice, offered.forms
@@ -385,7 +373,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     tokens = check_budget("max_output_tokens", given.max_output_tokens, policy)
     thinking, thinking_budget = given.thinking
     fields: dict[str, Any] = {
-        "messages": _messages(given, earlier),
+        "messages": _messages(given, conversation),
         "constraint": constraint,
         "max_tokens": policy.answer_tokens if tokens is None else tokens,
         "fit": tokens is None,
@@ -448,20 +436,18 @@ def _earlier_items(given: ResponsesBody, responses: ClientResponses) -> list[Pla
     return [(f"previous_response_id.items[{i}]", item) for i, item in enumerate(items)]
 
 
-def _messages(given: ResponsesBody, earlier: Sequence[PlacedItem]) -> list[Body]:
-    """Return the conversation in the form of a chat: instructions, stored items, and the input.
+def _messages(given: ResponsesBody, items: Sequence[PlacedItem]) -> list[Body]:
+    """Return the conversation in the form of a chat: instructions, `items`, and an input of text.
 
     Instructions, and messages of the system before all others, are one message of the system.
     """
     found = Conversation()
     if given.instructions:
         found.add_text("system", given.instructions)
-    for path, item in earlier:
+    for path, item in items:
         found.add(item, path)
     if isinstance(given.input, str):
         found.add_text("user", given.input)
-    for path, item in given.placed_items:
-        found.add(item, path)
     if not (messages := found.all()):
         empty = "a list of nothing that the model is shown" if given.input else "an empty list"
         raise RequestError(f"input is {empty}: it takes text, or a list of items", field="input")

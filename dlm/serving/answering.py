@@ -17,7 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
-from dlm.openai.answers import Answers, Body
+from dlm.openai.answers import Answers
+from dlm.openai.body import Body
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
@@ -110,8 +111,7 @@ async def await_decision(
     request: Request, engine: AsyncEngine, decision: Decision, arrival: Arrival
 ) -> Decided:
     """Run a decision, and return its end. Raises the error that it fails with."""
-    size, arrived, client = arrival.size, arrival.at, arrival.client
-    opening = engine.open([decision], size=size, arrived=arrived, client=client)
+    opening = engine.open([decision], False, arrival.size, arrival.at, client=arrival.client)
     (events,) = await until_disconnected(request, opening, _close)
     try:
         end = await until_disconnected(request, anext(events))  # the only event of a decision

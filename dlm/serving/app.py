@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -25,28 +26,41 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dlm.anthropic.answers import MessageAnswers
+from dlm.anthropic.answers import MessageAnswers, model_info, model_page
 from dlm.anthropic.messages import message_of, prompt_of
-from dlm.anthropic.models import model_info, model_page
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.loading import tune_garbage_collector
-from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
-from dlm.openai.body import parse_json
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body, status_of
+from dlm.openai.body import Body, parse_json, read
 from dlm.openai.decisions import decision_answer, decision_body_of
-from dlm.openai.errors import error_body, status_of
-from dlm.openai.requests import Generation, chat_of, completion_of, known_name
+from dlm.openai.requests import (
+    DetokenizeBody,
+    Generation,
+    chat_of,
+    completion_of,
+    known_name,
+    tokenize_body_of,
+)
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ClientResponses, ResponseStore
+from dlm.openai.response_items import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.error_forms import exception_body, is_anthropic, status_body
-from dlm.serving.guard import Arrival, ClientGoneError, Entrance, Guard, note, until_disconnected
+from dlm.serving.guard import (
+    Arrival,
+    ClientGoneError,
+    Entrance,
+    Guard,
+    Settings,
+    exception_body,
+    is_anthropic,
+    note,
+    status_body,
+    until_disconnected,
+)
 from dlm.serving.metrics import Metrics
-from dlm.serving.settings import Settings
-from dlm.serving.tokens import detokenize_body_of, detokenized, tokenize_body_of, tokenized
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -259,7 +273,7 @@ def application(service: Routes) -> FastAPI:
     return app
 
 
-_RESERVED = 8  # one in `_RESERVED` places of the queue is kept for clients without a request in it
+_RESERVED_SHARE = 8  # an eighth of the queue is kept for clients without a request in it
 BodyReader = Callable[[Any, Policy], Generation]
 T = TypeVar("T")
 
@@ -285,7 +299,7 @@ class Service(Routes):
         settings = self.settings
         self._engine.reserve(settings.reserved_slots)
         slots, waiting = settings.slots, settings.max_queue
-        reserved = waiting // _RESERVED if settings.reserved_slots else 0
+        reserved = waiting // _RESERVED_SHARE if settings.reserved_slots else 0
         self.engine = AsyncEngine(self._engine, slots, waiting, self.metrics, reserved)
         policy = self._engine.policy
         self._policy = replace(
@@ -307,23 +321,19 @@ class Service(Routes):
         return self._responses.of(self.guard.client(request))
 
     async def respond(self, request: Request) -> Response:
-        responses = self._own_responses(request)
-
-        def read(body: Any, policy: Policy) -> Generation:
-            return response_of(body, policy, responses)
-
-        return await self._generate(request, read, ResponseAnswers)
+        generation_of = partial(response_of, responses=self._own_responses(request))
+        return await self._generate(request, generation_of, ResponseAnswers)
 
     async def count_input_tokens(self, request: Request) -> Response:
         responses = self._own_responses(request)
 
-        def read(body: Any) -> Response:
+        def count(body: Any) -> Body:
             generation = response_of(body, self._policy, responses)
             self._name(generation.model)  # raises if it is unknown
             tokens = len(self._engine.prompts.tokens(generation.requests[0]))
-            return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+            return {"object": "response.input_tokens", "input_tokens": tokens}
 
-        return (await self._read(request, read))[0]
+        return await self._reply(request, count)
 
     async def stored_response(self, request: Request, id: str) -> Response:
         return JSONResponse(self._own_responses(request).get(id).response)
@@ -340,17 +350,19 @@ class Service(Routes):
         return await self._generate(request, message_of, MessageAnswers)
 
     async def count_tokens(self, request: Request) -> Response:
-        def read(body: Any) -> Response:
+        def count(body: Any) -> Body:
             model, prompt = prompt_of(body, self._policy)
             self._name(model)  # raises if it is unknown
-            return JSONResponse({"input_tokens": len(self._engine.prompts.tokens(prompt))})
+            return {"input_tokens": len(self._engine.prompts.tokens(prompt))}
 
-        return (await self._read(request, read))[0]
+        return await self._reply(request, count)
 
     async def _generate(
-        self, request: Request, read: BodyReader, make_answers: MakeAnswers
+        self, request: Request, generation_of: BodyReader, make_answers: MakeAnswers
     ) -> Response:
-        generation, arrival = await self._read(request, lambda body: read(body, self._policy))
+        generation, arrival = await self._read(
+            request, lambda body: generation_of(body, self._policy)
+        )
         answers = make_answers(generation, self._name(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
         return await answer(request, self.engine, generation, answers, silence, arrival)
@@ -362,28 +374,48 @@ class Service(Routes):
         return JSONResponse(decision_answer(body, decided, name))
 
     async def tokenize(self, request: Request) -> Response:
-        def read(data: Any) -> Response:
-            body = tokenize_body_of(data)
-            self._name(body.model)  # raises if it is unknown
-            return JSONResponse(tokenized(self._engine, body))  # in the reader's thread
+        return await self._reply(request, self._tokenized)
 
-        return (await self._read(request, read))[0]
+    def _tokenized(self, data: Any) -> Body:
+        """Return the tokens of `messages`, or of a `prompt` without a template. Raises
+        `RequestError`."""
+        body = tokenize_body_of(data)
+        self._name(body.model)  # raises if it is unknown
+        tokens = self._engine.prompts.tokens(body.request(self._policy))
+        tokenizer = self._engine.chat.tokenizer
+        strings = tokenizer.convert_ids_to_tokens(tokens) if body.return_token_strs else None
+        return {
+            "count": len(tokens),
+            "max_model_len": self._engine.model.max_positions,
+            "tokens": tokens,
+            "token_strs": strings,
+        }
 
     async def detokenize(self, request: Request) -> Response:
-        def read(data: Any) -> Response:
-            body = detokenize_body_of(data)
-            self._name(body.model)
-            return JSONResponse(detokenized(self._engine, body))
+        return await self._reply(request, self._detokenized)
 
-        return (await self._read(request, read))[0]
+    def _detokenized(self, data: Any) -> Body:
+        """Return the text of `tokens`, control tokens included. Raises `RequestError`."""
+        body = read(DetokenizeBody.model_validate, data)
+        self._name(body.model)
+        V = self._engine.model.vocab_size
+        for i, token in enumerate(body.tokens):
+            if not 0 <= token < V:
+                raise RequestError(f"tokens[{i}] is {token!r:.40}: it takes 0 to {V - 1}")
+        return {"prompt": self._engine.chat.tokenizer.decode(body.tokens)}
 
-    async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Arrival]:
-        """Return what `read`, in a thread, makes of the body's JSON, and the body's arrival."""
+    async def _reply(self, request: Request, make: Callable[[Any], Body]) -> Response:
+        """Answer with what `make`, in a reader's thread, makes of the body's JSON."""
+        response, _ = await self._read(request, lambda data: JSONResponse(make(data)))
+        return response
+
+    async def _read(self, request: Request, make: Callable[[Any], T]) -> tuple[T, Arrival]:
+        """Return what `make`, in a thread, makes of the body's JSON, and the body's arrival."""
         begun = perf_counter()
         client = self.guard.client(request)
         async with self.guard.body(request) as raw:
             reading = self.engine.run_in_reader(
-                lambda: read(parse_json("the body", raw)), len(raw), client
+                lambda: make(parse_json("the body", raw)), len(raw), client
             )
             return await until_disconnected(request, reading), Arrival(len(raw), client, begun)
 
@@ -399,7 +431,7 @@ class Service(Routes):
     async def model(self, request: Request, name: str) -> Response:
         return JSONResponse(self._card(request, self._name(name)))
 
-    def _card(self, request: Request, name: str) -> dict[str, Any]:
+    def _card(self, request: Request, name: str) -> Body:
         if is_anthropic(request.scope):
             most = self._engine.model.max_positions
             return model_info(name, most, min(most, self._policy.max_answer_tokens))
@@ -432,7 +464,7 @@ def prefix_of(raw: bytes) -> str:
         opening = json.dumps(_opening_of(body) if isinstance(body, dict) else "")
     except (RequestError, RecursionError):
         opening = ""
-    return _digest(opening)
+    return blake2b(opening[:_PREFIX_LENGTH].encode(), digest_size=8).hexdigest()
 
 
 def _opening_of(body: Mapping[str, Any]) -> list[Any]:
@@ -448,7 +480,3 @@ def _opening(messages: list[Any]) -> Iterator[Any]:
         yield message
         if isinstance(message, dict) and message.get("role") == "user":
             return
-
-
-def _digest(text: str) -> str:
-    return blake2b(text[:_PREFIX_LENGTH].encode(), digest_size=8).hexdigest()

@@ -14,7 +14,6 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Lock
 from time import perf_counter
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from dlm.admission import Prepared
@@ -22,8 +21,8 @@ from dlm.decisions.questions import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Draft, End, Event, Failed
+from dlm.openai.body import LARGE
 from dlm.request import Request
-from dlm.serving.settings import LARGE
 
 
 class PreparedRequests:
@@ -47,13 +46,8 @@ class PreparedRequests:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             return
         with self._lock:
             self._discarded = True
@@ -72,7 +66,6 @@ class EventStream:
     def __init__(
         self,
         number: int,
-        prompt_tokens: int,
         drafts: bool,
         leave: Callable[["EventStream"], None],
         arrived: float | None = None,
@@ -81,8 +74,7 @@ class EventStream:
         """With `drafts`, the stream has drafts too. `leave` is called if it is closed before its
         end. `arrived` is when the request arrived, by `perf_counter`; None: now. `client` is the
         name of the client that sent it."""
-        self.number, self.prompt_tokens = number, prompt_tokens
-        self.client = client
+        self.number, self.client = number, client
         self.opened = perf_counter()
         self.arrived = self.opened if arrived is None else arrived
         self.last_text: float | None = None  # time of the last text, by `perf_counter`
@@ -230,8 +222,7 @@ class AsyncEngine:
                 raise UnavailableError(self.problem)
             streams = []
             for one in opening.prepared:
-                leave = self._leave
-                stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived, client)
+                stream = EventStream(one.number, drafts, self._leave, arrived, client)
                 self._streams[one.number] = stream
                 streams.append(stream)
                 self.engine.start(one, client)

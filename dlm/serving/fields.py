@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from dlm.anthropic.messages import MessagesBody
 from dlm.openai.body import JsonModel
-from dlm.openai.other_fields import LABELS, NEUTRAL
+from dlm.openai.other_fields import LABELS, NEUTRAL, NeutralFields
 from dlm.openai.requests import ChatBody, CompletionBody
 from dlm.openai.responses import ResponsesBody
 
@@ -56,7 +56,7 @@ def _table(rows: Mapping[str, list[str]]) -> str:
     return "\n".join(["| field | |\n|---|---|", *lines])
 
 
-def _neutral_rows(neutral: Mapping[str, tuple[tuple[object, ...], str]]) -> list[str]:
+def _neutral_rows(neutral: NeutralFields) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for name, (values, reason) in neutral.items():
         shown = " or ".join(f"`{json.dumps(value)}`" for value in values)

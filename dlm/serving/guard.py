@@ -1,19 +1,22 @@
-"""Checks of requests before they reach the engine: hosts, keys, types and sizes of bodies.
+"""Checks of requests before they reach the engine, and forms of errors.
 
 `Entrance` checks `Host` first, since a web page may give its own name the address of this machine
 (DNS rebinding): a browser then lets the page read this server's answers, but still sends the page's
-name as `Host`. `Guard` checks the rest. `until_disconnected` ends work for a client that has gone.
+name as `Host`. `Guard` checks keys, and types and sizes of bodies. `until_disconnected` ends work
+for a client that has gone. Errors have Anthropic's form for its routes, and OpenAI's for all
+others.
 """
 
 import asyncio
 import hmac
+import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -23,15 +26,51 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dlm.anthropic.answers import anthropic_body, anthropic_error
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.openai.errors import status_of
-from dlm.serving.error_forms import status_body
-from dlm.serving.protocol import network_of
-from dlm.serving.settings import LARGE, Settings
+from dlm.openai.answers import describe_error, error_body, public_message, status_of
+from dlm.openai.body import LARGE, Body
+from dlm.serving.settings import Settings, address_of
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is one of Anthropic's API: its route is, or it asks for models, whose
+    routes both APIs have, with the header of Anthropic's clients."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path.startswith("/v1/models"):
+        return VERSION_HEADER in Headers(scope=scope)
+    return path.startswith("/v1/messages")
+
+
+def status_body(scope: Scope, status: int, message: str) -> Body:
+    """Return the body of an answer with the status of an error."""
+    form = anthropic_body if is_anthropic(scope) else error_body
+    return form(status, message)
+
+
+def last_events(path: str, error: Exception, number: int) -> str:
+    """Return the server-sent events that end a stream of the route at `path` with an error, after
+    `number` events of a response."""
+    body, mark = describe_error(error), "data: [DONE]\n\n"
+    if path.startswith("/v1/messages"):
+        body, mark = anthropic_error(error), ""
+    elif path == "/v1/responses":
+        problem = {"code": "server_error", "message": public_message(error), "param": None}
+        body, mark = {"type": "error", **problem, "sequence_number": number}, ""
+    name = "" if mark else "event: error\n"
+    return f"{name}data: {json.dumps(body)}\n\n{mark}"
+
+
+def exception_body(scope: Scope, error: Exception) -> Body:
+    """Return the body of the answer to a request that failed with `error`."""
+    form = anthropic_error if is_anthropic(scope) else describe_error
+    return form(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +310,26 @@ def _bare(host: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    address = address_of(host)
+    named = host == "localhost" or host.endswith(".localhost")
+    return named or (address is not None and address.is_loopback)
+
+
+_NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest
+
+
+def network_of(host: str | None) -> str | None:
+    """Return the name of the network of the address `host`: the address itself, or the first 64
+    bits of an IPv6 address. None for no address, as on a Unix socket."""
+    if not host:
+        return None
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host.partition("%")[0])
     except ValueError:
-        return False
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = int(address) >> _NETWORK_BITS << _NETWORK_BITS
+    return f"{IPv6Address(network)}/{_NETWORK_BITS}"

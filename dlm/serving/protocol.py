@@ -13,28 +13,18 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlm.errors import DlmError
-from dlm.openai.errors import error_body
-from dlm.serving.error_forms import status_body
+from dlm.openai.answers import error_body
+from dlm.serving.guard import status_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs
 _DEFAULT_MOST = 2048  # connections, if the process may open as many files
-_NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest
-
-
-class Connection(Protocol):
-    """An open connection. Hashable."""
-
-    def evict(self) -> None:
-        """Close it at once."""
-        ...
 
 
 class Connections:
@@ -50,12 +40,12 @@ class Connections:
         self._most, self._most_by_address = most, most_by_address
         self._all = _Pool()
         self._by_address: dict[str, _Pool] = {}
-        self._addresses: dict[Connection, str | None] = {}
+        self._addresses: dict[BoundedProtocol, str | None] = {}
 
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def admit(self, connection: Connection, address: str | None) -> bool:
+    def admit(self, connection: "BoundedProtocol", address: str | None) -> bool:
         """Count a new connection; if there are too many, close an idle one. `address` is the
         client's network (`network_of`); None is not counted by address. Returns False if there are
         too many and none is idle."""
@@ -72,18 +62,18 @@ class Connections:
         self.mark_idle(connection, kept=False)
         return True
 
-    def mark_idle(self, connection: Connection, *, kept: bool) -> None:
+    def mark_idle(self, connection: "BoundedProtocol", *, kept: bool) -> None:
         """Note that `connection` is idle from now on; with `kept`, after an answer."""
         for pool in self._pools(connection):
             pool.forget(connection)
             (pool.kept if kept else pool.new)[connection] = None
 
-    def mark_busy(self, connection: Connection) -> None:
+    def mark_busy(self, connection: "BoundedProtocol") -> None:
         """Note that a request of `connection` is being answered."""
         for pool in self._pools(connection):
             pool.forget(connection)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "BoundedProtocol") -> None:
         """Forget a connection that is closed; an unknown one is ignored."""
         for pool in self._pools(connection):
             pool.forget(connection)
@@ -92,7 +82,7 @@ class Connections:
         if address is not None and not self._by_address[address].open:
             del self._by_address[address]
 
-    def _pools(self, connection: Connection) -> list["_Pool"]:
+    def _pools(self, connection: "BoundedProtocol") -> list["_Pool"]:
         if connection not in self._addresses:
             return []
         address = self._addresses[connection]
@@ -113,33 +103,16 @@ class _Pool:
 
     def __init__(self):
         self.open = 0  # number of connections, idle or not
-        self.new: OrderedDict[Connection, None] = OrderedDict()
-        self.kept: OrderedDict[Connection, None] = OrderedDict()
+        self.new: OrderedDict[BoundedProtocol, None] = OrderedDict()
+        self.kept: OrderedDict[BoundedProtocol, None] = OrderedDict()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: "BoundedProtocol") -> None:
         self.new.pop(connection, None)
         self.kept.pop(connection, None)
 
-    def oldest(self) -> Connection | None:
+    def oldest(self) -> "BoundedProtocol | None":
         more = self.new if len(self.new) >= len(self.kept) else self.kept
         return next(iter(more), None)
-
-
-def network_of(host: str | None) -> str | None:
-    """Return the name of the network of the address `host`: the address itself, or the first 64
-    bits of an IPv6 address. None for no address, as on a Unix socket."""
-    if not host:
-        return None
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    network = int(address) >> _NETWORK_BITS << _NETWORK_BITS
-    return f"{IPv6Address(network)}/{_NETWORK_BITS}"
 
 
 def connections_allowed(most: int | None, requests: int) -> int:

@@ -25,7 +25,8 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
 from dlm.serving.app import Service
-from dlm.serving.protocol import FULL, BoundedProtocol, Connections, Limits, network_of
+from dlm.serving.guard import network_of
+from dlm.serving.protocol import FULL, BoundedProtocol, Connections, Limits
 
 _ACCEPT_LOG = logging.getLogger(__name__)
 _AT_ONCE = 16  # connections accepted before other tasks of the event loop run

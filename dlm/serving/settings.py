@@ -1,13 +1,15 @@
-"""Settings of a server, chosen by its operator."""
+"""Settings of a server, chosen by its operator.
+
+This module imports nothing that takes time: settings that are wrong are refused at once.
+"""
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from dlm.errors import DlmError
 
 _HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
-LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,8 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
         for i, host in enumerate(self.allowed_hosts):
-            if not (_HOST.fullmatch(host) or _is_ipv6(host)):
+            address = address_of(host.removeprefix("[").removesuffix("]"))
+            if not (_HOST.fullmatch(host) or isinstance(address, IPv6Address)):
                 raise DlmError(
                     f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
                     "port, *.NAME for all names below one, or * for any"
@@ -65,9 +68,9 @@ class Settings:
                 )
 
 
-def _is_ipv6(host: str) -> bool:
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that `host` is; None if it is a name."""
     try:
-        IPv6Address(host.removeprefix("[").removesuffix("]"))
-        return True
+        return ip_address(host)
     except ValueError:
-        return False
+        return None

@@ -19,6 +19,7 @@ from threading import Lock
 
 import numpy as np
 
+from dlm.grammar.calls import VocabularySlice
 from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.canvas.workers import Task, Workers, build, read
 from dlm.grammar.constraint import Candidates
@@ -28,7 +29,6 @@ from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.state_masks import Exploration, Terminals
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.tokens import VocabularySlice
 from dlm.grammar.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures in the cache

@@ -38,8 +38,7 @@ from dlm.grammar.parse.compiled import Compiled, most_tokens
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import CONTEXT, Matcher
-from dlm.grammar.tokens import common_prefix
-from dlm.grammar.vocabulary import Reasoning
+from dlm.grammar.vocabulary import Reasoning, common_prefix
 
 
 @dataclass(slots=True)

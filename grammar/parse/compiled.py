@@ -72,9 +72,11 @@ class Compiled:
         self._allowed = StateMasks(self.parser, vocabulary, terminals, self.masks, self.meter)
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
-        self.few_keys = network.few_keys  # and keys may run out
+        self.few_keys = network.few_keys  # an object may have used all keys that are free
         self.uniqueness = Uniqueness(self.parser, self.meter)
-        self.may_run_out = self.few_keys or self.uniqueness.distinct  # of new keys or items
+        self.may_run_out = (
+            self.few_keys or self.uniqueness.distinct
+        )  # whether no new key or item may be left
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
@@ -190,7 +192,7 @@ class Compiled:
     def _closing_unique(
         self, state: State, keys: Keys, budget: int, fits: Callable[[int], bool]
     ) -> np.ndarray | None:
-        """Return the same for grammars with free keys or distinct items.
+        """Return what `_closing` returns, for grammars with free keys or distinct items.
 
         A token with few bytes to the end after it fits. For others, `fits` is called: once for a
         group of tokens with the same state, or for each token within a key or an item, since each
@@ -262,7 +264,7 @@ class Compiled:
         if keys is not None:
             found = self._unique_completion(state, keys)
             if found is None or len(found) > tokens:
-                other = self.shortest_completion(state, None, tokens)
+                other = self._by_fewest_tokens.get(state)
                 if other and len(other) <= tokens and self._is_unique(state, keys, other):
                     return other
             return found

@@ -20,8 +20,7 @@ from dlm.grammar.masks import Mask, token_words
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.tokens import common_prefix
-from dlm.grammar.vocabulary import Reasoning
+from dlm.grammar.vocabulary import Reasoning, common_prefix
 
 # State before a token: phase, parser state, marker symbols, reasoning tokens, keys, promise.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
@@ -241,7 +240,7 @@ class Matcher:
         return self._compiled.closes_within(self._state, self._keys, budget - 1 - more)
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
-        """Return the same as `_tight`, before the answer or within it."""
+        """Return the tokens that fit the budget, before the answer or within it; None: all."""
         left = self._compiled.allowed(
             self._state, self._keys, budget, lambda token: self._fits(token, budget - 2)
         )

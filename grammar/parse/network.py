@@ -14,6 +14,7 @@ from typing import NamedTuple
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.build import determinized
 from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
@@ -97,7 +98,7 @@ class Construction:
             case Literal(text):
                 return self._read(state, text.encode()) if text else state
             case Characters(ranges):
-                return self._read(state, Terminal(Automaton.of(Characters(ranges))))
+                return self._read(state, Terminal(determinized(Characters(ranges))))
             case Terminal(low=low, high=high):
                 return self._read(
                     state, Terminal(node.automaton, 0, None, node.spelling), low, high
@@ -130,7 +131,7 @@ class Construction:
 
     def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:
         if isinstance(part, Characters):
-            whole = Automaton.of(Repetition(part))
+            whole = determinized(Repetition(part))
             return self._read(state, Terminal(whole), low, high)
         if (low, high) == (0, 1):
             end = self._new()

@@ -31,8 +31,9 @@ from dlm.grammar.parse.branches import (
 from dlm.grammar.parse.earley import Parser, State, Thread
 from dlm.grammar.parse.network import Network, TerminalEdge, scanner_of
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
-from dlm.grammar.regex.automaton import Automaton, automaton_of
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
+from dlm.grammar.regex.patterns import automaton_of
 from dlm.grammar.vocabulary import Vocabulary
 
 _WALKED, _LOOKED = 100, 1000  # trie nodes walked, or looked at, for a unit of work

@@ -2,17 +2,8 @@
 
 # ruff: noqa: F401
 
-from dlm.grammar.regex.automaton import (
-    MOST_STATES,
-    Automaton,
-    TooLargeError,
-    any_of_length,
-    automaton_of,
-    bounded,
-    dispatch,
-    free_of,
-    parse,
-)
+from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError, any_of_length
+from dlm.grammar.regex.build import determinized
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -30,4 +21,5 @@ from dlm.grammar.regex.nodes import (
     alternation,
     concatenation,
 )
+from dlm.grammar.regex.patterns import automaton_of, bounded, dispatch, free_of, parse
 from dlm.grammar.regex.reader import property_, read

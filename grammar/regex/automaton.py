@@ -1,49 +1,35 @@
-"""Deterministic automata of characters, and those of patterns and of words.
+"""Deterministic automata of characters: minimization, products, complement, words and lengths.
 
-A pattern matches whole texts, or, as in JSON Schema, all texts that contain a match. Knows no
-notation: `reader.py` reads patterns. `dispatch` makes nodes of free text in which words lead to
-other nodes: xgrammar's TagDispatch, and triggered tags in structural tags.
+Knows no notation: `build.py` makes automata of nodes, and `patterns.py` of regexes.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from itertools import chain
+from typing import ClassVar, TypeVar
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.limits import RESULTS
-from dlm.grammar.regex import algebra
-from dlm.grammar.regex.algebra import (
-    MOST_STATES,
-    TooLargeError,
-    Transitions,
-    TransitionTable,
-    minimal,
-)
-from dlm.grammar.regex.build import built
-from dlm.grammar.regex.nodes import (
-    EMPTY,
-    EVERY,
-    Alternation,
-    Characters,
-    Concatenation,
-    Literal,
-    Lookahead,
-    Lookbehind,
-    Node,
-    Ranges,
-    Repetition,
-    Terminal,
-    alternation,
-    concatenation,
-    inverted,
-)
-from dlm.grammar.regex.reader import END, START, read
+from dlm.grammar.limits import RESULTS, spend
+from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverted
 
-__all__ = ["MOST_STATES", "Automaton", "TooLargeError"]
-
+MOST_STATES = 4096
+_MOST_PRODUCT = 16 * MOST_STATES
+_MOST_EDGES = 300_000  # of one construction: about a second
+_MOST_SETS = 4096  # sets of states that `any_of_length` examines
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
+_DEAD = -1  # the state of an automaton that refuses the text, in a product
+
+Transition = tuple[int, int, int]  # first character, last character, next state
+Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
+AnyState = TypeVar("AnyState", bound=Hashable)
+
+
+class TooLargeError(Exception):
+    """An automaton with too many states, or one that takes too much work."""
+
+    def __init__(self, reason: str = f"its automaton has over {MOST_STATES:,} states"):
+        super().__init__(reason)
 
 
 @dataclass(frozen=True)
@@ -56,27 +42,61 @@ class Automaton:
     raise `TooLargeError`.
     """
 
-    edges: Transitions  # by state: first and last character, next state
+    edges: Transitions
     final: frozenset[int]
 
     ANY: ClassVar["Automaton"]
     NONE: ClassVar["Automaton"]
 
     @staticmethod
-    def of(node: Node) -> "Automaton":
-        """Return the automaton of a pattern. The bounds of its terminals become states."""
-        return Automaton(*built(node))
-
-    @staticmethod
     def words(texts: Iterable[str]) -> "Automaton":
-        """Return the automaton of `texts`; tens of thousands of them are fast."""
-        return Automaton(*algebra.words(texts))
+        """Return the automaton of `texts`, without those that have half a surrogate pair.
+
+        One pass over the sorted texts merges equal endings (Daciuk): tens of thousands are fast.
+        """
+        registry: dict[tuple[bool, tuple[tuple[str, int], ...]], int] = {}
+        path: list[dict[str, int]] = [{}]  # edges of the states along the last text
+        ends = [False]
+
+        def close(length: int) -> None:
+            """Finish all states of the path after its first `length` characters."""
+            while len(path) > length + 1:
+                key = (ends.pop(), tuple(path.pop().items()))
+                path[-1][last[len(path) - 1]] = registry.setdefault(key, len(registry))
+
+        last = ""
+        for text in sorted({text for text in texts if not SURROGATES.search(text)}):
+            common = next(
+                (i for i, (a, b) in enumerate(zip(last, text, strict=False)) if a != b),
+                min(len(last), len(text)),
+            )
+            close(common)
+            spend(len(text) - common)
+            last = text
+            path += ({} for _ in text[common:])
+            ends += [False] * len(text[common:])
+            ends[-1] = True
+        close(0)
+        if not ends[0] and not path[0]:
+            return Automaton.NONE
+        states = [*registry, (ends[0], tuple(path[0].items()))]
+        rows = [grouped((ord(c), ord(c), to) for c, to in row) for _, row in states]
+        return _numbered(
+            rows, (number for number, (end, _) in enumerate(states) if end), len(rows) - 1
+        )
 
     @staticmethod
     @RESULTS.remembered
     def lengths(low: int, high: int | None) -> "Automaton":
         """Return the automaton of all texts of `low` to `high` characters."""
-        return Automaton(*algebra.lengths(low, high))
+        last = low if high is None else high
+        if last >= MOST_STATES:
+            raise TooLargeError
+        if last < low:
+            return Automaton.NONE
+        edges = [tuple((*r, state + 1) for r in EVERY) for state in range(last)]
+        edges.append(tuple((*r, last) for r in EVERY) if high is None else ())
+        return Automaton(tuple(edges), frozenset(range(low, last + 1)))
 
     def union(self, other: "Automaton") -> "Automaton":
         if self == other or other.is_empty:
@@ -91,8 +111,29 @@ class Automaton:
     def difference(self, other: "Automaton") -> "Automaton":
         return self if other.is_empty else _product(self, other, bool.__gt__)
 
+    @RESULTS.remembered
     def complement(self) -> "Automaton":
-        return _complement(self)
+        """Return the automaton of all other texts."""
+        spend(sum(map(len, self.edges)) // 2)
+        if not self.final:
+            return Automaton.ANY
+        sink = len(self.edges)
+        rows: list[dict[int, Ranges]] = []
+        for state in self.edges:
+            row = grouped(state)
+            if left := inverted((low, high) for low, high, _ in state):
+                row[sink] = left
+            rows.append(row)
+        rows.append({sink: EVERY})
+        useless = next(
+            (s for s, row in enumerate(rows) if s in self.final and row == {s: EVERY}), None
+        )  # the only state that accepted everything becomes one that accepts nothing
+        if useless == 0:
+            return Automaton.NONE
+        return _numbered(
+            [{to: ranges for to, ranges in row.items() if to != useless} for row in rows],
+            {state for state in range(len(rows)) if state not in self.final},
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -172,7 +213,7 @@ class Automaton:
         return self._hash
 
 
-Automaton.ANY = Automaton(*algebra.ANYTHING)
+Automaton.ANY = Automaton((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
 Automaton.NONE = Automaton(((),), frozenset())
 
 
@@ -180,154 +221,6 @@ def _plain(low: int, high: int) -> tuple[int, str]:
     """Return the most readable character of a range, after its rank: 0 is the most readable."""
     ranked = enumerate("a0A -")
     return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
-
-
-@RESULTS.remembered
-def _product(one: Automaton, other: Automaton, wanted: Callable[[bool, bool], bool]) -> Automaton:
-    machines = (one.edges, one.final), (other.edges, other.final)
-    return Automaton(*algebra.product(*machines, wanted))
-
-
-@RESULTS.remembered
-def _complement(automaton: Automaton) -> Automaton:
-    return Automaton(*algebra.complement((automaton.edges, automaton.final)))
-
-
-_ANYTHING = Repetition(Characters(EVERY))
-_FEW = 32  # repetitions that are unrolled; more are counted
-
-BoundedTexts = tuple[Automaton, int, int | None]  # with the minimum and maximum of characters
-
-
-@RESULTS.remembered
-def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
-    """Return the nodes of a pattern that matches the `whole` text, or any part of the text.
-
-    It matches what all regex engines match, or, if `wide`, what any of them does. Raises
-    `InvalidGrammarError`.
-    """
-    try:
-        return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
-    except RecursionError as error:
-        raise InvalidGrammarError("pattern", "nested too deeply") from error
-
-
-@RESULTS.remembered
-def automaton_of(pattern: str, whole: bool) -> Automaton:
-    """Return the automaton of a pattern. Raises `InvalidGrammarError`, also if it is too large."""
-    return _automaton(parse(pattern, whole))
-
-
-@RESULTS.remembered
-def bounded(pattern: str, whole: bool, wide: bool = False) -> BoundedTexts:
-    """Return the automaton of a pattern, with one long repetition expressed as bounds of length.
-
-    `^[A-Z][a-z]{0,4999}$` becomes `^[A-Z][a-z]*$` of 1 to 5,000 characters. This is possible if
-    all other parts of the pattern have a fixed length. Raises `InvalidGrammarError`.
-    """
-    return _counted(_parts(parse(pattern, whole, wide)))
-
-
-def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
-    match parts:
-        case Lookahead(Concatenation((Repetition(Characters(), low, high) as all_, end)), True), *_:
-            if end == END:  # `(?=.{1,255}$)` limits the length of all that follows
-                automaton, least, most = _counted(parts[1:])
-                bounds = [bound for bound in (high, most) if bound is not None]
-                within = automaton.intersection(_automaton(Repetition(all_.part)))
-                return within, max(low, least), min(bounds, default=None)
-    counted = [
-        part
-        for part in parts
-        if isinstance(part, Repetition) and max(part.low, part.high or 0) > _FEW
-    ]
-    if len(counted) == 1:
-        (repetition,) = counted
-        size = _length(repetition.part)
-        others = [_length(part) for part in parts if part is not repetition]
-        if size and None not in others:
-            fixed = sum(length for length in others if length)
-            low, high = repetition.low, repetition.high
-            free = [Repetition(repetition.part) if p is repetition else p for p in parts]
-            return (
-                _automaton(Concatenation(tuple(free))),
-                fixed + size * low,
-                None if high is None else fixed + size * high,
-            )
-    return _automaton(Concatenation(parts)), 0, None
-
-
-def _automaton(node: Node) -> Automaton:
-    try:
-        return Automaton.of(node)
-    except TooLargeError as error:
-        raise InvalidGrammarError("pattern", f"too large: {error}") from error
-
-
-def _parts(node: Node) -> tuple[Node, ...]:
-    """Return the parts of `node` in order, including those of nested concatenations."""
-    if not isinstance(node, Concatenation):
-        return (node,)
-    return tuple(inner for part in node.parts for inner in _parts(part))
-
-
-def _length(node: Node) -> int | None:
-    """Return the number of characters of all texts of `node`; None if it differs or is unknown."""
-    match node:
-        case Characters():
-            return 1
-        case Literal(text):
-            return len(text)
-        case Lookahead() | Lookbehind():
-            return 0
-        case Concatenation(parts):
-            lengths = [_length(part) for part in parts]
-            return sum(n for n in lengths if n) if None not in lengths else None
-        case Alternation(options):
-            lengths = {_length(option) for option in options}
-            return lengths.pop() if len(lengths) == 1 else None
-        case Repetition(part, low, high) if low == high:
-            length = _length(part)
-            return length if length is None else length * low
-    return None
-
-
-def _opened(node: Node, anchor: Node, is_open: bool) -> Node:
-    """Return `node` with any text added at the end that `anchor` stands for.
-
-    Nothing is added if the anchor is there or if not `is_open`. Anchors further inside stay as
-    assertions.
-    """
-    parts, front = _parts(node), anchor is START
-    if not parts:
-        return _ANYTHING if is_open else EMPTY
-    edge, others = (parts[0], parts[1:]) if front else (parts[-1], parts[:-1])
-    if edge == anchor:
-        return _opened(Concatenation(others), anchor, False)
-    if is_open and isinstance(edge, Repetition) and edge.low < 2:  # any text includes more of it
-        once = (edge.part,) if edge.low else ()
-        return _opened(Concatenation((*once, *others) if front else (*others, *once)), anchor, True)
-    ends: tuple[Node, ...] = (edge,)
-    if isinstance(edge, Alternation) and _is_anchored(edge, anchor):
-        ends = (Alternation(tuple(_opened(o, anchor, is_open) for o in edge.options)),)
-    elif is_open:
-        if isinstance(edge, Repetition):
-            edge = Repetition(edge.part, edge.low, edge.low)
-        ends = (_ANYTHING, edge) if front else (edge, _ANYTHING)
-    return Concatenation((*ends, *others) if front else (*others, *ends))
-
-
-def _is_anchored(node: Node, anchor: Node) -> bool:
-    """Whether some alternative of `node` begins, or ends, with the anchor."""
-    if isinstance(node, Alternation):
-        return any(_is_anchored(option, anchor) for option in node.options)
-    parts = _parts(node)
-    if len(parts) == 1:
-        return parts[0] == anchor
-    return bool(parts) and _is_anchored(parts[0 if anchor is START else -1], anchor)
-
-
-_MOST_SETS = 4096  # sets of states that are examined
 
 
 def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
@@ -354,106 +247,189 @@ def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
     return True
 
 
-_MOST_CHARACTERS = 4096  # of all words together
-_MOST_OVERLAPPING = 16  # words, which take an automaton each
+@dataclass(frozen=True, slots=True)
+class TransitionTable:
+    """A deterministic automaton over classes of characters; it starts in state 0."""
+
+    classes: list[Ranges]
+    rows: list[dict[int, int]]  # by state: from the index of a class to the next state
+    final: set[int]
 
 
-def dispatch(branches: Sequence[tuple[str, Node]], excludes: Sequence[str], loop: bool) -> Node:
-    """Return a node of free text up to the first word of `branches`, and then the word's node.
+def explored(
+    start: AnyState,
+    follow: Callable[[AnyState], Iterable[tuple[int, AnyState]]],
+    accepts: Callable[[AnyState], bool],
+    classes: list[Ranges],
+    limit: int = MOST_STATES,
+) -> TransitionTable:
+    """Return the automaton of all states that can be reached from `start`.
 
-    With `loop` this repeats. Free text contains neither words of `branches` nor `excludes`. If
-    several words end at the same character, the longest counts. The text may end wherever it is
-    free. Raises `TooLargeError`.
+    `follow` returns pairs of a class's index and the next state. Raises `TooLargeError`.
     """
-    options: dict[str, list[Node]] = {}
-    for word, node in branches:
-        options.setdefault(word, []).append(node)
-    table = _Words(tuple(options), tuple(excludes))
-    free = Terminal(table.free())
-    if not options:
-        return free
-    if table.overlap():
-        if len(options) > _MOST_OVERLAPPING:
-            raise TooLargeError(f"over {_MOST_OVERLAPPING} words overlap each other")
-        heads = [
-            Concatenation((Terminal(head), alternation(*nodes)))
-            for word, nodes in options.items()
-            if not (head := table.up_to(word)).is_empty
+    numbers, work = {start: 0}, [start]
+    rows: list[dict[int, int]] = []
+    edges = 0
+    for state in work:  # `work` grows in the loop
+        row = {}
+        for letter, to in follow(state):
+            number = numbers.get(to)
+            if number is None:
+                number = numbers[to] = len(work)
+                work.append(to)
+            row[letter] = number
+        rows.append(row)
+        edges += len(row)
+        spend(1 + len(row))
+        if len(work) > limit:
+            raise TooLargeError(f"its automaton has over {limit:,} states")
+        if edges > _MOST_EDGES:
+            raise TooLargeError(f"its automaton has over {_MOST_EDGES:,} edges")
+    return TransitionTable(
+        classes, rows, {number for state, number in numbers.items() if accepts(state)}
+    )
+
+
+def minimal(table: TransitionTable) -> Automaton:
+    """Return the minimal automaton of the same texts."""
+    inverse: list[list[tuple[int, int]]] = [[] for _ in table.rows]
+    for state, row in enumerate(table.rows):
+        for letter, to in row.items():
+            inverse[to].append((letter, state))
+    alive = _alive(inverse, table.final)
+    if 0 not in alive:
+        return Automaton.NONE
+    rows = [
+        {letter: to for letter, to in row.items() if to in alive} if state in alive else {}
+        for state, row in enumerate(table.rows)
+    ]
+    block_of = _refined(rows, inverse, alive, table.final)
+    first: dict[int, int] = {}  # one state of each block
+    for state in alive:
+        first.setdefault(block_of[state], state)
+    blocks: list[dict[int, Ranges]] = [{} for _ in range(max(first) + 1)]
+    for block, state in first.items():
+        found: dict[int, list[tuple[int, int]]] = {}
+        for letter, to in rows[state].items():
+            found.setdefault(block_of[to], []).extend(table.classes[letter])
+        blocks[block] = {to: tuple(ranges) for to, ranges in found.items()}
+    return _numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
+
+
+def _numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0) -> Automaton:
+    """Return the automaton with its states in the order of a breadth-first search from `start`."""
+    numbers, work = {start: 0}, [start]
+    edges: list[tuple[Transition, ...]] = []
+    for state in work:  # `work` grows in the loop
+        found: list[Transition] = []
+        every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
+        spend(len(every) // 3)  # one class of characters may have 700 ranges
+        for low, high, to in every:
+            number = numbers.setdefault(to, len(work))
+            if number == len(work):
+                work.append(to)
+            if found and found[-1][1] + 1 == low and found[-1][2] == number:
+                low = found.pop()[0]
+            found.append((low, high, number))
+        edges.append(tuple(found))
+    return Automaton(tuple(edges), frozenset(numbers[s] for s in final if s in numbers))
+
+
+def _alive(inverse: list[list[tuple[int, int]]], final: Iterable[int]) -> set[int]:
+    """Return the states from which a final state can be reached."""
+    alive, work = set(final), list(final)
+    while work:
+        for _, state in inverse[work.pop()]:
+            if state not in alive:
+                alive.add(state)
+                work.append(state)
+    return alive
+
+
+def _refined(
+    rows: list[dict[int, int]],
+    inverse: list[list[tuple[int, int]]],
+    alive: set[int],
+    final: set[int],
+) -> list[int]:
+    """Return the block of equivalent states (Hopcroft) of each state; -1 if it is not alive."""
+    block_of = [-1] * len(rows)
+    kinds: dict[Hashable, set[int]] = {}
+    for state in alive:
+        kinds.setdefault((state in final, frozenset(rows[state])), set()).add(state)
+    blocks = list(kinds.values())
+    for number, block in enumerate(blocks):
+        for state in block:
+            block_of[state] = number
+    work = list(range(len(blocks)))
+    while work:
+        sources: dict[int, list[int]] = {}
+        for to in blocks[work.pop()]:
+            for letter, state in inverse[to]:
+                sources.setdefault(letter, []).append(state)
+        for states in sources.values():
+            touched: dict[int, list[int]] = {}
+            for state in states:
+                touched.setdefault(block_of[state], []).append(state)
+            for number, part in touched.items():
+                if number < 0 or len(part) == len(block := blocks[number]):
+                    continue
+                # The smaller part gets a new number, and only that one is processed again.
+                if 2 * len(part) <= len(block):
+                    new = set(part)
+                    block -= new
+                else:
+                    new = block.difference(part)
+                    blocks[number] = set(part)
+                for state in new:
+                    block_of[state] = len(blocks)
+                work.append(len(blocks))
+                blocks.append(new)
+    return block_of
+
+
+def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:
+    """Return the characters that lead to each next state."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for low, high, to in edges:
+        found.setdefault(to, []).append((low, high))
+    return {to: tuple(ranges) for to, ranges in found.items()}
+
+
+@RESULTS.remembered
+def _product(one: Automaton, other: Automaton, wanted: Callable[[bool, bool], bool]) -> Automaton:
+    """Return the automaton of the texts with `wanted(one accepts, other accepts)`.
+
+    `wanted(False, False)` must be false. Raises `TooLargeError`.
+    """
+    spend(sum(map(len, one.edges + other.edges)) // 2)
+    groups = [[grouped(edges) for edges in automaton.edges] for automaton in (one, other)]
+    classes, members = alphabet(ranges for group in chain(*groups) for ranges in group.values())
+    ones, others = (
+        [{c: to for to, ranges in group.items() for c in members[ranges]} for group in rows]
+        for rows in groups
+    )
+    one_alone, other_alone = wanted(True, False), wanted(False, True)
+
+    def follow(pair: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
+        left = ones[pair[0]] if pair[0] != _DEAD else {}
+        right = others[pair[1]] if pair[1] != _DEAD else {}
+        if not one_alone and not other_alone and len(right) < len(left):
+            return [(c, (left[c], to)) for c, to in right.items() if c in left]
+        found = [
+            (c, (to, right.get(c, _DEAD))) for c, to in left.items() if one_alone or c in right
         ]
-        tagged = alternation(*heads)
-    else:
-        heads = [concatenation(word, alternation(*nodes)) for word, nodes in options.items()]
-        tagged = Concatenation((free, alternation(*heads)))
-    if loop:
-        return Concatenation((Repetition(tagged), free))
-    return alternation(free, tagged)
+        if other_alone:
+            found += [(c, (_DEAD, to)) for c, to in right.items() if c not in left]
+        return found
 
-
-def free_of(words: Sequence[str]) -> Automaton:
-    """Return the automaton of the texts that contain none of `words`. Raises `TooLargeError`."""
-    return _Words((), tuple(words)).free()
-
-
-class _Words:
-    """Automaton of all words, whose state is the longest matching suffix (Aho and Corasick)."""
-
-    def __init__(self, words: tuple[str, ...], excludes: tuple[str, ...]):
-        self._words, self._excludes = words, tuple(word for word in excludes if word)
-        if sum(map(len, (*words, *self._excludes))) > _MOST_CHARACTERS:
-            raise TooLargeError(f"its words have over {_MOST_CHARACTERS:,} characters")
-        letters = sorted(set("".join((*words, *self._excludes))))
-        self._classes: list[Ranges] = [((ord(c), ord(c)),) for c in letters]
-        self._classes.append(inverted(r for ranges in self._classes for r in ranges))
-        self._ends: dict[int, str] = {}  # by state: the longest word that ends there
-        self._excluded: set[int] = set()
-        self._rows = self._build({c: i for i, c in enumerate(letters)})
-
-    def _build(self, number: dict[str, int]) -> list[dict[int, int]]:
-        children: list[dict[int, int]] = [{}]
-        for word in (*self._words, *self._excludes):
-            state = 0
-            for character in word:
-                state = children[state].setdefault(number[character], len(children))
-                if state == len(children):
-                    children.append({})
-            if word in self._words:
-                self._ends[state] = word
-            if word in self._excludes:
-                self._excluded.add(state)
-        rows: list[dict[int, int]] = [{} for _ in children]
-        rows[0] = dict.fromkeys(range(len(number) + 1), 0) | children[0]
-        waiting = [(state, 0) for state in children[0].values()]
-        for state, suffix in waiting:  # `waiting` grows in the loop
-            if suffix in self._excluded:
-                self._excluded.add(state)
-            if suffix in self._ends:
-                self._ends.setdefault(state, self._ends[suffix])
-            rows[state] = rows[suffix] | children[state]
-            waiting += [(to, rows[suffix][letter]) for letter, to in children[state].items()]
-        return rows
-
-    def free(self) -> Automaton:
-        """Return the automaton of the texts that contain no word."""
-        return self._automaton({*range(len(self._rows))} - self._ends.keys() - self._excluded)
-
-    def up_to(self, word: str) -> Automaton:
-        """Return the automaton of the texts that end with `word` and contain no other word."""
-        ends = {state for state, other in self._ends.items() if other == word} - self._excluded
-        return self._automaton(ends)
-
-    def _automaton(self, final: set[int]) -> Automaton:
-        stopped = self._ends.keys() | self._excluded
-        rows = [{} if state in stopped else row for state, row in enumerate(self._rows)]
-        return Automaton(*minimal(TransitionTable(self._classes, rows, final)))
-
-    def overlap(self) -> bool:
-        """Whether a word contains another word, or begins with the end of one."""
-        return any(
-            (other in word and not itself)
-            or any(other.endswith(word[:n]) for n in range(1, len(word) + (not itself)))
-            for word in self._words
-            for other, itself in (
-                *((other, other == word) for other in self._words),
-                *((other, False) for other in self._excludes),
-            )
+    limit = min(_MOST_PRODUCT, max(MOST_STATES, 2 * (len(ones) + len(others))))
+    return minimal(
+        explored(
+            (0, 0),
+            follow,
+            lambda pair: wanted(pair[0] in one.final, pair[1] in other.final),
+            classes,
+            limit,
         )
+    )

@@ -15,18 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlm.grammar.limits import spend
-from dlm.grammar.regex.algebra import (
+from dlm.grammar.regex.automaton import (
     MOST_STATES,
+    Automaton,
     TooLargeError,
-    TransitionMachine,
-    Transitions,
     TransitionTable,
     explored,
     grouped,
-    lengths,
     minimal,
-    product,
-    words,
 )
 from dlm.grammar.regex.nodes import (
     EVERY,
@@ -64,9 +60,9 @@ class FollowedBy:
 
 @dataclass(frozen=True, slots=True)
 class PrecededBy:
-    """A lookbehind: `machine` accepts the text so far, or must not."""
+    """A lookbehind: `automaton` accepts the text so far, or must not."""
 
-    machine: TransitionMachine
+    automaton: Automaton
     wanted: bool
 
 
@@ -86,17 +82,17 @@ class Lookaround:
     ):
         self._follow, self._ends, self._assertions = follow, ends, assertions
         preceded = [a for a in assertions.values() if isinstance(a, PrecededBy)]
-        machines = list(dict.fromkeys(assertion.machine for assertion in preceded))
-        rows = [[grouped(state) for state in edges] for edges, _ in machines]
+        automata = list(dict.fromkeys(assertion.automaton for assertion in preceded))
+        rows = [[grouped(state) for state in automaton.edges] for automaton in automata]
         self._classes, members = alphabet(
             [*ranges, *(r for table in rows for row in table for r in row.values())]
         )
         self._letters = [frozenset(members[r]) for r in ranges]
-        self._machine_rows = [
+        self._rows = [
             [{c: to for to, r in row.items() for c in members[r]} for row in table]
             for table in rows
         ]
-        self._machines = {machine: number for number, machine in enumerate(machines)}
+        self._numbers = {automaton: number for number, automaton in enumerate(automata)}
         self._open = {
             p
             for p, r in enumerate(ranges)
@@ -110,7 +106,7 @@ class Lookaround:
 
     def determinized(self) -> TransitionTable:
         """Return the deterministic automaton. Raises `TooLargeError`."""
-        start = (0,) * len(self._machine_rows), frozenset({(0, _NONE)})
+        start = (0,) * len(self._rows), frozenset({(0, _NONE)})
         return explored(start, self._next, lambda state: self._accepts(*state), self._classes)
 
     def _next(
@@ -119,7 +115,7 @@ class Lookaround:
         past, items = state
         for letter in range(len(self._classes)):
             if moved := self._move(items, past, letter):
-                reads = zip(self._machine_rows, past, strict=True)
+                reads = zip(self._rows, past, strict=True)
                 after = (rows[s].get(letter, -1) if s >= 0 else -1 for rows, s in reads)
                 yield letter, (tuple(after), moved)
 
@@ -140,8 +136,8 @@ class Lookaround:
                     case None:
                         reads.append((next_, obligations))
                         continue
-                    case PrecededBy(machine, wanted):
-                        if (past[self._machines[machine]] in machine[1]) != wanted:
+                    case PrecededBy(automaton, wanted):
+                        if (past[self._numbers[automaton]] in automaton.final) != wanted:
                             continue
                         reached = next_, obligations
                     case FollowedBy(start):
@@ -218,8 +214,11 @@ _MANY_WORDS = 16  # an alternation of as many words is made deterministic first
 Part = tuple[int, int, bool]  # first positions, last positions, whether the part may be empty
 
 
-def built(node: Node) -> TransitionMachine:
-    """Return the minimal automaton of a pattern. Raises `TooLargeError`."""
+def determinized(node: Node) -> Automaton:
+    """Return the automaton of a pattern. The bounds of its terminals become states.
+
+    Raises `TooLargeError`.
+    """
     try:
         return _Builder(node).determinized()
     except RecursionError:
@@ -257,7 +256,7 @@ def positions(node: Node) -> int:
 class _Builder:
     def __init__(self, node: Node, steps: int = 0):
         self._steps = steps
-        self._lookbehinds: dict[int, TransitionMachine] = {}  # by id() of the node
+        self._lookbehinds: dict[int, Automaton] = {}  # by id() of the node
         if positions(node) > _MOST_POSITIONS:
             raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
         self._ranges: list[Ranges] = [()]  # by position; position 0 is the start
@@ -270,7 +269,7 @@ class _Builder:
         self._follow[start], ends, empty = self._add(node)
         self._ends |= ends | empty << start
 
-    def determinized(self) -> TransitionMachine:
+    def determinized(self) -> Automaton:
         if self._assertions:
             rest = self._ranges, self._follow, self._ends, self._assertions
             return minimal(Lookaround(*rest).determinized())
@@ -313,19 +312,18 @@ class _Builder:
             case Repetition(part, low, high):
                 return self._repeat(part, low, high)
             case Terminal(automaton, low, high):
-                machine = automaton.edges, automaton.final
                 if (low, high) != (0, None):
-                    machine = product(machine, lengths(low, high), bool.__and__)
-                return self._join(*machine)
+                    automaton = automaton.intersection(Automaton.lengths(low, high))
+                return self._join(automaton)
             case Lookahead(part, wanted):
                 start = self._position(()).bit_length() - 1
                 self._begin(start, Concatenation((part, _ANY)))
                 return self._assertion(FollowedBy(start, wanted))
             case Lookbehind(part, wanted):
-                return self._assertion(PrecededBy(self._machine(part), wanted))
+                return self._assertion(PrecededBy(self._lookbehind(part), wanted))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
 
-    def _machine(self, part: Node) -> TransitionMachine:
+    def _lookbehind(self, part: Node) -> Automaton:
         """Return the automaton of all texts that end with `part`, computed once."""
         if id(part) not in self._lookbehinds:
             builder = _Builder(Concatenation((_ANY, part)), self._steps)
@@ -360,7 +358,7 @@ class _Builder:
     def _alternation(self, options: tuple[Node, ...]) -> Part:
         texts = [option.text for option in options if isinstance(option, Literal)]
         if len(texts) >= _MANY_WORDS:
-            parts = [self._join(*words(texts))]
+            parts = [self._join(Automaton.words(texts))]
             parts += (self._add(o) for o in options if not isinstance(o, Literal))
         else:
             parts = [self._add(option) for option in options]
@@ -387,15 +385,15 @@ class _Builder:
             self._link(previous, again)
         return begins, ends, empty
 
-    def _join(self, edges: Transitions, final: frozenset[int]) -> Part:
-        """Add a deterministic automaton: a position for each pair of connected states."""
+    def _join(self, automaton: Automaton) -> Part:
+        """Add an automaton: a position for each pair of connected states."""
         rows = [
             [(to, self._position(ranges)) for to, ranges in grouped(state).items()]
-            for state in edges
+            for state in automaton.edges
         ]
         leaving = [sum(position for _, position in row) for row in rows]
         ends = 0
         for to, position in (pair for row in rows for pair in row):
             self._follow[position.bit_length() - 1] = leaving[to]
-            ends |= position if to in final else 0
-        return leaving[0], ends, 0 in final
+            ends |= position if to in automaton.final else 0
+        return leaving[0], ends, 0 in automaton.final

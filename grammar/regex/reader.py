@@ -17,6 +17,7 @@ import sys
 import unicodedata
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, groupby, starmap
 
@@ -63,14 +64,18 @@ def named(letter: str, wide: bool) -> Ranges:
         return union([*SPACES, *_OTHER_SPACES])
     kinds = ("Nd",) if letter == "d" else ("L", "N", "M", "Pc")
     joiners = () if letter == "d" else ((0x200C, 0x200D),)
-    found, start = [*joiners], 0
-    categories = map(unicodedata.category, map(chr, range(_PLANES)))
-    for among, run in groupby(category.startswith(kinds) for category in categories):
-        end = start + sum(1 for _ in run)
-        if among:
-            found.append((start, end - 1))
-        start = end
-    return union(found)
+    return union(
+        [*joiners, *(span for category, span in _runs(_PLANES) if category.startswith(kinds))]
+    )
+
+
+def _runs(end: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the runs of code points before `end` with one general category, after the category."""
+    start = 0
+    for category, run in groupby(map(unicodedata.category, map(chr, range(end)))):
+        size = sum(1 for _ in run)
+        yield category, (start, start + size - 1)
+        start += size
 
 
 def any_case(ranges: Ranges) -> Ranges:
@@ -198,11 +203,8 @@ def _all_characters() -> str:
 @lru_cache(maxsize=1)
 def _categories() -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
-    start = 0
-    for kind, run in groupby(map(unicodedata.category, map(chr, range(sys.maxunicode + 1)))):
-        end = start + sum(1 for _ in run)
-        found.setdefault(kind, []).append((start, end - 1))
-        start = end
+    for kind, span in _runs(sys.maxunicode + 1):
+        found.setdefault(kind, []).append(span)
     return found
 
 

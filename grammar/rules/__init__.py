@@ -4,4 +4,4 @@
 
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
-from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
+from dlm.grammar.rules.rules import Rules, check_rules, with_terminals

@@ -19,7 +19,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.build import determinized
 from dlm.grammar.regex.nodes import (
     EMPTY,
     Alternation,
@@ -34,6 +35,7 @@ from dlm.grammar.regex.nodes import (
     mapped,
     optional,
 )
+from dlm.grammar.regex.patterns import automaton_of
 from dlm.grammar.rules.lark_syntax import (
     COMMON,
     START,
@@ -57,12 +59,12 @@ _MOST_INSTANCES = 1000  # of templates
 _MOST_RANKED = 100  # terminals and strings in a grammar with priorities
 
 
-def read_lark(text: str, schemas: Schemas, kind: str = "grammar") -> Rules:
+def read_lark(text: str, schemas: Schemas) -> Rules:
     """Return the rules of `text`, whose root is `start`; `schemas` translates `%json`.
 
     Raises `InvalidGrammarError` with line and column.
     """
-    source = NotationText(text, kind)
+    source = NotationText(text)
     try:
         return _Translator(source, parse(source), schemas).rules
     except RecursionError as error:
@@ -127,7 +129,7 @@ class _Translator:
             if end == Automaton.words([""]) or {"stop", "suffix"} <= item.options.keys():
                 raise self._source.error("it takes one marker, which is not empty", item.at)
             both = Concatenation((Terminal(automaton), Terminal(end)))
-            automaton = self._made(lambda: Automaton.of(both), item.at)
+            automaton = self._made(lambda: determinized(both), item.at)
         return self._lexeme(Terminal(_shortest(automaton)))
 
     def _expression(self, node: Node, given: dict[str, Node]) -> Node:
@@ -208,7 +210,7 @@ class _Translator:
 
     def _automaton_of(self, node: Node, at: int) -> Automaton:
         """Return the automaton of a node that `_terminal` returned."""
-        return self._made(lambda: Automaton.of(self._inlined(node, at)), at)
+        return self._made(lambda: determinized(self._inlined(node, at)), at)
 
     def _inlined(self, node: Node, at: int) -> Node:
         if isinstance(node, Reference):
@@ -273,7 +275,7 @@ def _shortest(automaton: Automaton) -> Automaton:
     """Return the automaton of the texts of which no shorter beginning is accepted."""
     ends = automaton.final
     edges = tuple(() if state in ends else e for state, e in enumerate(automaton.edges))
-    return Automaton.of(Terminal(Automaton(edges, ends)))
+    return determinized(Terminal(Automaton(edges, ends)))
 
 
 def _as_ecmascript(part: re.Match[str]) -> str:

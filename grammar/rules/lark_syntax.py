@@ -278,7 +278,9 @@ class _Parser(NotationParser):
         start = self.after_separators(self.token.end())
         try:
             data, end = json.JSONDecoder().raw_decode(self.source.text, start)
-            json.dumps(data, ensure_ascii=False).encode()  # raises for surrogates
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            self.fail(f"{self.token[0]} takes JSON: half a surrogate pair is no text")
         except (ValueError, RecursionError) as error:
             self.fail(f"{self.token[0]} takes JSON: {error}")
         self.move(end)

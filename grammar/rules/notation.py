@@ -48,11 +48,11 @@ _NAMED = {
 class NotationText:
     """Text of a grammar. Raises `InvalidGrammarError` if it is too long or has surrogates."""
 
-    def __init__(self, text: str, kind: str = "grammar"):
-        self.text, self.kind = text, kind
+    def __init__(self, text: str):
+        self.text = text
         if len(text) > MOST_CHARACTERS:
             reason = f"{len(text)} characters are too many: the limit is {MOST_CHARACTERS}"
-            raise InvalidGrammarError(kind, reason)
+            raise InvalidGrammarError("grammar", reason)
         if half := SURROGATES.search(text):
             raise self.error("half a surrogate pair is no text", half.start())
 
@@ -60,7 +60,7 @@ class NotationText:
         """Return an error with the line and column of the index `at`."""
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
-        return InvalidGrammarError(self.kind, reason, f"line {line} column {column}")
+        return InvalidGrammarError("grammar", reason, f"line {line} column {column}")
 
     def unescaped(self, start: int, end: int, also: str = "") -> list[tuple[int, bool]]:
         """Return the code points of `text[start:end]`, each with whether it was escaped.
@@ -264,22 +264,22 @@ _MACROS = {
 _IN_CLASS = "^$.*+()[]{}|-"  # may be escaped in a class
 
 
-def read_ebnf(text: str, root: str = "root", kind: str = "grammar") -> Rules:
-    """Return the rules of `text`. Raises `InvalidGrammarError` with line and column."""
-    return _EbnfReader(NotationText(text, kind), root).rules()
+def read_ebnf(text: str) -> Rules:
+    """Return the rules of a grammar. Raises `InvalidGrammarError` with line and column."""
+    return _EbnfReader(NotationText(text)).rules()
 
 
 class _EbnfReader(NotationParser):
-    def __init__(self, source: NotationText, root: str):
+    def __init__(self, source: NotationText):
         super().__init__(_EBNF, source)
-        self._root, self._rules = root, Rules(root)
+        self._rules = Rules()
 
     def rules(self) -> Rules:
         while self.kind != "end":
             if self.kind != "head":
                 self.fail("a rule begins with its name and ::=")
             self._rule(self.token["new"], self.token["options"])
-        self.check_names(self._rules.nodes, self._root)
+        self.check_names(self._rules.nodes, self._rules.root)
         return self._rules
 
     def _rule(self, name: str, options: str | None) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length, bounded, parse
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length
+from dlm.grammar.regex.build import determinized
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -33,6 +34,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     mapped,
 )
+from dlm.grammar.regex.patterns import bounded, parse
 
 
 class Rules:
@@ -340,7 +342,7 @@ class _Folding:
         if not _is_regular(part):
             return node
         if max(low, high or 0) > _COUNTED and _is_character(part):
-            return Terminal(Automaton.of(Repetition(part)), low, high)
+            return Terminal(determinized(Repetition(part)), low, high)
         return self._terminal(node) or node
 
     def _concatenation(self, parts: list[Node]) -> Node:
@@ -391,7 +393,7 @@ class _Folding:
             if (size := _size(node)) <= _MOST_SIZE and self._work + size <= _MOST_WORK:
                 self._work += size
                 try:
-                    automaton = Automaton.of(node)
+                    automaton = determinized(node)
                 except TooLargeError:
                     self._work += _MOST_WORK // 8
                     return None

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, bounded
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.patterns import bounded
 from dlm.grammar.schema.conditions import Constant, constant, exact, kind
 from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, Work, pointer
 from dlm.grammar.schema.languages import Backtracking, TooLongError, format_texts

@@ -25,11 +25,9 @@ from dlm.grammar.regex.automaton import (
     Automaton,
     TooLargeError,
     any_of_length,
-    automaton_of,
-    bounded,
-    parse,
 )
 from dlm.grammar.regex.build import positions
+from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, bounded, parse
 from dlm.grammar.regex.reader import looked_up
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
@@ -356,11 +354,9 @@ def is_textual(name: Any) -> bool:
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
 
 
-TextLanguage = tuple[Automaton, int, int | None]  # with minimum and maximum number of characters
-
 _EXCLUDED = 400  # units of work for an excluded number, which splits an automaton in two
 _PROPERTY = 1_000  # units of work for looking up a Unicode property
-_ALL: TextLanguage = (Automaton.ANY, 0, None)
+_ALL: BoundedTexts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 
 
@@ -370,11 +366,11 @@ class Languages:
     def __init__(self, formats: bool, work: Work):
         self.inexact: dict[str, str] = {}
         self._formats, self.work = formats, work
-        self._known: dict[tuple[str, str], TextLanguage | None] = {}
+        self._known: dict[tuple[str, str], BoundedTexts | None] = {}
         self._unreadable: dict[str, str] = {}  # patterns without an automaton, and the reason
         self._properties: set[str] = set()  # Unicode properties in patterns so far
-        self._refused: dict[tuple[str, str], TextLanguage | None] = {}  # patterns to be negated
-        self._texts: dict[Strings, TextLanguage | None] = {}
+        self._refused: dict[tuple[str, str], BoundedTexts | None] = {}  # patterns to be negated
+        self._texts: dict[Strings, BoundedTexts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
     def asserts(self, word: str, source: Source) -> bool:
@@ -392,7 +388,7 @@ class Languages:
             self.inexact[where] = self._unreadable[text]
         return self._known[word, text] is not None
 
-    def _new(self, word: str, text: str, where: str) -> TextLanguage | None:
+    def _new(self, word: str, text: str, where: str) -> BoundedTexts | None:
         """Return the texts; None if they have no automaton. Raises `InvalidGrammarError`."""
         self.work.count(5 + len(text) // 4, where)
         try:
@@ -415,10 +411,10 @@ class Languages:
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
-        automaton = whole(self._read(word, text, wanted))
+        automaton = with_bounds(self._read(word, text, wanted))
         return automaton if wanted else automaton.complement()
 
-    def _read(self, word: str, text: str, wanted: bool) -> TextLanguage:
+    def _read(self, word: str, text: str, wanted: bool) -> BoundedTexts:
         """Return the texts that all regex engines match, or, if not `wanted`, that any engine does.
 
         Raises `TooLargeError`.
@@ -432,7 +428,7 @@ class Languages:
                 raise TooLargeError(error.reason) from error
         return self._refused[word, text] or _ALL
 
-    def texts(self, strings: Strings) -> TextLanguage | None:
+    def texts(self, strings: Strings) -> BoundedTexts | None:
         """Return the texts that fit `strings`; None if no text does. Raises `TooLargeError`."""
         if strings not in self._texts:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
@@ -496,7 +492,7 @@ def most_characters(numbers: Numbers) -> int:
     return EXACT_CHARACTERS if rounded else MOST_CHARACTERS
 
 
-def whole(texts: TextLanguage | None) -> Automaton:
+def with_bounds(texts: BoundedTexts | None) -> Automaton:
     """Return one automaton that also enforces the minimum and maximum length of `texts`."""
     if texts is None:
         return Automaton.NONE
@@ -506,7 +502,7 @@ def whole(texts: TextLanguage | None) -> Automaton:
     return automaton.intersection(Automaton.lengths(low, high))
 
 
-def format_texts(name: str) -> TextLanguage | None:
+def format_texts(name: str) -> BoundedTexts | None:
     """Return the texts of a format; None if it is not enforced."""
     return (_format_automaton(name), 0, _LENGTHS.get(name)) if name in _PATTERNS else None
 

@@ -47,9 +47,8 @@ from dlm.grammar.schema.conditions import (
     weight_of,
     with_evaluated,
 )
-from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
-from dlm.grammar.schema.languages import Languages, most_characters
+from dlm.grammar.schema.languages import most_characters
 
 MOST_TRIED = 64  # listed values of an alternative that are checked one by one
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
@@ -64,8 +63,8 @@ class NormalForm:
     `closed`: objects have only the properties that the schema names, unless it allows others.
     """
 
-    def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
-        self.languages, self.work = languages, work
+    def __init__(self, keywords: Keywords, closed: bool):
+        self.languages, self.work = keywords.languages, keywords.languages.work
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
         self._negated = NegatedKeywords(keywords)

@@ -17,8 +17,8 @@ from typing import get_args
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.limits import RESULTS
-from dlm.grammar.regex.algebra import explored, minimal
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, explored, minimal
+from dlm.grammar.regex.build import determinized
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -35,6 +35,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.regex.patterns import automaton_of
 from dlm.grammar.schema.conditions import Bound, Constant, spellings
 from dlm.grammar.schema.documents import Work
 
@@ -59,7 +60,7 @@ def spaced(text: str, style: Whitespace, most: int) -> Node:
         parts = [Literal(text[0]), space, Literal(text[1])]
     else:
         parts = [space] * (text not in "{[") + [Literal(text)] + [space] * (text not in "}]")
-    return Terminal(Automaton.of(Concatenation(tuple(parts))))
+    return Terminal(determinized(Concatenation(tuple(parts))))
 
 
 @RESULTS.remembered
@@ -67,7 +68,7 @@ def run(style: Whitespace, most: int) -> Node:
     """Return the white space allowed around a whole value; it may be empty."""
     if style == "compact" or most == 0:
         return EMPTY
-    return Terminal(Automaton.of(_run(most)))
+    return Terminal(determinized(_run(most)))
 
 
 def _run(most: int) -> Node:
@@ -90,7 +91,7 @@ def _pretty(text: str) -> Node:
     level = Repetition(Literal("  "), int(inner), _DEEPEST)
     line = Concatenation((Literal("\n"), level))
     parts = (Literal(text), line) if inner else (line, Literal(text))
-    return Terminal(Automaton.of(Concatenation(parts)))
+    return Terminal(determinized(Concatenation(parts)))
 
 
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -183,7 +184,7 @@ def _bare_keys() -> Automaton:
     """
     ascii = (36, 36), (45, 57), (64, 90), (95, 95), (97, 122)
     others = (0xA1, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF)
-    return Automaton.of(Repetition(Characters((*ascii, *others)), 1))
+    return determinized(Repetition(Characters((*ascii, *others)), 1))
 
 
 MOST_CHARACTERS = 308  # of any number, which without an exponent is below 10 ** 308
@@ -206,20 +207,18 @@ def number_automaton(
     multiples: tuple[Fraction, ...] = (),
     not_multiples: tuple[Fraction, ...] = (),
     integer: bool = False,
-    spelled_integer: bool = True,
 ) -> Automaton:
     """Return the automaton of the numbers that fit all arguments.
 
-    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` may have
-    a point and zeros, as in `1.0`, unless `spelled_integer`. Exponents are allowed only without
-    multiples and with no other bound than zero. Raises `TooLargeError`.
+    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` has
+    digits alone. Exponents are allowed only without multiples and with no other bound than zero.
+    Raises `TooLargeError`.
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)
     found = _between(low, high)
     if integer:
-        point = r"(?:\.0+)?" if not spelled_integer else ""
-        found = found.intersection(automaton_of(rf"-?(?:0|[1-9]\d*){point}", whole=True))
+        found = found.intersection(automaton_of(r"-?(?:0|[1-9]\d*)", whole=True))
     found = reduce(Automaton.intersection, map(_multiples, multiples), found)
     found = reduce(Automaton.difference, map(_multiples, not_multiples), found)
     if integer or multiples or not_multiples or any(bound and bound[0] for bound in (low, high)):
@@ -247,7 +246,7 @@ def _double(bound: Bound, towards: float) -> Bound:
 @RESULTS.remembered
 def _between(low: Bound | None, high: Bound | None) -> Automaton:
     below, above = ((-bound[0], bound[1]) if bound else None for bound in (high, low))
-    return Automaton.of(
+    return determinized(
         alternation(
             Terminal(_magnitudes(low, high)),
             concatenation(Literal("-"), Terminal(_magnitudes(below, above))),
@@ -316,7 +315,7 @@ def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
     table = explored(
         start, follow, lambda pair: one.holds(pair[0]) and other.holds(pair[1]), _LETTERS
     )
-    return Automaton(*minimal(table)).intersection(automaton_of(_PLAIN, whole=True))
+    return minimal(table).intersection(automaton_of(_PLAIN, whole=True))
 
 
 @RESULTS.remembered
@@ -369,7 +368,7 @@ def _multiples(unit: Fraction) -> Automaton:
         return (value if left >= 0 else needed(value, places)) == 0
 
     table = explored((_UNSIGNED, 0), follow, accepts, _LETTERS)
-    return Automaton(*minimal(table)).intersection(automaton_of(f"-?{_PLAIN}", whole=True))
+    return minimal(table).intersection(automaton_of(f"-?{_PLAIN}", whole=True))
 
 
 def _power(number: int, prime: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of, free_of
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -25,6 +25,7 @@ from dlm.grammar.regex.nodes import (
     alternation_of,
     concatenation,
 )
+from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, free_of
 from dlm.grammar.rules.rules import Rules, without_endless
 from dlm.grammar.schema.conditions import (
     FALSE,
@@ -40,7 +41,7 @@ from dlm.grammar.schema.conditions import (
 )
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
 from dlm.grammar.schema.keywords import Keywords
-from dlm.grammar.schema.languages import TOO_LARGE, Languages, TextLanguage, most_characters, whole
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
 from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
 from dlm.grammar.schema.structures import (
     AnyOrderWriter,
@@ -110,7 +111,7 @@ def write(
         reader = DocumentReader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
-        normal = NormalForm(keywords, languages, work, closed)
+        normal = NormalForm(keywords, closed)
         listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
         writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
         root = keywords.formula(schema, reader.root)
@@ -276,7 +277,7 @@ class Writer:
             found.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
         return found
 
-    def texts(self, shape: Alternative) -> TextLanguage | None:
+    def texts(self, shape: Alternative) -> BoundedTexts | None:
         """Return the strings that fit `shape`; None if none does."""
         if shape.values is None:
             return self._normal.languages.texts(cast("Strings", shape.facets))
@@ -312,7 +313,7 @@ class Writer:
     def _keys(self, formula: Formula) -> Automaton:
         """Return the automaton of the strings that fit `formula`."""
         languages = (self.texts(shape) for shape in self._normal.shapes(formula, "string"))
-        return reduce(Automaton.union, map(whole, languages), Automaton.NONE)
+        return reduce(Automaton.union, map(with_bounds, languages), Automaton.NONE)
 
 
 FormWriter = Callable[[Writer, Formula], Node]  # writes the whole value in a form of its own
@@ -326,7 +327,7 @@ def as_object(writer: Writer, formula: Formula) -> Node:
 _KEY = re.compile(r"""[^<>"'\s]+""")
 _FREE_KEY = "[A-Za-z_][A-Za-z0-9_.-]*"
 _JSON_KINDS = tuple(kind for kind in KINDS if kind != "string")
-_PARAMETER_END = "</parameter>"
+PARAMETER_END = "</parameter>"
 
 
 @dataclass(frozen=True)
@@ -365,9 +366,9 @@ class Elements(Dialect):
         return alternation(*options) if options else NOTHING
 
     def _value(self, writer: Writer, formula: Formula) -> Node:
-        options = [concatenation(bare, _PARAMETER_END) for bare in self._bare(writer, formula)]
+        options = [concatenation(bare, PARAMETER_END) for bare in self._bare(writer, formula)]
         if (json := writer.value(formula, _JSON_KINDS)) != NOTHING:
-            options.append(concatenation(self.space, json, self.space, _PARAMETER_END))
+            options.append(concatenation(self.space, json, self.space, PARAMETER_END))
         return alternation(*options) if options else NOTHING
 
     def _bare(self, writer: Writer, formula: Formula) -> Iterator[Node]:
@@ -376,7 +377,7 @@ class Elements(Dialect):
                 if (texts := writer.texts(shape)) is None:
                     continue
                 automaton, low, high = texts
-                automaton = automaton.intersection(free_of([_PARAMETER_END]))
+                automaton = automaton.intersection(free_of([PARAMETER_END]))
                 first, last = self._edges(automaton)
                 # A line feed at an end is not part of the value.
                 forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]

@@ -4,4 +4,4 @@
 
 from dlm.grammar.specs.spec import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec
 from dlm.grammar.specs.structural_tag import StructuralTag
-from dlm.grammar.specs.tools import INPUT, Tools, function_of, input_spec
+from dlm.grammar.specs.tools import Tools

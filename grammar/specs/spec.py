@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
+from dlm.grammar.calls import CallMarkers, VocabularySlice
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.limits import TooMuchEffortError, at_most
-from dlm.grammar.regex.automaton import Automaton, parse
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import SURROGATES, Node, Terminal
+from dlm.grammar.regex.patterns import parse
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
@@ -26,7 +28,6 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
 from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.writer import write
-from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
@@ -222,7 +223,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
-_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 
 
@@ -275,7 +276,7 @@ class JsonSchema(Spec):
                 right = " or ".join(map(repr, known))
                 raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {right}")
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
-            vars(self)[_WRITTEN] = self._write(_AT_ONCE)
+            vars(self)[_WRITTEN] = self._write(AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: part for name, part in vars(self).items() if name != _WRITTEN}

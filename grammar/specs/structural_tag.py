@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
+from dlm.grammar.calls import CallMarkers
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import TooLargeError, dispatch, free_of
+from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.nodes import (
     Literal,
     Node,
@@ -21,6 +22,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.regex.patterns import dispatch, free_of
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.documents import pointer
@@ -28,7 +30,6 @@ from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FORMS, write
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.tokens import CallMarkers
 
 KIND = "structural tag"
 
@@ -71,25 +72,25 @@ def _format(form: Any, path: Path, kind: str | None = None) -> None:
 
 
 def _is(description: str, *types: type, least: int | None = None) -> FieldCheck:
-    def check_rules(value: Any, path: Path) -> None:
+    def check(value: Any, path: Path) -> None:
         number = isinstance(value, int) and not isinstance(value, bool)
         right = number if int in types else isinstance(value, types)
         if not right or (least is not None and value < least):
             fail(f"it takes {description}, not {value!r:.40}", path)
 
-    return check_rules
+    return check
 
 
-def _or_null(check_rules: FieldCheck) -> FieldCheck:
-    return lambda value, path: None if value is None else check_rules(value, path)
+def _or_null(check: FieldCheck) -> FieldCheck:
+    return lambda value, path: None if value is None else check(value, path)
 
 
-def _listed(check_rules: FieldCheck, least: int = 0) -> FieldCheck:
+def _listed(check: FieldCheck, least: int = 0) -> FieldCheck:
     def checked(value: Any, path: Path) -> None:
         if not isinstance(value, list) or len(value) < least:
             fail(f"it takes a list{' that is not empty' * least}, not {value!r:.40}", path)
         for i, item in enumerate(value):
-            check_rules(item, (*path, i))
+            check(item, (*path, i))
 
     return checked
 
@@ -129,11 +130,11 @@ def _style(value: Any, path: Path) -> None:
 
 
 def _only(reason: str, *allowed: Any) -> FieldCheck:
-    def check_rules(value: Any, path: Path) -> None:
+    def check(value: Any, path: Path) -> None:
         if not any(value is one or value == one for one in allowed):
             fail(reason, path)
 
-    return check_rules
+    return check
 
 
 _text, _flag = _is("text", str), _is("true or false", bool)

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from dlm.grammar.calls import MARKUPS, Answer, gemma_call, read_calls, span_of
+from dlm.grammar.calls import (
+    MARKUPS,
+    Answer,
+    CallMarkers,
+    VocabularySlice,
+    gemma_call,
+    read_calls,
+    span_of,
+)
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, dispatch
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     Node,
     Repetition,
@@ -24,14 +32,14 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.regex.patterns import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
 from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
-from dlm.grammar.schema.writer import FormWriter, as_object, write
-from dlm.grammar.specs.spec import Grammar, Regex, Spec
-from dlm.grammar.tokens import CallMarkers, VocabularySlice
+from dlm.grammar.schema.writer import as_object, write
+from dlm.grammar.specs.spec import AT_ONCE, Grammar, Regex, Spec
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
@@ -64,59 +72,6 @@ def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     return expand_nullable(
         parameters if holds or opened or not objects else {**parameters, **_NONE}
     )
-
-
-def write_arguments(
-    schema: dict[str, Any],
-    *,
-    tool: str,
-    strict: bool,
-    where: str,
-    dialect: Dialect,
-    form: FormWriter,
-    rules: Rules,
-    most_work: int,
-) -> tuple[Node, bool]:
-    """Add the rules of a tool's arguments to `rules`.
-
-    Returns their node, and whether it is exact: it allows nothing that the schema refuses.
-
-    Keywords that the rules can not enforce are left to a check of the finished arguments, unless
-    the tool is `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError` with
-    the tool's name, and `TooMuchWorkError` if the schema takes more than `most_work` and that is
-    less than the limit for a schema.
-    """
-    before = len(rules.nodes)
-    write_as = partial(
-        write,
-        dialect=dialect,
-        rules=rules,
-        unenforced="check",
-        where=where,
-        form=form,
-        most_work=most_work,
-    )
-    try:
-        written = write_as(schema)
-        inexact = written.inexact
-    except InvalidGrammarError as error:
-        much = isinstance(error, TooMuchWorkError)
-        if much and most_work < MOST_WORK:
-            raise
-        inexact = ((error.where, error.reason),)
-        hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
-        if not much and not hard:
-            whole = ": arguments are an object" * (error.where == where)
-            reason = f"tool {tool!r}: {error.reason}{whole}"
-            raise InvalidGrammarError(_KIND, reason, error.where or where) from error
-        if strict:
-            raise _unenforced(tool, where, inexact) from error
-        for rule in list(rules.nodes)[before:]:
-            del rules.nodes[rule]
-        written = write_as(_ANY)
-    if inexact and strict:
-        raise _unenforced(tool, where, inexact)
-    return written.node, not inexact
 
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
@@ -205,7 +160,6 @@ _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_MARKERS = CallMarkers(0, 1, 2)  # for rules that are only checked
-_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 
 
 @dataclass(frozen=True)
@@ -253,7 +207,7 @@ class Tools(Spec):
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long
             with suppress(TooMuchWorkError):  # `rules` tries again with more work
-                self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
+                self._call(name, _ANY_MARKERS, Rules(), AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
@@ -414,19 +368,53 @@ class Tools(Spec):
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
             return gemma_call(name, node, native), True
-        arguments, exact = write_arguments(
-            self.parameters[name],
-            tool=name,
-            strict=name in self._strict,
-            where=f"/tools/{list(self.parameters).index(name)}/function/parameters",
-            dialect=Dialect(quote=native and native.quote),
-            form=as_object if native else MARKUPS[self.format].arguments,
-            rules=rules,
-            most_work=most_work,
-        )
+        arguments, exact = self._arguments(name, native, rules, most_work)
         if native:
             return gemma_call(name, arguments, native), exact
         return MARKUPS[self.format].write(name, arguments), exact
+
+    def _arguments(
+        self, name: str, native: CallMarkers | None, rules: Rules, most_work: int
+    ) -> tuple[Node, bool]:
+        """Add the rules of a tool's arguments to `rules`, and return their node.
+
+        Returns also whether it is exact: it allows nothing that the schema refuses. Keywords that
+        the rules can not enforce are left to a check of the finished arguments, unless the tool is
+        strict. Raises `InvalidGrammarError` with the tool's name, and `TooMuchWorkError` if the
+        schema takes more than `most_work` and that is less than the limit for a schema.
+        """
+        strict, before = name in self._strict, len(rules.nodes)
+        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+        write_as = partial(
+            write,
+            dialect=Dialect(quote=native and native.quote),
+            rules=rules,
+            unenforced="check",
+            where=where,
+            form=as_object if native else MARKUPS[self.format].arguments,
+            most_work=most_work,
+        )
+        try:
+            written = write_as(self.parameters[name])
+            inexact = written.inexact
+        except InvalidGrammarError as error:
+            much = isinstance(error, TooMuchWorkError)
+            if much and most_work < MOST_WORK:
+                raise
+            inexact = ((error.where, error.reason),)
+            hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
+            if not much and not hard:
+                whole = ": arguments are an object" * (error.where == where)
+                reason = f"tool {name!r}: {error.reason}{whole}"
+                raise self._error(reason, error.where or where) from error
+            if strict:
+                raise _unenforced(name, where, inexact) from error
+            for rule in list(rules.nodes)[before:]:
+                del rules.nodes[rule]
+            written = write_as(_ANY)
+        if inexact and strict:
+            raise _unenforced(name, where, inexact)
+        return written.node, not inexact
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. In Gemma 4's own form, it has no calls."""
@@ -472,7 +460,10 @@ class Tools(Spec):
                 check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
                 found = span(number, error.path) if span else None
-                if found and not isinstance(_at(call.arguments, error.path), dict | list):
+                wrong: Any = call.arguments
+                for step in error.path:
+                    wrong = wrong[step]
+                if found and not isinstance(wrong, dict | list):
                     found = found[1], found[1]  # only the value's end has to change
                 raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
             except UncheckableError:
@@ -482,10 +473,3 @@ class Tools(Spec):
         if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):
             raise InvalidValueError("there is more than one tool call")
         return answer
-
-
-def _at(value: Any, path: Sequence[str | int]) -> Any:
-    """Return the part of a JSON value that a path leads to."""
-    for step in path:
-        value = value[step]
-    return value

@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "support"
-# Names of the model: its own, and one that each client may know for a model of its maker.
+# Names of the model: its own, and names that some client expects of its vendor's models.
 NAMES = ("dlm", "gpt-5.5", "gpt-6.2-sol", "gpt-4o", "claude-sonnet-4-5")
 
 
@@ -42,7 +42,7 @@ def programs() -> Path:
 
 @pytest.fixture(scope="session")
 def node_package() -> Callable[[str], Path]:
-    """Skips a test without Node.js, or without a package for it; returns the package's folder."""
+    """Return the folder of an npm package; skip a test without Node.js or without the package."""
 
     def folder(name: str) -> Path:
         if shutil.which("node") is None:
@@ -57,7 +57,7 @@ def node_package() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def command(node_package) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command of an npm package with a home of its own, and no way to other machines: its
+    """Run a command of an npm package with a home of its own. It reaches no other machine: its
     proxy is a port on which nothing listens."""
 
     def run(package: str, *words: str, cwd: Path, home: Path, **variables: str):

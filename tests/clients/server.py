@@ -1,4 +1,4 @@
-"""The server of these tests: `dlm.serving` around a scripted model. Prints its port, and serves
+"""The server of these tests: `dlm.serving` around a scripted model. It prints its port and serves
 until its standard input ends."""
 
 import socket
@@ -12,9 +12,9 @@ from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.serving.app import app_of
+from dlm.serving.guard import Settings
 from dlm.serving.protocol import Connections
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
-from dlm.serving.settings import Settings
 
 
 def main() -> None:

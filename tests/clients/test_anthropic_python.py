@@ -177,7 +177,7 @@ def test_a_refusal_arrives_as_the_error_of_its_status(client):
         client.messages.create(**body)
 
 
-def test_a_conversation_that_the_server_would_hold_is_sent_whole(client):
+def test_a_thread_sends_the_whole_conversation_each_time(client):
     body = ask(CALL, "one", "two")
     thread = client.beta.messages.thread(**body | {"tools": [TOOL]})
     first = thread.send()

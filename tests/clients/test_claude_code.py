@@ -12,7 +12,7 @@ TEXT = "The file is made."
 
 @pytest.fixture
 def run(url, command, tmp_path: Path):
-    """Runs a task in the folder `work` of a home of its own; returns Claude Code's events."""
+    """Run a task in the folder `work` of a home of its own; return Claude Code's events."""
 
     def run(prompt: str, form: str, *words: str) -> list[Any]:
         (tmp_path / "work").mkdir()

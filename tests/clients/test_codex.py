@@ -36,7 +36,7 @@ TEXT = "The file is made."
 
 @pytest.fixture
 def execute(url, command, tmp_path: Path):
-    """Runs a task in the folder `work` of a home of its own; returns codex' events."""
+    """Run a task in the folder `work` of a home of its own; return codex's events."""
 
     def execute(model: str, *words: str) -> list[Any]:
         codex = tmp_path / ".codex"

@@ -1,5 +1,7 @@
 """instructor: values of types by calls of a tool, of chats and of responses."""
 
+import json
+
 import openai
 import pytest
 from pydantic import BaseModel, field_validator
@@ -39,9 +41,7 @@ def client(url, mode):
 
 
 def steps(mode, name, *values):
-    """Return the turns of a model that gives these values."""
-    import json
-
+    """Return the turns of a model that answers with these values."""
     text = mode == instructor.Mode.JSON_SCHEMA
     return [json.dumps(value) if text else [call(name, **value)] for value in values]
 

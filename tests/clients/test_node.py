@@ -1,4 +1,4 @@
-"""Clients for Node.js: each program in `programs/` runs whole loops and prints what it got."""
+"""Clients for Node.js: each program in `programs/` runs whole conversations and prints results."""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""openai-agents: agents with tools, by the default model of responses and by that of chats."""
+"""openai-agents: agents with tools, by responses (the default model) and by chats."""
+
+import asyncio
 
 import pytest
 from pydantic import BaseModel
@@ -62,8 +64,6 @@ async def _events(agent, prompt):
 
 
 def test_an_agent_streams(model, weather):
-    import asyncio
-
     tool, seen = weather
     agent = agents.Agent(name="helper", model=model, tools=[tool])
     events, last = asyncio.run(_events(agent, script([call("weather", city="Paris")], TEXT)))

@@ -57,8 +57,8 @@ def test_the_page_has_a_program_for_each_framework():
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_recipe_ends_by_itself_and_prints_what_the_page_says(name, address):
-    """But for the model's own last sentence, which another processor may round to another one."""
+def test_a_recipe_ends_by_itself_and_prints_the_lines_on_the_page(name, address):
+    """The model's last sentence may differ: another processor may round to another one."""
     pytest.importorskip(NEEDS[name], reason=f"{name} is not installed")
     code, expected = programs()[name]
     printed = io.StringIO()

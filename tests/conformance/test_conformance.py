@@ -1,4 +1,4 @@
-"""The official test suite: nothing invalid is accepted, and every refusal has its reason here."""
+"""The official test suite: no invalid value is accepted, and each refusal has a known reason."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def test_valid_instances_are_rejected_for_documented_reasons_only(rows: list[dic
     assert len(rejected) <= 25
 
 
-def test_finished_values_are_judged_as_the_suite_does():
+def test_the_check_of_values_agrees_with_the_suite():
     """A schema without `$schema` is read as the newest draft with the keywords of older ones."""
     unknown, wrong, count = dict[str, str](), set[str](), 0
     for group in read_schemas(SUITE):

@@ -316,7 +316,9 @@ def test_running_requests_share_the_work_of_a_step(engine_of):
 def test_guidance_that_never_finishes_fails_after_a_limit_of_work(engine_of, beside):
     """The limit does not depend on the requests beside it, which share the work of each step."""
     engine = engine_of(
-        Dreamer(V, 3, canvas_length=4), policy=Policy(step_work=900, looks=10), slots=3
+        Dreamer(V, 3, canvas_length=4),
+        policy=Policy(step_work=900, max_unfinished_steps=10),
+        slots=3,
     )
     doomed = engine.add(request(DOOMED))
     for seed in range(beside):

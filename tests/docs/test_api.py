@@ -16,7 +16,14 @@ def test_every_public_name_of_dlm_is_on_the_page():
     assert listed == public
 
 
-def test_names_of_grammar_exist():
+def test_the_table_of_constraints_names_public_classes():
+    table = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text()
+    named = re.findall(r"^\| `(\w+)\(", table, re.M)
+    assert len(named) > 5
+    assert set(named) <= set(dlm.__all__)
+
+
+def test_the_page_has_names_of_grammar_that_exist():
     listed = [name.removeprefix("dlm.grammar.") for name in NAMES if "dlm.grammar." in name]
     assert len(listed) > 10
     assert not {name for name in listed if not hasattr(dlm.grammar, name)}

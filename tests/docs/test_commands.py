@@ -17,7 +17,6 @@ import re
 import runpy
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 import httpx2
 import pytest
 import torch
+from processes import free_port
 from waiting import PATIENCE
 
 import dlm
@@ -83,21 +83,18 @@ def blocks(text: str) -> list[Block]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The address of `python scripts/serve.py`, which starts while other commands run."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-    port = address.partition(":")[2]
+    port = str(free_port())
     command = [sys.executable, *SERVER[1:], "--port", port, "--log-level", "error"]
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        yield address
-    finally:
-        process.kill()
-        process.wait(PATIENCE)
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
 def done() -> set[str]:
-    """Lines that have run: several pages begin with one and the same command."""
+    """Lines that have run: several pages begin with the same command."""
     return set()
 
 
@@ -132,7 +129,7 @@ def test_a_page_runs(page, server, done, folder, capsys):
         if ADDRESS.search(text):
             wait_for(server)
             text = ADDRESS.sub(server, text)
-        with one_thread():
+        with own_settings():
             if block.language == "python":
                 exec(compile("\n" * block.line + text, str(page), "exec"), names)
                 continue
@@ -148,7 +145,7 @@ def test_a_page_runs(page, server, done, folder, capsys):
             engine.close()
 
 
-def test_the_readers_of_blocks_find_what_has_no_mark():
+def test_blocks_are_found_with_their_languages_and_marks():
     text = "a\n\n```sh\nls\n```\n\n    indented\n\n"
     text += "<!-- needs: a GPU -->\n```python\n1\n```\n\n```\nx\n```\n"
     found = [(one.line, one.language, one.mark, one.runs) for one in blocks(text)]
@@ -188,7 +185,7 @@ def run(line: str, more: str, server: str) -> int | str | None:
 
 def script(args: list[str], stdin: str) -> int | str | None:
     """Run a script as `python` does, in this process; return its exit code."""
-    with pytest.MonkeyPatch.context() as patch, own_collector():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", args)
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         patch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
@@ -220,21 +217,12 @@ def wait_for(server: str) -> None:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Give torch's number of threads back, which scripts set for their own process."""
-    before = torch.get_num_threads()
+def own_settings() -> Iterator[None]:
+    """Restore the number of threads and the collector's thresholds, which scripts set."""
+    threads, thresholds = torch.get_num_threads(), gc.get_threshold()
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def own_collector() -> Iterator[None]:
-    """Give the garbage collector's thresholds back, likewise."""
-    before = gc.get_threshold()
-    try:
-        yield
-    finally:
+        torch.set_num_threads(threads)
         gc.unfreeze()
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)

@@ -1,27 +1,24 @@
-"""The picture of a canvas shows what the events of a run say."""
+"""The picture of a canvas shows the events of a run."""
 
 import json
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import draw_canvas
 import pytest
+from invoices import SCHEMA
 
 import dlm
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def drawn(built_in):
-    schema = json.loads((ROOT / "examples" / "invoice.json").read_text())
     request = dlm.Request(
-        prompt=draw_canvas.PROMPT, constraint=dlm.JsonSchema(schema), seed=0, max_tokens=96
+        prompt=draw_canvas.PROMPT, constraint=dlm.JsonSchema(SCHEMA), seed=0, max_tokens=96
     )
     return draw_canvas.rows(built_in, request)
 
 
-def test_a_row_has_the_styles_that_its_draft_says(built_in):
+def test_a_row_has_the_styles_of_its_draft(built_in):
     tokens = built_in.vocabulary.encode("abcdef")
     draft = dlm.Draft(
         request=0,

@@ -1,4 +1,4 @@
-"""The log has an index, and the documents that a newcomer reads are in plain words."""
+"""The log has an index, and the pages of the docs are in plain words."""
 
 import re
 from pathlib import Path
@@ -13,19 +13,19 @@ UNCLEAR = re.compile(
 )
 
 
-def test_every_entry_has_a_question_and_an_answer():
+def test_every_entry_has_a_question_and_an_answer_in_the_index():
     index = (LOG / "index.md").read_text()
     months = [path for path in LOG.glob("*.md") if path.stem != "index"]
-    entries = [(path, title) for path in months for title in headings(path)]
+    entries = [
+        (path, title)
+        for path in months
+        for title in re.findall(r"^## (.+)$", path.read_text(), re.M)
+    ]
     assert len(entries) > 30
     for path, title in entries:
         anchor = re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower()))
         row = rf"\| .+\? .*\| .+ \| \[{title[:10]}\]\({path.name}#{re.escape(anchor)}\) \|"
         assert re.search(row, index), f"index.md has no row for {path.name}: {title}"
-
-
-def headings(path: Path) -> list[str]:
-    return re.findall(r"^## (.+)$", path.read_text(), re.M)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

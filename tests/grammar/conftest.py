@@ -1,4 +1,4 @@
-"""Vocabularies: the built-in model's, and a toy one whose every string can be written down."""
+"""The vocabulary of the built-in model and a compiler for it."""
 
 from pathlib import Path
 

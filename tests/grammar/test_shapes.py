@@ -1,5 +1,4 @@
-"""Arrays of grammars, which are called for each token of a text: their shapes are checked here,
-since elsewhere that takes longer than the calls."""
+"""Shapes of the arrays of grammars, checked here alone: the checks take longer than the calls."""
 
 import pytest
 from processes import printed
@@ -29,8 +28,8 @@ engine = Engine.load(device="cpu")
 for spec in specs:
     engine.generate(Request(prompt="Say it.", constraint=spec, max_tokens=24, temperature=2.0))
 
-def checked(what):
-    parts = vars(what).values() if isinstance(what, type) else [what]
+def checked(value):
+    parts = vars(value).values() if isinstance(value, type) else [value]
     parts = [getattr(p, "fget", None) or getattr(p, "func", None) or p for p in parts]
     return any(isinstance(p, types.FunctionType) and hasattr(p, "__wrapped__") for p in parts)
 
@@ -42,9 +41,9 @@ for name, module in sorted(sys.modules.items()):
 
 
 @pytest.mark.exhaustive
-def test_texts_are_read_with_arrays_of_the_shapes_that_are_written():
-    asked = set(printed(CODE).split())
+def test_all_modules_with_array_shapes_are_checked_while_answers_are_generated():
+    checked = set(printed(CODE).split())
     paths = (ROOT / "grammar").rglob("*.py")
     shaped = {name_of(path) for path in paths if has_shapes(path)}
     assert shaped
-    assert shaped <= asked
+    assert shaped <= checked

@@ -1,4 +1,4 @@
-"""The tokenizer as grammars see it."""
+"""Vocabularies: the bytes of tokens, control tokens, and canonical tokens."""
 
 from pathlib import Path
 
@@ -22,42 +22,42 @@ def test_control_tokens_have_no_text(vocabulary):
 
 
 @given(st.text())
-def test_text_is_what_was_encoded(vocabulary, text):
+def test_the_text_of_encoded_tokens_is_the_original_text(vocabulary, text):
     for name in ("<", "|", "▁"):  # control tokens by name, and the tokenizer's own space sign
         text = text.replace(name, "")
     assert vocabulary.text(vocabulary.encode(text)) == text
 
 
-def test_bytes_that_are_no_utf8_are_replaced(vocabulary):
-    hwair = vocabulary.encode("𐍈")  # a letter of Gothic, which no tokenizer of ours has seen
+def test_bytes_that_are_not_utf8_are_replaced(vocabulary):
+    hwair = vocabulary.encode("𐍈")  # a letter of Gothic, which is no token of its own
     assert len(hwair) == 4
     assert vocabulary.text(hwair[:3]) == "\ufffd"
 
 
-def test_canonical_tokens_continue_what_is_there(vocabulary):
+def test_canonical_tokens_continue_the_tokens_before_them(vocabulary):
     before = vocabulary.encode('{"')
     assert vocabulary.canonical(before, 'invoice_id"') == vocabulary.encode("invoice_id")
 
 
-def test_canonical_leaves_out_a_piece_that_could_merge_with_what_follows(vocabulary):
+def test_a_piece_that_could_merge_with_the_next_one_is_not_canonical(vocabulary):
     assert vocabulary.canonical(vocabulary.encode('{"'), "total") == []
     assert vocabulary.canonical([], "true") == []
 
 
-def test_canonical_is_empty_where_the_boundary_would_merge(vocabulary):
-    """`"` and `, ` are one token together: behind a lone quote no tokens are certain."""
+def test_no_tokens_are_canonical_if_they_could_merge_with_the_token_before(vocabulary):
+    """`"` and `, ` are one token together: after a lone quote no tokens are certain."""
     quote = vocabulary.encode('"')
     assert vocabulary.encode('",') != quote + vocabulary.encode(",")
     assert vocabulary.canonical([*vocabulary.encode("ab"), *quote], ", ab") == []
 
 
-def test_a_longer_context_than_four_tokens_changes_nothing(vocabulary):
+def test_canonical_tokens_depend_on_at_most_four_tokens_before_them(vocabulary):
     before = vocabulary.encode('{"name": "Olga Lopez", "')
     assert vocabulary.canonical(before, 'total"') == vocabulary.canonical(before[-4:], 'total"')
 
 
 @pytest.mark.parametrize(("stops", "pad"), [([9], 0), ([1], 9), ([-1], 0)])
-def test_stops_and_padding_have_to_be_tokens(stops, pad):
+def test_stops_and_padding_must_be_tokens_of_the_vocabulary(stops, pad):
     with pytest.raises(GrammarError, match="is outside of 3 tokens"):
         Vocabulary(
             [b"", b"", b"a"], control=[], stops=stops, pad=pad, thought=None, encode=lambda t: []

@@ -1,10 +1,8 @@
-"""Run a few operations in Triton's interpreter, as it is or patched, and print the errors found.
+"""Run a few operations in Triton's interpreter, first as it is, then patched, and print errors.
 
-test_interpreter.py runs this as its own process, with "vanilla" or "patched": a patch cannot be
-taken back. Each line is a name and the largest error, relative to torch, of one operation.
+test_interpreter.py runs this as its own process: a patch cannot be taken back. Each line is
+"vanilla" or "patched", the name of an operation, and its largest error, relative to torch.
 """
-
-import sys
 
 import interpreter
 import torch
@@ -37,7 +35,7 @@ def _dot_scaled(a, a_scale, b, b_scale, c, N: tl.constexpr):
 
 
 def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference, in units of the largest number; a NaN differs by one."""
+    """Return the largest difference, in units of the largest number; a NaN differs by one."""
     actual, expected = actual.double(), expected.double()
     return float(((actual - expected).nan_to_num(1).abs() / expected.abs().max()).max())
 
@@ -49,7 +47,7 @@ def dot(dtype: torch.dtype) -> float:
 
 
 def cast(dtype: torch.dtype) -> float:
-    """Random numbers, those in the middle of two, those that carry, and some that are too big."""
+    """Return the share of wrong casts of random numbers, ties, and numbers that are too large."""
     values = torch.cat([torch.randn(1000) * 30, torch.tensor([-31.48, 500.0, 1.00390625] * 8)])
     _cast[(1,)](values, out := torch.empty(1024).to(dtype), 1024)
     big = torch.finfo(dtype).max
@@ -70,17 +68,18 @@ def value(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    if sys.argv[1] == "patched":
-        interpreter.install()
-    for name, check in {
-        "bf16 dot": lambda: dot(torch.bfloat16),
-        "fp16 dot": lambda: dot(torch.float16),
-        "bf16 cast": lambda: cast(torch.bfloat16),
-        "e4m3 cast": lambda: cast(torch.float8_e4m3fn),
-        "dot_scaled": dot_scaled,
-    }.items():
-        try:
-            print(name, check(), sep=": ")
-        except Exception:
-            print(name, "inf", sep=": ")
+    for mode in ("vanilla", "patched"):
+        torch.manual_seed(0)
+        if mode == "patched":
+            interpreter.install()
+        for name, check in {
+            "bf16 dot": lambda: dot(torch.bfloat16),
+            "fp16 dot": lambda: dot(torch.float16),
+            "bf16 cast": lambda: cast(torch.bfloat16),
+            "e4m3 cast": lambda: cast(torch.float8_e4m3fn),
+            "dot_scaled": dot_scaled,
+        }.items():
+            try:
+                print(mode, name, check(), sep=": ")
+            except Exception:
+                print(mode, name, "inf", sep=": ")

@@ -1,9 +1,9 @@
-"""What fp32 may be off is derived, with u = 2^-24 and e half a unit of the last place of the type.
+"""Bounds of errors are derived, with u = 2^-24 and e half a unit of the last place of the type.
 
-A score is a sum of D products, each exact in fp32: it is off by (D + 4) u |q| |k| at most, a few
-roundings by scales included. d of that moves a weight by the factor e^(2d). Rescaling sums from
-block to block costs 4 u a block, and a sum of T terms T u. The kernels round weights to the type,
-and everything rounds the result to it: all in all the error is a share of sum(weight |v|).
+A score is a sum of D products, each exact in fp32: its error is (D + 4) u |q| |k| at most, a few
+roundings by scales included. An error d of scores changes a weight by the factor e^(2d). Rescaling
+sums from block to block adds 4 u a block, and a sum of T terms adds T u. The kernels round weights
+to the type, and both paths round the result to it: the error is a share of sum(weight |v|).
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,21 @@ from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, ap
 
 U = 2.0**-24
 BF16, FP16, E4M3 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 SLOTS = {  # tokens cached, tokens to encode, whether a canvas follows, and the tokens of an image
     "one token": [(0, 1, False)],
     "one token more": [(36, 1, False)],
     "a canvas alone": [(0, 0, True)],
     "a prompt": [(0, 39, False)],
-    "a canvas behind a prompt": [(0, 21, True)],
+    "a canvas after a prompt": [(0, 21, True)],
     "an image": [(0, 0, False, 39)],
-    "a canvas behind an image": [(5, 6, True, 21)],
+    "a canvas after an image": [(5, 6, True, 21)],
     "all together": [
         *[(0, 5, True), (40, 0, True), (7, 30, False), (0, 0, True)],
         *[(13, 2, True, 33), (21, 0, False, 9)],
     ],
 }
 WINDOWS = [7, None, 1, 16, 17]
-SEEN = sorted(  # those of one window first, and of it all together
+CASES = sorted(  # those with a window of 7, or of all slots together, come first
     ((name, window, stored) for name in SLOTS for window in WINDOWS for stored in (E4M3, BF16)),
     key=lambda case: (case[1] != 7 and case[0] != "all together", case[2] != E4M3),
 )
@@ -46,7 +45,7 @@ LENGTH = 9  # of a canvas
 
 
 class Pass:
-    """A pass over slots whose cached tokens are in pages anywhere; all other places hold NaN."""
+    """A pass over slots whose cached tokens lie in random pages; all other places hold NaN."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Pass:
         return self.q, self.k, self.v, self.pages, self.paging, self.window
 
     def exact(self) -> tuple[Tensor, Tensor]:
-        """The result in fp64, and how far off it a correct one may be."""
+        """Return the result in fp64, and the largest error that a correct result may have."""
         eps = torch.finfo(self.q.dtype).eps / 2
         expected = attention_reference(*self.args)
         absolute = self.pages.values.float().abs().to(self.pages.values.dtype)
@@ -134,15 +133,13 @@ def close(case: Pass, out: Tensor) -> bool:
     return bool(((out.double() - expected).abs() <= off).all())
 
 
-@BY_KERNEL
-@pytest.mark.parametrize(("name", "window", "stored"), by_default(SEEN, 16))
-def test_each_token_attends_to_what_it_is_to_see(name, window, stored, by_kernel, rng):
+@pytest.mark.parametrize(("name", "window", "stored"), by_default(CASES, 16))
+def test_each_token_attends_to_the_tokens_that_it_may_see(name, window, stored, by_kernel, rng):
     case = Pass(SLOTS[name], rng, stored=stored, window=window)
 
     assert close(case, attention(*case.args, by_kernel=by_kernel))
 
 
-@BY_KERNEL
 @pytest.mark.parametrize(
     ("heads", "dtype", "stored"),
     [
@@ -157,7 +154,7 @@ def test_each_token_attends_to_what_it_is_to_see(name, window, stored, by_kernel
     ],
     ids=str,
 )
-def test_every_shape_of_heads(heads, dtype, stored, by_kernel, rng):
+def test_heads_of_every_size_and_type_are_computed(heads, dtype, stored, by_kernel, rng):
     slots = [(37, 3, True), (0, 2, False)]
     case = Pass(slots, rng, heads, dtype, stored, window=20, page=16)
 
@@ -165,8 +162,8 @@ def test_every_shape_of_heads(heads, dtype, stored, by_kernel, rng):
 
 
 @pytest.mark.parametrize("heads", [(4, 2, 16), (2, 1, 512)], ids=str)
-def test_bytes_of_e4m3_count_as_what_they_are(heads, rng):
-    """As on GPUs for which Triton has no fp8."""
+def test_pages_of_bytes_are_read_as_e4m3(heads, rng):
+    """GPUs for which Triton has no fp8 are passed such pages."""
     case = Pass(SLOTS["all together"], rng, heads, stored=E4M3)
     keys, values, *scales = case.pages
     pages = Pages(keys.view(torch.uint8), values.view(torch.uint8), *scales)
@@ -178,15 +175,15 @@ def test_bytes_of_e4m3_count_as_what_they_are(heads, rng):
 @pytest.mark.parametrize(
     ("splits", "window"), by_default([(2, 17), (16, None), (2, None), (16, 17)])
 )
-def test_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
-    """Also parts in which a query sees nothing."""
+def test_results_of_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
+    """In some of the parts, a query sees no key."""
     monkeypatch.setattr(module, "_splits", lambda programs, keys: splits)
     case = Pass([(80, 9, True, 40), (0, 3, True)], rng, stored=E4M3, window=window)
 
     assert close(case, attention(*case.args, by_kernel=True))
 
 
-def test_keys_are_split_only_as_far_as_programs_are_missing_and_have_keys():
+def test_keys_are_split_until_there_are_enough_programs_or_each_has_few_keys():
     assert module._splits(programs=10_000, keys=100_000) == 1
     assert module._splits(programs=100, keys=100_000) == 2
     assert module._splits(programs=32, keys=100_000) == 4
@@ -195,10 +192,9 @@ def test_keys_are_split_only_as_far_as_programs_are_missing_and_have_keys():
     assert module._splits(programs=1, keys=10**6) == 16
 
 
-@BY_KERNEL
 @pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
-def test_scores_of_any_size_give_weights(stored, by_kernel, rng):
-    """Of thousands: one key takes all, of which exp alone would be 0 or infinite."""
+def test_scores_of_any_size_give_finite_weights(stored, by_kernel, rng):
+    """At scores in the thousands one key has all the weight, and exp of a score is infinite."""
     case = Pass(SLOTS["all together"], rng, stored=stored, size=30.0)
 
     out = attention(*case.args, by_kernel=by_kernel)
@@ -220,15 +216,15 @@ def test_scores_of_any_size_give_weights(stored, by_kernel, rng):
     dtype=st.sampled_from([torch.float32, BF16]),
     seed=st.integers(0, 1000),
 )
-def test_the_cpu_path_means_what_the_reference_means(slots, window, page, dtype, seed):
+def test_the_cpu_path_agrees_with_the_reference(slots, window, page, dtype, seed):
     rng = torch.Generator().manual_seed(seed)
     case = Pass(slots, rng, (2, 1, 16), dtype, window=window, page=page)
 
     assert close(case, attention(*case.args, by_kernel=False))
 
 
-def test_the_bound_is_no_wider_than_a_wrong_result(rng):
-    """To see one token less, or to forget a scale, is seen."""
+def test_the_bound_excludes_wrong_results(rng):
+    """A window of one token less and a scale that is left out are found."""
     case = Pass(SLOTS["all together"], rng, stored=E4M3, window=7)
     expected, off = case.exact()
     pages, window = case.pages, case.window
@@ -245,7 +241,7 @@ def test_the_bound_is_no_wider_than_a_wrong_result(rng):
 @pytest.mark.parametrize("cuts", [[64], [63, 65], list(range(1, 150, 7))])
 @pytest.mark.parametrize("window", [None, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
-def test_on_a_cpu_a_prompt_can_be_cut_anywhere_to_the_bit(dtype, window, cuts, rng):
+def test_on_a_cpu_a_prompt_in_pieces_has_the_same_result_to_the_bit(dtype, window, cuts, rng):
     whole = Pass([(0, 150, False)], rng, dtype=dtype, window=window)
     expected = attention(*whole.args)
     (segment,) = whole.paging.segments
@@ -258,30 +254,13 @@ def test_on_a_cpu_a_prompt_can_be_cut_anywhere_to_the_bit(dtype, window, cuts, r
         assert torch.equal(attention(*own, whole.pages, paging, window), expected[here])
 
 
-@pytest.mark.parametrize("window", [None, 7])
-def test_on_a_cpu_each_slot_is_served_as_if_alone_to_the_bit(window, rng):
-    case = Pass(SLOTS["all together"], rng, window=window)
-    together = attention(*case.args)
-
-    for i, segment in enumerate(case.paging.segments):
-        rows = slice(segment.row, segment.row + segment.tokens)
-        numbers, table = (
-            case.paging.numbers[:, i : i + 1].contiguous(),
-            case.paging.table[i : i + 1],
-        )
-        paging = Paging((segment._replace(row=0),), numbers, table, *case.paging[3:])
-        own = (x[rows].contiguous() for x in (case.q, case.k, case.v))
-        assert torch.equal(attention(*own, case.pages, paging, window), together[rows])
-
-
-def test_the_kernels_say_the_same_twice(rng):
+def test_the_kernels_are_deterministic(rng):
     case = Pass(SLOTS["all together"], rng, stored=E4M3)
 
     assert torch.equal(attention(*case.args, by_kernel=True), attention(*case.args, by_kernel=True))
 
 
-@BY_KERNEL
-def test_padding_behind_all_segments_is_zero_and_changes_nothing(by_kernel, rng):
+def test_padding_after_all_segments_is_zero_and_changes_nothing(by_kernel, rng):
     case = Pass(SLOTS["all together"], rng)
     padded = (torch.cat((x, torch.full_like(x[:3], torch.nan))) for x in (case.q, case.k, case.v))
 
@@ -291,8 +270,7 @@ def test_padding_behind_all_segments_is_zero_and_changes_nothing(by_kernel, rng)
     assert (out[-3:] == 0).all()
 
 
-@BY_KERNEL
-def test_no_tokens_are_no_error(by_kernel, rng):
+def test_a_pass_without_tokens_is_no_error(by_kernel, rng):
     case = Pass(SLOTS["one token"], rng)
     none = Paging((), torch.empty(5, 0).int(), torch.empty(0, 0).int(), *case.paging[3:])
     own = (x[:0] for x in (case.q, case.k, case.v))
@@ -300,7 +278,7 @@ def test_no_tokens_are_no_error(by_kernel, rng):
     assert attention(*own, case.pages, none, by_kernel=by_kernel).shape == (0, 4, 16)
 
 
-def test_tracers_see_one_operator():
+def test_attention_is_traced_without_data():
     with FakeTensorMode():
         q, k = (torch.empty(12, H, 256, dtype=BF16, device="cuda") for H in (4, 2))
         pages = Pages(*(torch.empty(9, 16, 2, 256, dtype=E4M3, device="cuda") for _ in range(2)),
@@ -341,7 +319,7 @@ def test_tracers_see_one_operator():
         ({"window": lambda x: 0}, "a window is 1 token or more"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, message, rng):
+def test_arguments_that_do_not_fit_are_refused(change, message, rng):
     case = Pass([(3, 21, True)], rng)
     given = {
         **{name: getattr(case, name) for name in ("q", "k", "v", "window")},
@@ -365,7 +343,7 @@ def test_what_does_not_fit_is_refused(change, message, rng):
         ((2, 1, 16), BF16, FP16),
     ],
 )
-def test_what_no_kernel_takes_is_refused(heads, dtype, stored, rng):
+def test_types_and_sizes_that_no_kernel_takes_are_refused(heads, dtype, stored, rng):
     case = Pass([(3, 2, True)], rng, heads, dtype, stored)
     with pytest.raises(ValueError, match="the kernels take bf16 or fp16, pages of the same type"):
         attention(*case.args, by_kernel=True)
@@ -375,7 +353,7 @@ def test_what_no_kernel_takes_is_refused(heads, dtype, stored, rng):
 @pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
 @pytest.mark.parametrize("heads", [(4, 2, 256), (16, 2, 512)], ids=str)
 @pytest.mark.parametrize("window", [None, 700])
-def test_a_gpu_says_what_the_formula_says(window, heads, stored, rng):
+def test_a_gpu_computes_the_formula(window, heads, stored, rng):
     case = Pass(
         [(1500, 70, True), (90, 0, True)], rng, heads, stored=stored, window=window, page=16
     )

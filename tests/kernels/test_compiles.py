@@ -1,4 +1,4 @@
-"""Every kernel compiles for every GPU it is meant for. Needs none: Triton brings its own ptxas."""
+"""Every kernel compiles for every supported GPU. None is needed: Triton brings its own ptxas."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ BY_DEFAULT = one_of_each()
 
 
 def parameters(cases: list[offline.OfflineCase]) -> list[Any]:
-    """Return cases, those marked exhaustive that are not compiled by default."""
+    """Return cases, marked exhaustive unless they are compiled by default."""
     return [
         pytest.param(
             case,
@@ -44,8 +44,8 @@ def parameters(cases: list[offline.OfflineCase]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[offline.OfflineCase, dict[str, Any]]:
-    """Results for all cases of this run, compiled together: torch's import takes longer than one
-    case."""
+    """Results of all cases of this run, which are compiled together: importing torch takes longer
+    than a case."""
     here = [item for item in request.session.items if item.path == request.path]
     parts = [item.callspec.params for item in here if hasattr(item, "callspec")]
     cases = list({each["case"]: None for each in parts})
@@ -53,7 +53,7 @@ def found(request: pytest.FixtureRequest) -> dict[offline.OfflineCase, dict[str,
 
 
 @pytest.mark.parametrize("case", parameters(CASES))
-def test_compiles_within_registers_and_shared_memory(case, found):
+def test_a_kernel_compiles_within_registers_and_shared_memory(case, found):
     kernel = found[case]
     sm = case[2]
 
@@ -73,8 +73,8 @@ def test_each_sm_and_a_kernel_that_decodes_are_compiled_by_default():
 
 @pytest.mark.parametrize("case", parameters(DECODING))
 def test_decoding_takes_few_instructions_a_weight(case, found):
-    """A warp that has few rows, or many columns, has more of loads and products for each weight: on
-    SM 9.0 one instruction of four warps is all of them."""
+    """A warp with few rows, or many columns, has more loads and products for each weight; on SM 9.0
+    one instruction of four warps does all products."""
     name, signature, sm = case
     *_, BLOCK_N, BLOCK_M = read(signature)[0]
     most = MOST[sm] + (0.5 if sm != 90 and (int(BLOCK_N) > 32 or int(BLOCK_M) < 128) else 0)

@@ -1,10 +1,12 @@
-"""Configurations that were measured are used at their shapes, and files of others are refused."""
+"""Measured configurations are used at their shapes, and files that do not fit are refused."""
 
 import json
 import logging
 
 import pytest
 import torch
+from launches import Launches
+from moe_cases import prepared, quantized
 from torch import Tensor
 
 from dlm.kernels import attention as attention_kernels
@@ -30,10 +32,10 @@ from dlm.kernels.configurations import (
     tuned_for,
 )
 from dlm.kernels.gpus import Target
-from dlm.kernels.moe import moe
+from dlm.kernels.moe import Stack, moe
 from dlm.kernels.nvfp4 import NVFP4, quantize
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
-from dlm.kernels.tiles import BY_SM, matmul_w4a16, tiled, tiled_matrix
+from dlm.kernels.tiles import BY_SM, matmul_w4a16, tiled_matrix
 from dlm.kernels.vocab import vocab_pass
 
 CPU = torch.device("cpu")
@@ -49,30 +51,11 @@ SHAPES = {  # a shape of each kernel
 }
 
 
-class Launches:
-    """Records the constants of launches of a kernel, and launches it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module, name: str):
-        self._kernel, self.options = getattr(module, name), []
-        monkeypatch.setattr(module, name, self)
-
-    def __getitem__(self, grid):
-        def launch(*args, **options):
-            self.options.append(options)
-            return self._kernel[grid](*args, **options)
-
-        return launch
-
-
-def same(configuration: dict[str, int], options: dict) -> bool:
-    return configuration.items() <= options.items()
-
-
 def product(x: Tensor, w: NVFP4, tuned: Tuned) -> Tensor:
     return matmul_w4a16(x, tiled_matrix(w), by_kernel=True, rows=len(w.packed), tuned=tuned)
 
 
-def test_a_product_is_launched_as_measured_for_its_rows_and_by_rule_for_others(monkeypatch, rng):
+def test_a_product_has_its_measured_configuration_and_other_rows_have_one_by_rule(monkeypatch, rng):
     launches = Launches(monkeypatch, tiles_kernels, "_w4a16_kernel")
     w, shape = quantize(torch.randn(70, 128, generator=rng)), {"outputs": 70, "inputs": 128}
     other = W4A16.candidates(9, {})[-1]
@@ -81,35 +64,23 @@ def test_a_product_is_launched_as_measured_for_its_rows_and_by_rule_for_others(m
     tuned = Tuned.only(W4A16, {"rows": 32, **shape}, other)
     for rows in (20, 32, 33):
         product(torch.randn(rows, 128, generator=rng).bfloat16(), w, tuned)
-    assert [same(other, options) for options in launches.options] == [True, True, False]
+    assert launches.have(other) == [True, True, False]
     another = quantize(torch.randn(64, 128, generator=rng))
     product(torch.randn(20, 128, generator=rng).bfloat16(), another, tuned)
-    assert not same(other, launches.options[-1]), "of other outputs"
+    assert not launches.have(other)[-1], "this matrix has other outputs"
 
 
 @pytest.mark.parametrize("kernel", [GATE_UP, DOWN], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("bits", [4, 16])
-def test_experts_are_launched_as_measured(bits, kernel, monkeypatch, rng):
+def test_experts_have_their_measured_configuration(bits, kernel, monkeypatch, rng):
     launches = {
         each.name: Launches(monkeypatch, moe_kernels, f"_{each.name}_kernel")
         for each in (GATE_UP, DOWN)
     }
-    stacks = [torch.randn(3, R, C, generator=rng) for R, C in ((128, 128), (128, 64))]
+    gate_up, down = (torch.randn(3, R, C, generator=rng) for R, C in ((128, 128), (128, 64)))
+    stacks: list[Stack] = [gate_up.bfloat16(), down.bfloat16()]
     if bits == 4:
-        parts = [[quantize(one) for one in stack] for stack in stacks]
-        scales = (1, 2), (1, 1)
-        stacks = [
-            tiled(
-                NVFP4(
-                    torch.stack([one.packed for one in some]),
-                    torch.stack([one.scale for one in some]),
-                    torch.stack([one.scale_2.expand(count[1]) for one in some]),
-                )
-            )
-            for some, count in zip(parts, scales, strict=True)
-        ]
-    else:
-        stacks = [stack.bfloat16() for stack in stacks]
+        stacks = [prepared(quantized(gate_up, 2)), prepared(quantized(down, 1))]
     x = torch.randn(10, 128, generator=rng).bfloat16()
     weight = torch.rand(10, 2, generator=rng)
     expert = torch.rand(10, 3, generator=rng).argsort(-1)[:, :2].contiguous()
@@ -123,12 +94,10 @@ def test_experts_are_launched_as_measured(bits, kernel, monkeypatch, rng):
 
     assert torch.allclose(y.float(), plain.float(), rtol=0.02, atol=0.02)
     for name, each in launches.items():
-        first, second = each.options
-        assert same(last, second) == (name == kernel.name)
-        assert not same(last, first)
+        assert each.have(last) == [False, name == kernel.name]
 
 
-def test_attention_is_launched_as_measured_and_its_launch_is_counted_by_that(monkeypatch, rng):
+def test_attention_has_its_measured_configuration(monkeypatch, rng):
     launches = Launches(monkeypatch, attention_kernels, "_attention_kernel")
     shape = {"head_dim": 256, "bytes": 2}
     by_rule, other = ATTENTION.candidates(9, shape)[:2]
@@ -152,10 +121,10 @@ def test_attention_is_launched_as_measured_and_its_launch_is_counted_by_that(mon
         for tuned in (BY_RULE, Tuned.only(ATTENTION, shape, other))
     ]
     assert torch.allclose(*(each.float() for each in found), rtol=0.02, atol=0.02)
-    assert [same(other, options) for options in launches.options] == [False, True]
+    assert launches.have(other) == [False, True]
 
 
-def test_the_vocabulary_pass_is_launched_as_measured(monkeypatch, rng):
+def test_the_vocabulary_pass_has_its_measured_configuration(monkeypatch, rng):
     launches = Launches(monkeypatch, vocab_kernels, "_chunk_kernel")
     logits = (torch.randn(3, 9000, generator=rng) * 4).bfloat16()
     args = logits, torch.ones(3), torch.full((3,), 0.4)
@@ -163,11 +132,11 @@ def test_the_vocabulary_pass_is_launched_as_measured(monkeypatch, rng):
     for chunk in VOCABULARY.candidates(9, shape):
         tuned = Tuned.only(VOCABULARY, shape, chunk)
         found = vocab_pass(*args, by_kernel=True, tuned=tuned)
-        assert same(chunk, launches.options[-1])
+        assert launches.have(chunk)[-1]
         assert torch.equal(found.argmax, plain.argmax)
         assert torch.equal(found.ids, plain.ids)
         assert torch.allclose(found.entropy, plain.entropy, atol=1e-4)
-    assert len({options["CHUNK"] for options in launches.options}) > 1
+    assert not all(launches.have(chunk))
 
 
 def test_every_kernel_has_configurations_of_its_own_options_and_its_rule_chooses_one():
@@ -195,8 +164,8 @@ def test_a_shape_of_other_axes_is_refused():
         W4A16.key({"rows": 1})
 
 
-def written(**changes) -> dict:
-    """A file of this device, in which all configurations are the last candidates."""
+def file_content(**changes) -> dict:
+    """Return a file of this device, in which all configurations are the last candidates."""
     timings = [
         Timing(
             kernel=name,
@@ -213,36 +182,36 @@ def written(**changes) -> dict:
 
 
 def changed(at: int, **changes) -> dict:
-    file = written()
+    file = file_content()
     file["timings"][at] |= changes
     return file
 
 
-def test_a_file_gives_what_was_written(tmp_path):
+def test_configurations_of_a_file_are_read_as_they_were_written(tmp_path):
     path = tmp_path / FILE
-    TunedFile.model_validate(written()).write(path)
+    TunedFile.model_validate(file_content()).write(path)
     for tuned in (tuned_for(CPU, tmp_path), tuned_for(CPU, tmp_path / "elsewhere", path)):
         for name, shape in SHAPES.items():
             expected = KERNELS[name].candidates(9, shape)[-1]
             assert tuned.choose(KERNELS[name], CPU, **shape) == expected
 
 
-def test_without_a_file_all_is_by_rule(tmp_path):
+def test_without_a_file_configurations_are_chosen_by_rule(tmp_path):
     assert tuned_for(CPU, tmp_path) is BY_RULE
 
 
-def test_a_card_of_the_package_has_its_own_file_unless_there_is_one_beside_the_model(tmp_path):
+def test_a_file_beside_the_model_comes_before_the_package_s_file_of_the_card(tmp_path):
     package, model = tmp_path / "package", tmp_path / "model"
     package.mkdir()
     model.mkdir()
-    TunedFile.model_validate(written()).write(file_of("cpu", package))
+    TunedFile.model_validate(file_content()).write(file_of("cpu", package))
     assert len(tuned_for(CPU, model, measured=package).fastest) == len(SHAPES)
-    TunedFile.model_validate(written(timings=[])).write(model / FILE)
+    TunedFile.model_validate(file_content(timings=[])).write(model / FILE)
     assert tuned_for(CPU, model, measured=package).fastest == {}
     assert file_of("NVIDIA H100 80GB HBM3", package).name == "NVIDIA_H100_80GB_HBM3.json"
 
 
-def test_each_file_of_the_package_is_of_its_card():
+def test_each_file_of_the_package_is_named_for_its_card():
     for path in file_of("x").parent.glob("*.json"):
         assert file_of(TunedFile.read(path).card).name == path.name
 
@@ -251,10 +220,10 @@ WRONG = {
     "no file": (None, "cannot be read: No such file or directory"),
     "no JSON": ("{", "holds no JSON"),
     "no object": ([], "the whole: Input should be"),
-    "no card": ({k: v for k, v in written().items() if k != "card"}, "card: Field required"),
-    "a field more": (written(more=1), "more: Extra inputs"),
+    "no card": ({k: v for k, v in file_content().items() if k != "card"}, "card: Field required"),
+    "a field more": (file_content(more=1), "more: Extra inputs"),
     "another card": (
-        written(card="NVIDIA H100 80GB HBM3"),
+        file_content(card="NVIDIA H100 80GB HBM3"),
         "is of another card: of NVIDIA H100 80GB HBM3, and this one is cpu",
     ),
     "no kernel": (

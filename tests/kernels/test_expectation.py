@@ -1,8 +1,8 @@
 """Expectations against their definition in fp64.
 
-A probability p is off by the factor e^(2d) at most, d as in test_vocab.py, and for a table in bf16
-rounded by 2^-9 of itself; products of fp32 add a rounding for each of the terms that are summed in
-a row, 2^-24 of the largest row, in trees of far fewer levels than 64.
+The error of a probability is a factor of e^(2d) at most, with d as in test_vocab.py; for a table in
+bf16 it is rounded too, by 2^-9 of itself. Sums in fp32 add 2^-24 of the largest row for each level
+of a tree, of which there are far fewer than 64.
 """
 
 import pytest
@@ -17,12 +17,12 @@ from dlm.kernels.expectation import Certain, Distributions, Flat, Listed
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import RowMasks, VocabPass
 
-NONE = torch.zeros(0, dtype=torch.int64)
-NOBODY = Certain(rows=NONE, tokens=NONE)
+EMPTY = torch.zeros(0, dtype=torch.int64)
+NO_CERTAIN = Certain(rows=EMPTY, tokens=EMPTY)
 
 
 def lists(n: int, tokens: dict[int, list[int]], probs: dict[int, list[float]]) -> Listed:
-    """Lists of some of `n` rows, as a pass returns them, with a logit that is log p + 5."""
+    """Return lists for some of `n` rows, as a pass returns them; a logit is log p + 5."""
     found = VocabPass.certain(torch.zeros(n, dtype=torch.int64), 128)
     for row, ids in tokens.items():
         found.ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
@@ -39,11 +39,11 @@ def lists(n: int, tokens: dict[int, list[int]], probs: dict[int, list[float]]) -
     )
 
 
-NOTHING = lists(1, {}, {})
+NO_LISTED = lists(1, {}, {})
 
 
 def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: RowMasks | None, softcap) -> Flat:
-    """`rows` of `logits`, with numbers and masks for each of these."""
+    """Return `rows` of `logits`, with an inverse temperature and a mask for each."""
     found = vocab_pass(logits, inverse, torch.zeros(len(rows)), masks, rows, softcap=softcap)
     return Flat(
         rows=rows,
@@ -56,7 +56,7 @@ def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: RowMasks | Non
 
 
 def probabilities(logits: Tensor, inverse: Tensor, masks: RowMasks | None, softcap) -> Tensor:
-    """In fp64."""
+    """Return the probabilities of all tokens `[f, V]` in fp64."""
     x = logits.double()
     if softcap is not None:
         x = (softcap * torch.tanh(x / softcap)).masked_fill(logits.isneginf(), -torch.inf)
@@ -78,7 +78,7 @@ def probabilities(logits: Tensor, inverse: Tensor, masks: RowMasks | None, softc
     seed=st.integers(0, 1000),
 )
 @examples(40)
-def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype, masked, seed):
+def test_flat_rows_have_the_mean_of_the_whole_table(f, V, scale, softcap, dtype, masked, seed):
     rng = torch.Generator().manual_seed(seed)
     N = f + 2
     logits = (scale * torch.randn(N, V, generator=rng)).to(dtype)
@@ -89,7 +89,7 @@ def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype
     masks = RowMasks(bitmask, torch.randint(-1, 3, (f,), generator=rng)) if masked else None
 
     flat = flat_of(logits, rows, inverse, masks, softcap)
-    actual = Distributions(n=N, certain=NOBODY, listed=NOTHING, flat=flat).expected(table)
+    actual = Distributions(n=N, certain=NO_CERTAIN, listed=NO_LISTED, flat=flat).expected(table)
 
     p = probabilities(logits[rows], inverse, masks, softcap)
     X = 75 if softcap else 2 * float(logits[logits.isfinite()].abs().max())
@@ -102,8 +102,8 @@ def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_listed_rows_have_the_mean_of_what_is_listed(dtype, rng):
-    """The rows come in any order, and one has an empty list; what is left out is left out."""
+def test_listed_rows_have_the_mean_of_their_listed_tokens(dtype, rng):
+    """Rows come in any order; one list is empty, and another has less than all probability."""
     table = torch.randn(50, 6, generator=rng).to(dtype)
     tokens = {3: [7, 49], 0: [], 2: [7, 8, 9]}
     listed = lists(5, tokens, {3: [0.5, 0.25], 0: [], 2: [0.125, 0.125, 0.75]})
@@ -122,8 +122,8 @@ def test_listed_rows_have_the_mean_of_what_is_listed(dtype, rng):
 
 
 @pytest.mark.parametrize(("V", "D"), [(1536, 128), (5000, 12), (9000, 40), (1000, 1)])
-def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
-    """Bit for bit, alone or among many, flat or listed."""
+def test_a_row_has_the_same_result_to_the_bit_in_any_batch(V, D, rng):
+    """Flat and listed rows are compared."""
     N = 150
     logits, table = torch.randn(N, V, generator=rng), torch.randn(V, D, generator=rng)
     counts = torch.randint(1, 100, (N,), generator=rng)
@@ -138,7 +138,7 @@ def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
             {row: probs[row][:count] for row, count in some.items()},
         )
         flat = flat_of(logits, flat, torch.ones(len(flat)), None, 30.0)
-        return Distributions(n=N, certain=NOBODY, listed=listed, flat=flat).expected(table)
+        return Distributions(n=N, certain=NO_CERTAIN, listed=listed, flat=flat).expected(table)
 
     order = torch.randperm(N, generator=rng)
     together = expected(order[:100], order[100:])
@@ -150,13 +150,13 @@ def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
         assert torch.equal(apart[few], together[few])
 
 
-def test_nothing_of_the_size_of_the_logits_is_made(monkeypatch, rng):
+def test_logits_are_heated_a_block_at_a_time(monkeypatch, rng):
     sizes, made = [], expectation.heated
     monkeypatch.setattr(expectation, "heated", lambda x, *a: sizes.append(x.numel()) or made(x, *a))
     logits, V = torch.randn(200, 20_000, generator=rng), 20_000
     flat = flat_of(logits, torch.arange(200), torch.ones(200), None, None)
 
-    Distributions(n=200, certain=NOBODY, listed=NOTHING, flat=flat).expected(
+    Distributions(n=200, certain=NO_CERTAIN, listed=NO_LISTED, flat=flat).expected(
         torch.randn(V, 4, generator=rng)
     )
 

@@ -1,14 +1,14 @@
-"""Both products of W4A4 experts against fp64, each with the inputs that it was given.
+"""Both products of W4A4 experts against fp64, each with its own inputs.
 
-What lies between them is quantised, so that a last bit may become another code: the second product
-is compared on the codes of the first one's own results. Bounds are those of test_moe.py.
+Results of the first are quantised, where an error of a bit may become another code: the second is
+computed from these codes. Bounds are those of test_moe.py.
 """
 
 import pytest
 import torch
-import torch.nn.functional as F
+from bounded import U
 from exhaustive import by_default
-from moe_cases import CHOICES, DTYPES, Case, numbers
+from moe_cases import CHOICES, DTYPES, Case, first_product, numbers
 
 from dlm.kernels import moe as kernels
 from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4, Tuned
@@ -16,7 +16,6 @@ from dlm.kernels.moe import moe, moe_reference, run_gate_up
 from dlm.kernels.nvfp4 import dequantize, quantize, tensor_scale
 from dlm.kernels.routing import route
 
-U = 2.0**-24
 INNER = 64
 SM = torch.cuda.get_device_capability()[0] if torch.cuda.is_available() else 12
 TILES = GATE_UP_W4A4.candidates(SM, {})
@@ -29,32 +28,26 @@ def four_bit(name: str, dtype: torch.dtype, rng: torch.Generator) -> Case:
 
 
 def scales_of(case: Case) -> torch.Tensor:
-    """Scales of the inputs of both products, as a calibration would find them."""
+    """Return scales of the inputs of both products, as a calibration would find them."""
     h = torch.tensor(40.0)
     return torch.stack((tensor_scale(case.x), h / (6 * 448)))
 
 
 def first_products(case: Case, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return h of each slot in the order of choices in fp64, and how far off fp32 may be."""
+    """Return h of each slot in fp64, in the order of choices, and the largest error in fp32."""
     eps = torch.finfo(case.x.dtype).eps / 2
-    found, off = [], []
-    for n, chosen in enumerate(case.expert.tolist()):
-        row = x[n].double()
-        for e in chosen:
-            gate, up = (numbers(case.gate_up, e, part, 2) for part in range(2))
-            g, g_off = gate @ row, 130 * U * (gate.abs() @ row.abs())
-            u, u_off = up @ row, 130 * U * (up.abs() @ row.abs())
-            h = F.gelu(g, approximate="tanh") * u
-            found.append(h)
-            off.append(
-                1.13 * g_off * u.abs() + h.abs() * (eps + 8 * U) + (g.abs() + g_off) * u_off + eps
-            )
-    return torch.stack(found), torch.stack(off)
+    found = [
+        first_product(case, e, x[n].double(), terms=130)
+        for n, chosen in enumerate(case.expert.tolist())
+        for e in chosen
+    ]
+    h, off = map(torch.stack, zip(*found, strict=True))
+    return h, off + eps
 
 
 @pytest.mark.parametrize("dtype", by_default(DTYPES, 1), ids=str)
 @pytest.mark.parametrize("name", CHOICES)
-def test_both_products_are_those_of_what_is_quantised(name, dtype, rng):
+def test_both_products_are_those_of_their_quantised_inputs(name, dtype, rng):
     case = four_bit(name, dtype, rng)
     scales, (N, k) = scales_of(case), case.expert.shape
     sorted_slots = route(case.expert, len(case.down.packed))
@@ -87,7 +80,7 @@ def test_both_products_are_those_of_what_is_quantised(name, dtype, rng):
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_configuration_has_the_same_result(tile, rng):
-    """The order in which columns are added does not depend on the tile."""
+    """Columns are added in the same order whatever the tile is."""
     case = four_bit("more than a tile each", torch.bfloat16, rng)
     args = *case.args, scales_of(case), True
     shape = {"slots": 300, "experts": 3}
@@ -98,7 +91,7 @@ def test_every_configuration_has_the_same_result(tile, rng):
     assert torch.equal(moe(*args, Tuned(fastest)), moe(*args))
 
 
-def test_on_a_cpu_it_is_its_definition_and_not_that_of_whole_activations(rng):
+def test_on_a_cpu_activations_are_rounded(rng):
     case = four_bit("spread", torch.bfloat16, rng)
     scales = scales_of(case)
 
@@ -111,15 +104,15 @@ def test_on_a_cpu_it_is_its_definition_and_not_that_of_whole_activations(rng):
     assert 0.01 < distance[0] < distance[1] < 0.25
 
 
-def test_by_kernels_it_is_near_its_definition(rng):
-    """As far as codes differ by a last bit of what is quantised."""
+def test_kernels_are_near_the_result_on_a_cpu(rng):
+    """Some codes differ, where the numbers that are quantised differ by a bit."""
     case = four_bit("spread", torch.bfloat16, rng)
     args = *case.args, scales_of(case)
     one, other = (moe(*args, by_kernel=by_kernel).float() for by_kernel in (True, False))
     assert (one - other).norm() < 0.01 * other.norm()
 
 
-def test_a_token_has_the_same_result_whoever_is_beside_it(rng):
+def test_a_token_has_the_same_result_to_the_bit_in_any_batch(rng):
     case = four_bit("more than a tile each", torch.bfloat16, rng)
     scales = scales_of(case)
     together = moe(*case.args, scales, by_kernel=True)
@@ -129,8 +122,7 @@ def test_a_token_has_the_same_result_whoever_is_beside_it(rng):
         assert torch.equal(alone, together[some])
 
 
-@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
-def test_no_tokens_are_no_error(by_kernel, rng):
+def test_a_batch_without_tokens_is_no_error(by_kernel, rng):
     case = four_bit("spread", torch.bfloat16, rng)
     none = case.x[:0], case.weight[:0], case.expert[:0], case.gate_up, case.down
     assert moe(*none, scales_of(case), by_kernel=by_kernel).shape == (0, 128)
@@ -154,13 +146,13 @@ def test_a_gpu_without_block_scales_is_refused(rng, monkeypatch):
         moe(*four_bit("spread", torch.bfloat16, rng).args, torch.ones(2))
 
 
-def test_stacks_that_kernels_cannot_multiply_as_they_are_are_refused(rng):
+def test_kernels_refuse_nvfp4_in_tiles(rng):
     case = four_bit("spread", torch.bfloat16, rng)
     with pytest.raises(ValueError, match="W4A4 takes stacks of NVFP4 in rows, as files have them"):
         moe(*case.args_of_kernels, scales_of(case), by_kernel=True)
 
 
-def test_the_operator_is_traced_by_its_shape(rng):
+def test_the_operator_can_be_traced(rng):
     case = four_bit("spread", torch.bfloat16, rng)
     sorted_slots = route(case.expert, len(case.down.packed))
     args = case.x, case.weight, *sorted_slots, [*case.gate_up], [*case.down], scales_of(case)

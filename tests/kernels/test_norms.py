@@ -1,4 +1,6 @@
-"""Sums and norms around attention and MLPs, against fp64 with what every rounding may be off by."""
+"""Sums and norms around attention and MLPs, against fp64 with a bound of all roundings."""
+
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -17,11 +19,10 @@ from dlm.kernels.norms import (
 EPS = 1e-6
 DTYPES = [torch.bfloat16, torch.float16]
 SIZES = [(0, 64), (1, 1), (3, 200), (5, 64), (2, 2816)]
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 
 
 class Case:
-    """Rows amid NaNs, gains, and experts' results summed or choice by choice."""
+    """Rows between NaNs, gains, and results of experts: their sums, or one for each choice."""
 
     def __init__(self, N: int, H: int, dtype: torch.dtype, rng: torch.Generator, choices: int = 0):
         def rows() -> Tensor:
@@ -70,41 +71,36 @@ def after_layer(case: Case) -> list[Bounded]:
     return [x, x.normed(EPS).times(following).stored(dtype)]
 
 
+def check(case: Case, found: Iterable[Tensor], expected: list[Bounded]) -> None:
+    for actual, bound in zip(found, expected, strict=True):
+        assert actual.shape == case.x.shape
+        assert actual.dtype == case.x.dtype
+        assert bound.holds(actual).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "H"), SIZES)
-@BY_KERNEL
-def test_what_attention_found_is_normed_and_added_and_the_sum_is_normed(
+def test_the_result_of_attention_is_normed_and_added_and_the_sum_is_normed(
     by_kernel, N, H, dtype, rng
 ):
     case = Case(N, H, dtype, rng)
 
-    found = add_attention(*case.attention, by_kernel=by_kernel)
-
-    for actual, expected in zip(found, after_attention(case), strict=True):
-        assert actual.shape == (N, H)
-        assert actual.dtype == dtype
-        assert expected.holds(actual).all()
+    check(case, add_attention(*case.attention, by_kernel=by_kernel), after_attention(case))
 
 
 @pytest.mark.parametrize("choices", [0, 1, 3, 8])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "H"), SIZES)
-@BY_KERNEL
-def test_both_mlps_are_normed_and_added_and_the_result_is_normed(
+def test_results_of_both_mlps_are_normed_and_added_and_the_sum_is_normed(
     by_kernel, N, H, dtype, choices, rng
 ):
     case = Case(N, H, dtype, rng, choices)
 
-    found = end_layer(*case.end, by_kernel=by_kernel)
-
-    for actual, expected in zip(found, after_layer(case), strict=True):
-        assert actual.shape == (N, H)
-        assert actual.dtype == dtype
-        assert expected.holds(actual).all()
+    check(case, end_layer(*case.end, by_kernel=by_kernel), after_layer(case))
 
 
-def test_the_bounds_are_no_wider_than_wrong_results(rng):
-    """Gains in another order, and a choice that is left out, are seen."""
+def test_the_bounds_exclude_wrong_results(rng):
+    """Gains in another order, and a choice that is left out, are found."""
     case = Case(5, 200, torch.bfloat16, rng, choices=3)
     expected = [after_attention(case), after_layer(case)]
     case.gains = case.gains[1:] + case.gains[:1]
@@ -117,19 +113,17 @@ def test_the_bounds_are_no_wider_than_wrong_results(rng):
             assert bound.holds(actual).float().mean() < 0.7
 
 
-@BY_KERNEL
-def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
+def test_a_row_has_the_same_result_in_any_batch(by_kernel, rng):
     case = Case(7, 200, torch.bfloat16, rng, choices=2)
-    whole = [
-        *add_attention(*case.attention, by_kernel=by_kernel),
-        *end_layer(*case.end, by_kernel=by_kernel),
-    ]
+
+    def results() -> list[Tensor]:
+        first = add_attention(*case.attention, by_kernel=by_kernel)
+        return [*first, *end_layer(*case.end, by_kernel=by_kernel)]
+
+    whole = results()
     for name in ("x", "attended", "dense", "routed", "scalar"):
         setattr(case, name, getattr(case, name)[4:5])
-    alone = [
-        *add_attention(*case.attention, by_kernel=by_kernel),
-        *end_layer(*case.end, by_kernel=by_kernel),
-    ]
+    alone = results()
     for many, one in zip(whole, alone, strict=True):
         assert torch.equal(many[4:5], one)
 
@@ -154,7 +148,7 @@ def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
         ("scalar", lambda s: s.float(), "scalar is .* of torch.float32"),
     ],
 )
-def test_what_does_not_fit_is_refused(name, change, message, rng):
+def test_arguments_that_do_not_fit_are_refused(name, change, message, rng):
     case = Case(3, 64, torch.bfloat16, rng)
     setattr(case, name, change(getattr(case, name)))
 
@@ -166,14 +160,11 @@ def test_what_does_not_fit_is_refused(name, change, message, rng):
 @pytest.mark.parametrize("choices", [0, 8])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "H"), [*SIZES, (256, 2816)])
-def test_a_gpu_says_what_the_formulas_say(N, H, dtype, choices, rng):
+def test_a_gpu_computes_the_formulas(N, H, dtype, choices, rng):
     case = Case(N, H, dtype, rng, choices)
     expected = [*after_attention(case), *after_layer(case)]
     for name in ("x", "attended", "dense", "routed", "scalar"):
         setattr(case, name, getattr(case, name).cuda())
     case.gains = [gain.cuda() for gain in case.gains]
 
-    found = [*add_attention(*case.attention), *end_layer(*case.end)]
-
-    for actual, bound in zip(found, expected, strict=True):
-        assert bound.holds(actual).all()
+    check(case, [*add_attention(*case.attention), *end_layer(*case.end)], expected)

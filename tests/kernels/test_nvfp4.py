@@ -1,5 +1,5 @@
-"""Numbers of four bits are compared exactly. Products are within what fp32 sums of K terms and one
-rounding to the type of the result may be off: K * 2^-24 of the sum of all |x w|, and half a unit.
+"""Numbers of four bits are compared exactly. Products may have the error of fp32 sums of K terms,
+K * 2^-24 of the sum of all |x w|, and of a rounding to the type of the result, half a unit.
 """
 
 import pytest
@@ -20,12 +20,11 @@ from dlm.kernels.tiles import BY_SM, Tiles, matmul_w4a16, tiled_matrix
 
 DTYPES = [torch.bfloat16, torch.float16]
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 SHAPES = [(1, 1, 64), (3, 130, 192), (16, 128, 128), (17, 5, 64), (65, 33, 320), (70, 257, 128)]
 
 
 def uneven(M: int, K: int, rng: torch.Generator) -> Tensor:
-    """Normal numbers, with blocks from 1e-4 to 10 times as large, and one of zeros."""
+    """Return normal numbers in blocks of sizes from 1e-4 to 10, and one block of zeros."""
     size = torch.logspace(-4, 1, K // 16).repeat_interleave(16)
     matrix = torch.randn(M, K, generator=rng) * size
     matrix[-1, :16] = 0
@@ -33,7 +32,7 @@ def uneven(M: int, K: int, rng: torch.Generator) -> Tensor:
 
 
 def poisoned(matrix: Tensor) -> Tensor:
-    """The same, in the middle of NaNs, its rows apart."""
+    """Return a copy whose rows lie between NaNs."""
     padded = torch.full((len(matrix) + 2, matrix.shape[1] + 96), torch.nan, dtype=matrix.dtype)
     return padded[1:-1, 16 : 16 + matrix.shape[1]].copy_(matrix)
 
@@ -48,7 +47,7 @@ def assert_product(y: Tensor, x: Tensor, w: Tensor) -> None:
 
 
 def w4a16(x: Tensor, w: NVFP4, by_kernel: bool, tuned: Tuned = BY_RULE) -> Tensor:
-    """By the kernel, of tiles."""
+    """Multiply: by the kernel with tiles of `w`, or else with `w` itself."""
     tiles = tiled_matrix(w) if by_kernel else w
     return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed), tuned=tuned)
 
@@ -61,9 +60,8 @@ def same(a: NVFP4, b: NVFP4) -> bool:
     )
 
 
-@BY_KERNEL
-def test_ties_go_to_the_even_code_and_all_else_to_the_nearest(by_kernel):
-    """Scales of 1, as the largest number of the block is 6."""
+def test_ties_become_the_even_code_and_other_numbers_the_nearest(by_kernel):
+    """Scales are 1, as the largest number of each block is 6."""
     exact = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0])
     below, above = exact.nextafter(torch.tensor(0.0)), exact.nextafter(torch.tensor(7.0))
     x = torch.stack([torch.cat([some, -some]) for some in (exact, below, above)])
@@ -76,7 +74,7 @@ def test_ties_go_to_the_even_code_and_all_else_to_the_nearest(by_kernel):
     assert torch.equal(dequantize(w), torch.cat([expected, -expected], 1))
 
 
-def test_each_number_becomes_the_nearest_that_its_scale_allows(rng):
+def test_each_number_becomes_the_nearest_one_at_its_scale(rng):
     x = uneven(20, 128, rng)
 
     w = quantize(x)
@@ -85,7 +83,7 @@ def test_each_number_becomes_the_nearest_that_its_scale_allows(rng):
     codes = torch.cat([NUMBERS, -NUMBERS]).double()
     distance = (x.double()[..., None] - codes * unit.double()[..., None]).abs().amin(-1)
     error = (dequantize(w).double() - x).abs()
-    assert (error <= distance + 2**-22 * x.abs()).all(), "but for the rounding of x / unit"
+    assert (error <= distance + 2**-22 * x.abs()).all(), "up to the rounding of x / unit"
     assert (w.scale.float().amax() == 448).all()
 
 
@@ -98,7 +96,7 @@ def test_a_block_of_zeros_is_zeros_even_in_a_tensor_of_zeros():
     assert not dequantize(w).any()
 
 
-def test_blocks_too_small_for_any_scale_get_the_least():
+def test_a_block_too_small_for_any_scale_has_the_least_one():
     x = torch.full((1, 32), 1e-9)
     x[0, 0] = 6.0
 
@@ -128,8 +126,8 @@ def test_the_kernel_quantises_bit_for_bit_as_the_reference_does(shape, dtype, rn
         assert same(actual, quantize_reference(x, given))
 
 
-def test_quantising_what_was_quantised_changes_nothing(rng):
-    """Where a scale is no more rounded than 1 in 16: the largest number is 6 then."""
+def test_quantising_again_changes_nothing(rng):
+    """A scale is rounded by less than 1 in 16 here, so the largest number of a block is 6."""
     w = quantize(torch.randn(7, 64, generator=rng))
 
     assert torch.equal(dequantize(quantize(dequantize(w), w.scale_2)), dequantize(w))
@@ -137,7 +135,7 @@ def test_quantising_what_was_quantised_changes_nothing(rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_product_decodes_every_code_with_every_scale_exactly(dtype):
-    """By the unit matrix. bf16 has no room for a sum, only for a number: each is one."""
+    """The unit matrix is multiplied, so that each result is a single number, exact in bf16."""
     codes = torch.arange(16, dtype=torch.uint8).repeat(127, 4)
     packed = codes[:, 1::2] << 4 | codes[:, ::2]
     scale = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
@@ -149,7 +147,6 @@ def test_the_product_decodes_every_code_with_every_scale_exactly(dtype):
     assert torch.equal(y.T.float(), expected)
 
 
-@BY_KERNEL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "M", "K"), SHAPES)
 def test_w4a16_is_the_product(N, M, K, dtype, by_kernel, rng):
@@ -171,7 +168,7 @@ def test_w4a16_is_the_product_in_every_configuration_of_a_gpu(sm, monkeypatch, r
         assert_product(y, x, dequantize(w))
 
 
-def test_torch_multiplies_tiles_as_it_does_rows(rng):
+def test_torch_multiplies_tiles_and_rows_alike(rng):
     x, w = torch.randn(5, 128, generator=rng).half(), quantize(uneven(70, 128, rng))
 
     y = matmul_w4a16(x, tiled_matrix(w), by_kernel=False, rows=70)
@@ -192,16 +189,15 @@ def test_torch_multiplies_tiles_as_it_does_rows(rng):
         (1, 64, (16, 64)),
     ],
 )
-def test_tiles_are_large_where_all_processors_get_some(N, M, tile):
+def test_tiles_are_as_large_as_leaves_work_for_all_processors(N, M, tile):
     found = W4A16.by_rule(Target(9, 132), {"rows": N, "outputs": M, "inputs": 2816})
 
     assert (found["BLOCK_N"], found["BLOCK_M"]) == tile
 
 
-@BY_KERNEL
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "M", "K"), SHAPES)
-def test_w4a4_is_the_product_of_what_is_quantised(N, M, K, dtype, by_kernel, rng):
+def test_w4a4_is_the_product_of_quantised_matrices(N, M, K, dtype, by_kernel, rng):
     w = quantize(uneven(M, K, rng))
     x = uneven(N, K, rng).to(dtype)
     input_scale = x.float().abs().amax() / (6 * 448)
@@ -220,7 +216,6 @@ def test_rows_may_be_further_apart_than_an_int32_counts(rng):
     assert_product(w4a16(x, w, by_kernel=True), x, dequantize(w))
 
 
-@BY_KERNEL
 @pytest.mark.parametrize(("N", "M"), [(0, 8), (8, 0), (0, 0)])
 def test_nothing_to_multiply_is_no_error(N, M, by_kernel):
     x, w = torch.zeros(N, 64, dtype=torch.bfloat16), quantize(torch.zeros(M, 64))
@@ -288,7 +283,7 @@ def test_tiles_that_do_not_fit_are_refused(change, rows, message):
         matmul_w4a16(torch.zeros(2, 128).half(), w, rows=rows)
 
 
-def test_weights_in_rows_are_refused_where_the_kernel_is_to_multiply():
+def test_the_kernel_refuses_weights_in_rows():
     x, w = torch.zeros(2, 64).half(), weights(3, 64)
 
     with pytest.raises(ValueError, match="takes NVFP4 in tiles: `tiled_matrix` makes them"):
@@ -307,13 +302,13 @@ def test_weights_in_rows_are_refused_where_the_kernel_is_to_multiply():
         (torch.zeros(2, 16), torch.tensor(1), "one fp32, got .*torch.int64"),
     ],
 )
-def test_what_cannot_be_quantised_is_refused(x, scale_2, message):
+def test_matrices_and_scales_that_do_not_fit_quantisation_are_refused(x, scale_2, message):
     with pytest.raises(ValueError, match=message):
         quantize(x, scale_2)
 
 
 @pytest.mark.parametrize("sm", [(9, 0), (10, 3), (12, 1)])
-def test_a_gpu_without_block_scales_is_told_what_it_can_do(sm, monkeypatch):
+def test_w4a4_is_refused_on_a_gpu_without_block_scales_in_favour_of_w4a16(sm, monkeypatch):
     monkeypatch.setattr("dlm.kernels.gpus.capability", lambda x: sm)
     x = torch.zeros(2, 64).half()
 
@@ -341,7 +336,7 @@ def test_modelopt_quantises_to_the_same_bits(dtype, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "M", "K"), [*SHAPES, (256, 2816, 704), (33, 1408, 2816)])
-def test_a_gpu_multiplies_as_the_interpreter_does(N, M, K, dtype, rng):
+def test_a_gpu_multiplies_and_quantises(N, M, K, dtype, rng):
     x, w = torch.randn(N, K, generator=rng).to(dtype), quantize(uneven(M, K, rng))
     input_scale = x.float().abs().amax() / (6 * 448)
     sent = NVFP4(*(tensor.cuda() for tensor in w))

@@ -1,10 +1,10 @@
-"""Tests of what is read of a kernel's SASS; test_compiles.py compiles kernels."""
+"""The longest loop is found in SASS; test_compiles.py compiles kernels."""
 
 from dlm.kernels.offline import longest_loop
 
 
 def sass(*lines: str) -> str:
-    """As nvdisasm prints it: an instruction or a label a line."""
+    """Return lines in the form of nvdisasm: each is an instruction or a label."""
     return "\n".join(
         line if line.endswith(":") else f"        /*{16 * i:04x}*/                   {line} ;"
         for i, line in enumerate(lines)
@@ -30,7 +30,7 @@ def test_the_longest_of_the_innermost_loops_counts():
     assert longest_loop(text) == 30
 
 
-def test_a_loop_that_waits_is_none():
+def test_a_loop_that_waits_does_not_count():
     body = ["FADD R0, R0, R0"] * 20
     text = sass(
         ".L_x_0:", *body, ".L_x_1:", "SYNCS.PHASECHK R1", "@!P0 BRA `(.L_x_1)", *body,
@@ -40,7 +40,7 @@ def test_a_loop_that_waits_is_none():
     assert longest_loop(text) == 43
 
 
-def test_a_branch_ahead_is_no_loop_and_a_kernel_without_loops_ends_where_it_exits():
+def test_without_a_loop_all_instructions_up_to_the_exit_count():
     text = sass(
         *["MOV R1, R0"] * 17, "@P0 BRA `(.L_x_0)", "FADD R0, R0, R0", ".L_x_0:", "EXIT",
         ".L_x_1:", "BRA `(.L_x_1)", "NOP", "NOP",

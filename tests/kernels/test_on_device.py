@@ -1,4 +1,4 @@
-"""How tests run on a GPU what they have on the CPU; checked here without one."""
+"""Tensors on the CPU are sent to a device for a test; here without a GPU."""
 
 import torch
 from on_device import Storages
@@ -18,7 +18,7 @@ def test_tensors_that_share_memory_share_it_on_the_device_and_come_back():
     assert torch.equal(x[1:, ::2], part)
 
 
-def test_all_types_are_sent_and_what_is_no_tensor_stays():
+def test_tensors_of_all_types_are_sent_and_other_values_are_left():
     storages = Storages("cpu")
     for dtype in (torch.float8_e4m3fn, torch.uint8, torch.int64, torch.bfloat16):
         x = torch.arange(8).to(dtype)

@@ -1,4 +1,4 @@
-"""Heads that are normed and turned, against fp64 with what every rounding may be off by."""
+"""Heads that are normed and rotated, against fp64 with a bound of all roundings."""
 
 import pytest
 import torch
@@ -17,11 +17,10 @@ SIZES = {  # rows, heads of queries, of keys, numbers of each; whether values ar
     "sliding": (2, 16, 8, 256, False),
     "full": (2, 16, 2, 512, True),
 }
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 
 
 class Case:
-    """Heads as parts of wider rows, whose other numbers are NaN."""
+    """Heads that are parts of wider rows, whose other numbers are NaN."""
 
     def __init__(self, name: str, dtype: torch.dtype, rng: torch.Generator):
         N, Hq, h, D, shared = SIZES[name]
@@ -42,13 +41,13 @@ class Case:
 def formula(case: Case) -> list[Bounded]:
     dtype = case.q.dtype
     q, k = (
-        turned(exact(x).normed(EPS).times(exact(gain)).stored(dtype), *case.angles, dtype)
+        rotated(exact(x).normed(EPS).times(exact(gain)).stored(dtype), *case.angles, dtype)
         for x, gain in zip((case.q, case.k), case.gains, strict=True)
     )
     return [q, k, exact(case.v).normed(EPS).stored(dtype)]
 
 
-def turned(x: Bounded, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Bounded:
+def rotated(x: Bounded, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Bounded:
     half = x.value.shape[-1] // 2
     sign = torch.ones(x.value.shape, dtype=torch.float64)
     sign[..., :half] = -1
@@ -62,8 +61,7 @@ def turned(x: Bounded, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Bounded:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-@BY_KERNEL
-def test_queries_and_keys_are_normed_and_turned_and_values_normed(by_kernel, name, dtype, rng):
+def test_queries_and_keys_are_normed_and_rotated_and_values_normed(by_kernel, name, dtype, rng):
     case = Case(name, dtype, rng)
 
     found = norm_and_rotate(*case.args, by_kernel=by_kernel)
@@ -76,8 +74,8 @@ def test_queries_and_keys_are_normed_and_turned_and_values_normed(by_kernel, nam
         assert expected.holds(actual).all()
 
 
-def test_the_bound_is_no_wider_than_a_wrong_result(rng):
-    """Angles the other way round, and gains that are swapped, are seen."""
+def test_the_bound_excludes_wrong_results(rng):
+    """Negative angles and swapped gains are found."""
     case = Case("no values", torch.bfloat16, rng)
     expected = formula(case)
     cos, sin = case.angles
@@ -89,8 +87,7 @@ def test_the_bound_is_no_wider_than_a_wrong_result(rng):
         assert expected[1].holds(k).float().mean() < 0.3
 
 
-@BY_KERNEL
-def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
+def test_a_row_has_the_same_result_in_any_batch(by_kernel, rng):
     case = Case("odd", torch.bfloat16, rng)
     q, k, v, q_gain, k_gain, cos, sin, eps = case.args
     rows = [x[1:2] for x in (q, k, v)]
@@ -119,7 +116,7 @@ def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
         (6, lambda s: s.to("meta"), r"are on \['cpu', 'meta'\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(at, change, message, rng):
+def test_arguments_that_do_not_fit_are_refused(at, change, message, rng):
     args = [*Case("odd", torch.bfloat16, rng).args]
     args[at] = change(args[at])
 
@@ -130,7 +127,7 @@ def test_what_does_not_fit_is_refused(at, change, message, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-def test_a_gpu_says_what_the_formula_says(name, dtype, rng):
+def test_a_gpu_computes_the_formula(name, dtype, rng):
     case = Case(name, dtype, rng)
     expected = formula(case)
 

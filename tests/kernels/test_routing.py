@@ -1,4 +1,4 @@
-"""Experts that are chosen, and slots that are sorted by expert."""
+"""Choices of experts, and slots sorted by expert."""
 
 import pytest
 import torch
@@ -18,11 +18,10 @@ SLOTS = {  # tokens, choices, experts, and the first that is chosen
     "several blocks": (700, 8, 7, 0),
     "a whole block": (256, 8, 3, 0),
 }
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 
 
 def drawn(N: int, E: int, dtype: torch.dtype, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Logits, a quarter of them equal to others, and scales of experts."""
+    """Return logits, a quarter of them equal to others, and scales of experts."""
     logits = torch.randn(N, E, generator=rng) * 3
     equal = torch.rand(N, E, generator=rng) < 0.25
     logits = torch.where(equal, logits.round(), logits)
@@ -30,7 +29,7 @@ def drawn(N: int, E: int, dtype: torch.dtype, rng: torch.Generator) -> tuple[Ten
 
 
 def check(weight: Tensor, expert: Tensor, logits: Tensor, scale: Tensor, k: int) -> None:
-    """In fp64: an exponential is off by 4 u and by u of what it is taken of, sums by k u."""
+    """Assert in fp64: the error of exp(x) is 4 u, and u of x; that of a sum is k u."""
     x = logits.double()
     best = sorted_by_size(x)[:, :k]
     assert torch.equal(expert, best)
@@ -43,14 +42,13 @@ def check(weight: Tensor, expert: Tensor, logits: Tensor, scale: Tensor, k: int)
 
 
 def sorted_by_size(x: Tensor) -> Tensor:
-    """Experts by descending logits, of equal ones the lower first: one by one, as Python sorts."""
+    """Return experts by descending logits, of equal ones the lower first, as Python sorts them."""
     rows = [sorted(range(len(row)), key=lambda e: (-row[e], e)) for row in x.tolist()]
     return torch.tensor(rows, dtype=torch.int64).view(x.shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "E", "k"), SIZES)
-@BY_KERNEL
 def test_the_highest_logits_are_chosen_and_weighted(by_kernel, N, E, k, dtype, rng):
     logits, scale = drawn(N, E, dtype, rng)
 
@@ -61,8 +59,8 @@ def test_the_highest_logits_are_chosen_and_weighted(by_kernel, N, E, k, dtype, r
     check(weight, expert, logits, scale, k)
 
 
-def test_the_bound_is_no_wider_than_a_wrong_result(rng):
-    """To leave out the scale, or to renormalise over all experts, is seen."""
+def test_the_bound_excludes_wrong_results(rng):
+    """A scale that is left out, and weights that are slightly too small, are found."""
     logits, scale = drawn(7, 37, torch.bfloat16, rng)
     weight, expert = choose_reference(logits, scale, 3)
     for wrong in (weight / scale.float()[expert], weight * (1 - 2**-16)):
@@ -70,8 +68,7 @@ def test_the_bound_is_no_wider_than_a_wrong_result(rng):
             check(wrong, expert, logits, scale, 3)
 
 
-@BY_KERNEL
-def test_of_equal_logits_the_lower_expert_comes_first_zeros_of_both_signs_among_them(by_kernel):
+def test_the_lower_of_experts_with_equal_logits_comes_first_also_at_zeros_of_both_signs(by_kernel):
     inf = float("inf")
     rows = [[-1, 0.0, -0.0, 0.0, -2], [-inf, -inf, 5, 5, -inf], [-0.0, 1e-7, 0.0, -1e-7, -3]]
     for dtype in DTYPES:
@@ -80,8 +77,8 @@ def test_of_equal_logits_the_lower_expert_comes_first_zeros_of_both_signs_among_
         assert expert.tolist() == [[1, 2, 3, 0], [2, 3, 0, 1], [1, 0, 2, 3]]
 
 
-def test_every_number_of_a_type_has_its_place_in_the_order():
-    """All of bf16 and of fp16 but NaNs, 256 of them a row."""
+def test_all_finite_numbers_of_a_type_are_ordered():
+    """A row has 256 of them."""
     for dtype in DTYPES:
         every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
         every = every[every.isfinite()]
@@ -91,8 +88,7 @@ def test_every_number_of_a_type_has_its_place_in_the_order():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@BY_KERNEL
-def test_of_rows_with_nan_experts_are_valid_and_weights_tell(by_kernel, sign):
+def test_a_row_with_a_nan_has_valid_experts_and_weights_of_nan(by_kernel, sign):
     logits = torch.tensor([[1.0, 2, sign * torch.nan, 3], [1, 2, 3, 4]]).bfloat16()
     weight, expert = choose(logits, torch.ones(4), 2, by_kernel=by_kernel)
     assert weight[0].isnan().all()
@@ -102,16 +98,21 @@ def test_of_rows_with_nan_experts_are_valid_and_weights_tell(by_kernel, sign):
     assert not weight[1].isnan().any()
 
 
-@BY_KERNEL
-def test_a_token_chooses_alike_whoever_is_beside_it(by_kernel, rng):
+def test_a_token_has_the_same_choices_in_any_batch(by_kernel, rng):
     logits, scale = drawn(7, 37, torch.bfloat16, rng)
     alone = choose(logits[4:5], scale, 3, by_kernel=by_kernel)
     for one, many in zip(alone, choose(logits, scale, 3, by_kernel=by_kernel), strict=True):
         assert torch.equal(one, many[4:5])
 
 
+def test_a_route_sorts_slots_by_expert_and_keeps_the_order_of_tokens():
+    order, starts = route(torch.tensor([[3, 1], [1, 5], [3, 1]]), 6)
+
+    assert order.tolist() == [1, 2, 5, 0, 4, 3]
+    assert starts.tolist() == [0, 0, 3, 3, 5, 5, 6]
+
+
 @pytest.mark.parametrize("name", SLOTS)
-@BY_KERNEL
 def test_slots_are_sorted_by_expert_in_the_order_of_tokens(by_kernel, name, rng):
     N, k, E, least = SLOTS[name]
     expert = torch.randint(least, E, (N, k), generator=rng)
@@ -141,7 +142,7 @@ def test_slots_are_sorted_by_expert_in_the_order_of_tokens(by_kernel, name, rng)
         (lambda x, s: sort_slots(x.long(), 0), "of 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message, rng):
+def test_arguments_that_do_not_fit_are_refused(call, message, rng):
     with pytest.raises(ValueError, match=message):
         call(*drawn(3, 5, torch.bfloat16, rng))
 
@@ -149,7 +150,7 @@ def test_what_does_not_fit_is_refused(call, message, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("N", "E", "k"), [*SIZES, (256, 128, 8)])
-def test_a_gpu_chooses_what_the_formula_chooses(N, E, k, dtype, rng):
+def test_a_gpu_chooses_by_the_formula(N, E, k, dtype, rng):
     logits, scale = drawn(N, E, dtype, rng)
     weight, expert = choose(logits.cuda(), scale.cuda(), k)
     check(weight.cpu(), expert.cpu(), logits, scale, k)
@@ -157,7 +158,7 @@ def test_a_gpu_chooses_what_the_formula_chooses(N, E, k, dtype, rng):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [0, 1, 256, 4096])
-def test_a_gpu_sorts_as_torch_sorts(tokens, rng):
+def test_a_gpu_sorts_slots_as_torch_does(tokens, rng):
     expert = torch.randint(128, (tokens, 8), generator=rng)
     for actual, expected in zip(sort_slots(expert.cuda(), 128), route(expert, 128), strict=True):
         assert torch.equal(actual.cpu(), expected)

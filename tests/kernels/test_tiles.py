@@ -1,9 +1,10 @@
-"""Tiles hold what rows hold, and what is decoded of them is exact: every word, with every scale."""
+"""Tiles hold the numbers of rows; every word is decoded exactly with every scale."""
 
 import pytest
 import torch
 import triton
 import triton.language as tl
+from exhaustive import by_default
 from torch import Tensor
 from triton import knobs
 
@@ -22,8 +23,10 @@ from dlm.kernels.tiles import (
 )
 
 SCALES = range(127)  # bytes of e4m3 that are no NaN and not negative
-ROWS = 4096  # of 16 words each, which are all that there are
-BLOCK = ROWS if knobs.runtime.interpret else 128  # of them a program: it interprets one by one
+ROWS = 4096  # of 16 words each: all words that there are
+BLOCK = (
+    ROWS if knobs.runtime.interpret else 128
+)  # rows of a program; the interpreter runs one at a time
 
 
 def random_stack(E: int, R: int, C: int, rng: torch.Generator) -> NVFP4:
@@ -46,7 +49,7 @@ def test_a_stack_comes_back_from_tiles(shape, rng):
 
 
 @pytest.mark.parametrize("R", [1, 63, 64, 130])
-def test_a_matrix_in_tiles_has_rows_of_zeros_at_its_end(R, rng):
+def test_a_matrix_is_padded_to_whole_tiles_with_rows_of_zeros(R, rng):
     w = quantize(torch.randn(R, 128, generator=rng))
 
     packed, scale, scale_2 = untiled(tiled_matrix(w))
@@ -58,17 +61,17 @@ def test_a_matrix_in_tiles_has_rows_of_zeros_at_its_end(R, rng):
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 96), (1, 96, 64), (2, 1, 16)])
-def test_a_stack_that_is_no_whole_tiles_is_refused(shape, rng):
+def test_a_stack_that_does_not_fill_whole_tiles_is_refused(shape, rng):
     with pytest.raises(ValueError, match=f"64 rows of 64 columns, got .* {shape[1]} x {shape[2]}$"):
         tiled(random_stack(*shape, rng))
 
 
-def test_a_matrix_whose_rows_are_no_whole_groups_is_refused(rng):
+def test_a_matrix_whose_rows_do_not_fill_whole_tiles_is_refused(rng):
     with pytest.raises(ValueError, match="64 rows of 64 columns, got experts of 64 x 96"):
         tiled_matrix(quantize(torch.randn(3, 96, generator=rng)))
 
 
-def test_columns_are_ordered_as_the_formula_has_them():
+def test_columns_are_ordered_by_the_formula():
     """Column 16 b + 4 p + 2 i + l is code p of word 8 i + 2 b + l, and is at 16 p + the word."""
     x = ordered(torch.arange(192.0)[None])[0].long()
 
@@ -78,7 +81,7 @@ def test_columns_are_ordered_as_the_formula_has_them():
 
 
 def test_a_code_is_in_the_word_that_its_column_names(rng):
-    """A matrix of zeros but for one number."""
+    """The matrix has zeros and a single 6."""
     for c in torch.randperm(64, generator=rng)[:16].tolist():
         w = torch.zeros(64, 64)
         w[5, c] = 6
@@ -97,7 +100,7 @@ def _places_kernel(column_ptr, back_ptr, SIZE: tl.constexpr):
     tl.store(back_ptr + at, place(column(at)))
 
 
-def test_kernels_know_which_column_is_where():
+def test_kernels_compute_the_order_of_columns_and_its_inverse():
     found, back = torch.empty(2, 256, dtype=torch.int32)
 
     _places_kernel[(1,)](found, back, 256)
@@ -124,51 +127,38 @@ def all_words() -> Tensor:
 
 
 def decoded(scale: Tensor, assembly: bool) -> Tensor:
-    words, out = (
-        all_words().to(scale.device),
-        torch.empty(ROWS, 64, dtype=torch.bfloat16, device=scale.device),
-    )
+    words = all_words().to(scale.device)
+    out = torch.empty(ROWS, 64, dtype=torch.bfloat16, device=scale.device)
     _decode_kernel[(ROWS // BLOCK,)](words, scale, out, BLOCK, assembly)
     return out
 
 
-def test_every_word_with_every_scale_is_decoded_exactly():
+def decoded_exactly(scale: Tensor) -> bool:
     words = all_words().view(1, ROWS // 64, 1, 64, 16)
-    for byte in SCALES:
-        scale = torch.full((ROWS, 4), byte, dtype=torch.uint8)
-        tiles = Tiles(words, scale.view(1, ROWS // 64, 1, 64, 4), torch.ones(1, 1))
-        w = untiled(tiles)
-        expected = dequantize(NVFP4(w.packed[0], w.scale[0], torch.ones(())))
+    w = untiled(Tiles(words, scale.view(1, ROWS // 64, 1, 64, 4), torch.ones(1, 1)))
+    expected = dequantize(NVFP4(w.packed[0], w.scale[0], torch.ones(())))
+    return torch.equal(decoded(scale, assembly=False).float() / UNIT, ordered(expected))
 
-        y = decoded(scale, assembly=False).float() / UNIT
 
-        assert torch.equal(y, ordered(expected)), byte
+@pytest.mark.parametrize("scales", by_default([SCALES[::9], SCALES]), ids=len)
+def test_every_word_with_every_scale_is_decoded_exactly(scales):
+    for byte in scales:
+        assert decoded_exactly(torch.full((ROWS, 4), byte, dtype=torch.uint8)), byte
 
 
 def test_each_block_of_a_row_has_its_own_scale(rng):
-    scale = torch.randint(127, (ROWS, 4), generator=rng, dtype=torch.uint8)
-    tiles = Tiles(
-        all_words().view(1, ROWS // 64, 1, 64, 16),
-        scale.view(1, ROWS // 64, 1, 64, 4),
-        torch.ones(1, 1),
-    )
-    w = untiled(tiles)
-
-    y = decoded(scale, assembly=False).float() / UNIT
-
-    assert torch.equal(y, ordered(dequantize(NVFP4(w.packed[0], w.scale[0], torch.ones(())))))
+    assert decoded_exactly(torch.randint(127, (ROWS, 4), generator=rng, dtype=torch.uint8))
 
 
 @pytest.mark.gpu
-def test_assembly_decodes_bit_for_bit_as_arithmetic_does():
+def test_assembly_and_arithmetic_decode_to_the_same_bits():
     for byte in SCALES:
         scale = torch.full((ROWS, 4), byte, dtype=torch.uint8, device="cuda")
         by_assembly, by_arithmetic = (decoded(scale, assembly) for assembly in (True, False))
         assert torch.equal(by_assembly.view(torch.int16), by_arithmetic.view(torch.int16)), byte
 
 
-@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
-def test_norms_after_attention_order_what_experts_take_and_nothing_else(by_kernel, rng):
+def test_norms_after_attention_order_the_input_of_experts_and_nothing_else(by_kernel, rng):
     x, attended = (torch.randn(3, 192, generator=rng).bfloat16() for _ in range(2))
     gains = AttentionGains(*((torch.rand(192, generator=rng) + 0.5).bfloat16() for _ in range(4)))
 

@@ -1,4 +1,4 @@
-"""What does not fit the vocabulary pass is refused before anything is read."""
+"""Arguments that do not fit the vocabulary pass are refused before anything is read."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import RowMasks
 
 
-@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [

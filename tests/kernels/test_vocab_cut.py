@@ -1,4 +1,4 @@
-"""Masks of the likeliest tokens: against the definition in fp64, and against transformers' own."""
+"""Masks of the likeliest tokens, against the definition in fp64 and transformers' own warpers."""
 
 import math
 
@@ -7,6 +7,7 @@ import torch
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from random_rows import random_logits, random_masks
 from torch import Tensor
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -15,12 +16,11 @@ from dlm.kernels.vocab_cut import Cuts, cut_masks, cut_masks_reference
 from dlm.kernels.vocab_rows import RowMasks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
-NEAR = 1e-5  # of a probability or a share: as far as fp32 tells them apart
+NEAR = 1e-5  # the error in fp32 of a probability or a share
 
 
 def cuts_of(n: int, top_k=0, top_p=1.0, min_p=0.0) -> Cuts:
-    """Cuts of n rows: a number for all, or a list of numbers."""
+    """Return cuts of n rows; a list has one number for each row."""
     columns = (torch.tensor(c if isinstance(c, list) else [c] * n) for c in (top_k, top_p, min_p))
     k, p, least = columns
     return Cuts(k.int(), p.float(), least.float())
@@ -31,25 +31,8 @@ def bits(masks: RowMasks, V: int) -> Tensor:
     return (masks.bitmask[masks.rows][:, token // 32] >> token % 32 & 1).bool()
 
 
-def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
-    """Rows from flat to peaked, with ties, signs, both zeros, and a tenth of -inf."""
-    logits = torch.randn(n, V, generator=rng) * torch.logspace(-1, 1.3, n)[:, None]
-    logits[:, : V // 3] = (logits[:, : V // 3] * 2).round() / 2  # many are equal
-    forbidden = torch.rand(n, V, generator=rng) < 0.1
-    return logits.masked_fill(forbidden, -torch.inf).to(dtype)
-
-
-def random_masks(n: int, V: int, rng: torch.Generator) -> RowMasks:
-    """Masks of half of all tokens, all, none, one token, and random words."""
-    words = torch.randint(-(2**31), 2**31, (5, -(-V // 32) + 1), generator=rng)
-    words[1], words[2:4] = -1, 0
-    token = int(torch.randint(V, (), generator=rng))
-    words[3, token // 32] = 1 << token % 32
-    return RowMasks(words.int(), torch.randint(-1, 5, (n,), generator=rng))
-
-
-def close(actual: RowMasks, logits: Tensor, heat: Tensor, cuts: Cuts, *args, **kw) -> None:
-    """Whether `actual` lies between the reference's masks for slightly stricter and laxer cuts."""
+def check(actual: RowMasks, logits: Tensor, heat: Tensor, cuts: Cuts, *args, **kw) -> None:
+    """Assert that `actual` lies between the reference's masks for stricter and laxer cuts."""
     V, k = logits.shape[1], cuts.top_k
     strict = Cuts(
         k, (cuts.top_p - NEAR * (cuts.top_p < 1)).clamp(min=1e-9), cuts.min_p * (1 + NEAR)
@@ -74,7 +57,7 @@ def test_the_kernel_cuts_as_the_reference_does(V, softcap, dtype, rng):
 
     actual = cut_masks(logits, heat, cuts, masks, softcap=softcap, by_kernel=True)
 
-    close(actual, logits, heat, cuts, masks, softcap=softcap)
+    check(actual, logits, heat, cuts, masks, softcap=softcap)
 
 
 @given(
@@ -93,7 +76,7 @@ def test_the_cpu_path_cuts_as_the_reference_does(n, V, dtype, softcap, top_k, to
     logits, masks = random_logits(n, V, dtype, rng), random_masks(n, V, rng)
     heat, cuts = torch.rand(n, generator=rng) * 2 + 0.5, cuts_of(n, top_k, top_p, min_p)
 
-    close(
+    check(
         cut_masks(logits, heat, cuts, masks, softcap=softcap),
         logits,
         heat,
@@ -103,12 +86,11 @@ def test_the_cpu_path_cuts_as_the_reference_does(n, V, dtype, softcap, top_k, to
     )
 
 
-@BY_KERNEL
 @pytest.mark.parametrize(
     "cut", [(500, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.05), (40, 0.8, 0.02), (1, 1.0, 0.0)]
 )
 def test_transformers_own_warpers_leave_the_same_tokens(cut, by_kernel, rng):
-    """In their order: min-p, top-k, top-p, on logits that all differ."""
+    """Min-p, top-k and top-p are applied in this order, on logits that all differ."""
     V, (k, p, least) = 3000, cut
     logits = torch.linspace(-6, 6, V)[torch.randperm(V, generator=rng)].repeat(2, 1)
     heat, expected = torch.tensor([0.5, 2.0]), logits * torch.tensor([[0.5], [2.0]])
@@ -124,9 +106,8 @@ def test_transformers_own_warpers_leave_the_same_tokens(cut, by_kernel, rng):
     assert torch.equal(bits(actual, V), ~expected.isneginf())
 
 
-@BY_KERNEL
-def test_one_token_is_the_argmax(by_kernel, rng):
-    """However the cut is asked for: by a number, by a probability, by a share."""
+def test_a_cut_to_one_token_leaves_the_argmax(by_kernel, rng):
+    """The cut is by top-k, by top-p or by min-p."""
     logits, masks = random_logits(6, 700, torch.float32, rng)[3:], random_masks(3, 700, rng)
     logits += torch.rand(3, 700, generator=rng)  # no two are equal
     heat, uniform = torch.ones(3), torch.rand(3, generator=rng)
@@ -140,7 +121,6 @@ def test_one_token_is_the_argmax(by_kernel, rng):
         assert not actual.entropy.any()
 
 
-@BY_KERNEL
 def test_tokens_of_equal_logits_stay_together(by_kernel):
     logits = torch.tensor([[5.0, 3, 3, 3, -0.0, 0.0, -1, -torch.inf]])
     stay = {
@@ -160,9 +140,8 @@ def test_tokens_of_equal_logits_stay_together(by_kernel):
         assert row == [True] * count + [False] * (8 - count)
 
 
-@BY_KERNEL
-def test_the_cut_is_made_among_what_a_mask_allows(by_kernel):
-    """The only token that is allowed stays, be it the worst of all; of two, the better one."""
+def test_the_cut_is_made_among_the_tokens_that_a_mask_allows(by_kernel):
+    """The only allowed token remains, even the worst of all; of two, the better one."""
     logits = torch.arange(100.0)[None].repeat(3, 1)
     bitmask = torch.zeros(2, 4, dtype=torch.int32)
     bitmask[0, 0], bitmask[1, 0] = 1 << 3, 1 << 3 | 1 << 5
@@ -174,7 +153,6 @@ def test_the_cut_is_made_among_what_a_mask_allows(by_kernel):
     assert bits(found, 100).nonzero().tolist() == [[0, 3], [1, 5], [2, 99]]
 
 
-@BY_KERNEL
 def test_a_row_without_a_cut_keeps_its_mask(by_kernel, rng):
     logits, masks = random_logits(4, 5000, torch.bfloat16, rng), random_masks(4, 5000, rng)
     args = torch.ones(4), torch.rand(4, generator=rng)
@@ -187,8 +165,7 @@ def test_a_row_without_a_cut_keeps_its_mask(by_kernel, rng):
     assert not torch.equal(cut[1], whole[1])
 
 
-@BY_KERNEL
-def test_some_rows_are_cut_as_if_they_were_all(by_kernel, rng):
+def test_chosen_rows_have_the_cuts_of_these_rows_alone(by_kernel, rng):
     logits, masks = random_logits(6, 700, torch.bfloat16, rng), random_masks(4, 700, rng)
     rows, heat = torch.tensor([4, 1, 1, 5]), torch.rand(4, generator=rng) + 0.5
     cuts = cuts_of(4, [5, 900, 0, 7], [0.9, 0.99, 0.5, 1.0])
@@ -203,9 +180,8 @@ def test_some_rows_are_cut_as_if_they_were_all(by_kernel, rng):
     assert torch.equal(actual.bitmask, torch.cat(alone))
 
 
-@BY_KERNEL
 def test_memory_around_the_arguments_is_neither_read_nor_written(by_kernel, rng):
-    """Forbidden tokens may be NaN as well, or infinite."""
+    """Logits of forbidden tokens may also be NaN or infinite."""
     V, dtype = 4200, torch.float16
     padded = torch.full((5, V + 77), torch.nan).to(dtype)
     logits = padded[1:4, 7 : 7 + V]
@@ -220,10 +196,9 @@ def test_memory_around_the_arguments_is_neither_read_nor_written(by_kernel, rng)
 
     clean = logits.clone()
     clean[1, 5:9] = -torch.inf
-    close(actual, clean, heat, cuts, masks)
+    check(actual, clean, heat, cuts, masks)
 
 
-@BY_KERNEL
 def test_a_row_with_a_nan_or_an_infinity_is_not_cut(by_kernel, rng):
     logits = torch.randn(4, 50, generator=rng)
     logits[1, 17], logits[2, 49] = torch.nan, torch.inf
@@ -235,8 +210,7 @@ def test_a_row_with_a_nan_or_an_infinity_is_not_cut(by_kernel, rng):
     assert 1 <= found[3].sum() <= 3
 
 
-@BY_KERNEL
-def test_a_row_that_may_take_nothing_still_may_not(by_kernel):
+def test_a_row_without_an_allowed_token_still_has_none(by_kernel):
     logits = torch.full((2, 40), -torch.inf)
     logits[1, 7] = 1
     masks = RowMasks(torch.tensor([[1, 0]], dtype=torch.int32), torch.tensor([-1, 0]))
@@ -245,9 +219,8 @@ def test_a_row_that_may_take_nothing_still_may_not(by_kernel):
         assert not cut_masks(logits, torch.ones(2), cuts, masks, by_kernel=by_kernel).bitmask.any()
 
 
-@BY_KERNEL
 @pytest.mark.parametrize("shape", [(0, 40), (3, 0), (0, 0)])
-def test_nothing_to_cut_is_no_error(shape, by_kernel):
+def test_logits_without_rows_or_tokens_are_no_error(shape, by_kernel):
     n, V = shape
     found = cut_masks(torch.zeros(shape), torch.ones(n), cuts_of(n, 1, 0.5), by_kernel=by_kernel)
 
@@ -259,14 +232,14 @@ def test_nothing_to_cut_is_no_error(shape, by_kernel):
     ("cut", "left"),
     [
         ((3, 1.0, 0.0), [0, 0.4, 0, 0.25, 0.2]),
-        ((0, 0.7, 0.0), [0, 0.4, 0, 0.25, 0.2]),  # .65 is too little
+        ((0, 0.7, 0.0), [0, 0.4, 0, 0.25, 0.2]),  # .65 is not enough
         ((0, 0.6, 0.0), [0, 0.4, 0, 0.25, 0]),
         ((0, 1.0, 0.2), [0.1, 0.4, 0, 0.25, 0.2]),
-        ((4, 0.9, 0.0), [0.1, 0.4, 0, 0.25, 0.2]),  # of .95, .85 are too little
+        ((4, 0.9, 0.0), [0.1, 0.4, 0, 0.25, 0.2]),  # .85 of .95 is not enough
         ((4, 0.89, 0.0), [0, 0.4, 0, 0.25, 0.2]),
     ],
 )
-def test_draws_are_spread_as_the_probabilities_that_are_left(cut, left):
+def test_draws_are_spread_as_the_remaining_probabilities_are(cut, left):
     n = 2048
     logits = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]]).log().expand(n, 5).contiguous()
     masks = cut_masks(logits, torch.ones(n), cuts_of(n, *cut))
@@ -277,7 +250,7 @@ def test_draws_are_spread_as_the_probabilities_that_are_left(cut, left):
     assert (drawn.bincount(minlength=5) - expected * n).abs().max() <= 1
 
 
-def test_the_kernel_reaches_rows_further_than_an_int32_counts():
+def test_rows_may_be_further_apart_than_an_int32_counts():
     stride = 2**30  # elements; 4 GiB of addresses, of which three pages are touched
     flat = torch.empty(2 * stride + 40, dtype=torch.float16)
     logits = flat.as_strided((3, 40), (stride, 1)).zero_()
@@ -288,7 +261,6 @@ def test_the_kernel_reaches_rows_further_than_an_int32_counts():
     assert bits(found, 40).nonzero().tolist() == [[i, 11] for i in range(3)]
 
 
-@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -309,7 +281,7 @@ def test_arguments_that_do_not_fit_are_refused(change, message, by_kernel):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_whole_vocabulary_is_cut_on_the_gpu_as_on_the_cpu(dtype, rng):
+def test_a_gpu_cuts_a_whole_vocabulary_as_the_reference_does(dtype, rng):
     logits, masks = random_logits(32, 262_144, dtype, rng), random_masks(32, 262_144, rng)
     heat, cuts = torch.ones(32), cuts_of(32, [0, 1, 64, 5000] * 8, [0.9, 1.0] * 16)
 
@@ -318,4 +290,4 @@ def test_a_whole_vocabulary_is_cut_on_the_gpu_as_on_the_cpu(dtype, rng):
     found = cut_masks(logits.cuda(), heat.cuda(), on_gpu, sent, softcap=30.0)
 
     actual = RowMasks(*(x.cpu() for x in found))
-    close(actual, logits, heat, cuts, masks, softcap=30.0)
+    check(actual, logits, heat, cuts, masks, softcap=30.0)

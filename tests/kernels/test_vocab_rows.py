@@ -1,21 +1,16 @@
-"""What the vocabulary pass gives, packed into one tensor; and what a logit counts as."""
+"""Results of the vocabulary pass, packed into one tensor; and heated logits."""
 
 import pytest
 import torch
+from random_rows import random_logits
 
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import VocabPass, heated
 
 
-def logits_of(n: int, V: int, rng: torch.Generator) -> torch.Tensor:
-    """From flat rows to peaked ones, with a tenth of -inf."""
-    logits = torch.randn(n, V, generator=rng) * torch.logspace(-1, 1.3, n)[:, None]
-    return logits.masked_fill(torch.rand(n, V, generator=rng) < 0.1, -torch.inf)
-
-
-def test_what_is_packed_is_unpacked(rng):
-    """Bit for bit; into one tensor, which is one copy from a GPU."""
-    found = vocab_pass(logits_of(5, 900, rng), torch.ones(5), torch.rand(5), k=7)
+def test_packed_results_are_unpacked_to_the_same_bits(rng):
+    """One tensor holds all of them, to be copied from a GPU at once."""
+    found = vocab_pass(random_logits(5, 900, torch.float32, rng), torch.ones(5), torch.rand(5), k=7)
 
     packed = found.packed()
 
@@ -25,8 +20,8 @@ def test_what_is_packed_is_unpacked(rng):
         assert torch.equal(one, again)
 
 
-def test_a_row_of_one_token_is_what_a_pass_over_it_would_find():
-    """But for its log-sum-exp, which is that of a logit of 0."""
+def test_the_result_of_a_certain_token_is_that_of_a_pass():
+    """The pass is over rows with a logit of 0 and others of -inf."""
     tokens = torch.tensor([3, 0, 39])
     logits = torch.full((3, 40), -torch.inf).index_put((torch.arange(3), tokens), torch.zeros(3))
 
@@ -38,8 +33,8 @@ def test_a_row_of_one_token_is_what_a_pass_over_it_would_find():
 
 
 @pytest.mark.parametrize("softcap", [None, 30.0])
-def test_a_heated_logit_is_what_the_pass_takes_it_for(softcap, rng):
-    logits = logits_of(6, 700, rng).bfloat16()
+def test_heated_logits_are_those_of_the_pass(softcap, rng):
+    logits = random_logits(6, 700, torch.bfloat16, rng)
     inverse = torch.rand(6, generator=rng) * 2 + 0.5
     expected = logits.double()
     expected = expected if softcap is None else softcap * torch.tanh(expected / softcap)
@@ -52,15 +47,14 @@ def test_a_heated_logit_is_what_the_pass_takes_it_for(softcap, rng):
     torch.testing.assert_close(x.logsumexp(-1), found.lse)
 
 
-def test_a_nan_beside_it_makes_no_forbidden_logit_count(rng):
+def test_a_forbidden_logit_stays_so_beside_a_nan(rng):
     logits = torch.randn(2, 40, generator=rng)
     logits[0, 3], logits[1, 5:] = torch.nan, -torch.inf
 
     assert heated(logits, torch.ones(2), 30.0)[1, 5:].isneginf().all()
 
 
-def test_a_heated_logit_is_the_same_whatever_is_beside_it(rng):
-    """Bit for bit, wherever in a tensor of whatever size it is."""
+def test_a_heated_logit_has_the_same_bits_at_any_place_of_a_tensor_of_any_size(rng):
     row = 9 * torch.randn(1, 600, generator=rng)
     whole = heated(row, torch.ones(1), 30.0)
     for size in range(1, 600, 7):

@@ -1,4 +1,4 @@
-"""The oracle as fixtures: `reference` is the module beside this file, `pair` a model from it."""
+"""Fixtures of the oracle: `reference` is the module beside this file, `pair` two models of it."""
 
 import importlib.util
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def reference() -> ModuleType:
-    """`reference.py`, which no path leads to: tests are not a package."""
+    """Return the module `reference.py`, which cannot be imported: tests are not a package."""
     path = Path(__file__).with_name("reference.py")
     spec = importlib.util.spec_from_file_location("models_reference", path)
     assert spec is not None
@@ -25,11 +25,11 @@ def reference() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def pair(reference: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Not to be changed: all tests share it."""
+    """Return a pair that all tests share, and do not change."""
     return reference.make_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture
 def saved(pair: Any, tmp_path: Path) -> Path:
-    """A copy of the pair's directory, to spoil."""
+    """Return a copy of the pair's directory, which a test may change."""
     return Path(shutil.copytree(pair.directory, tmp_path / "saved"))

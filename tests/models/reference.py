@@ -1,6 +1,6 @@
-"""transformers' DiffusionGemma, tiny and random: the oracle that ours is held against.
+"""transformers' DiffusionGemma, tiny and random: the oracle that ours is compared with.
 
-Whatever could hide a mistake by being 0, 1 or equal to its neighbour is drawn at random: gains,
+Weights that could hide a mistake by being 0, 1 or equal to their neighbours are random: gains,
 router scales, the layer scalars of encoder and decoder.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
+from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from dlm.integrations.causal_lm import cache_name
@@ -32,7 +33,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def make(directory: Path, **text: Any) -> DiffusionGemmaForBlockDiffusion:
-    """A model with fields of `text_config` replaced by `text`, saved in `directory`."""
+    """Return a model with fields of `text_config` replaced by `text`, saved in `directory`."""
     config = DiffusionGemmaConfig(
         text_config={
             "vocab_size": VOCAB,
@@ -66,7 +67,9 @@ def make(directory: Path, **text: Any) -> DiffusionGemmaForBlockDiffusion:
         boi_token_id=3,
         eoi_token_id=3,
     )
-    model = DiffusionGemmaForBlockDiffusion(config).eval()
+    with no_init_weights():  # they are drawn below
+        model = DiffusionGemmaForBlockDiffusion(config).eval()
+    model.tie_weights()
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -83,7 +86,7 @@ def make(directory: Path, **text: Any) -> DiffusionGemmaForBlockDiffusion:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """The same weights in transformers' model and in ours, and where they lie on disk."""
+    """Models of transformers and ours with the same weights, and their directory."""
 
     theirs: DiffusionGemmaForBlockDiffusion
     ours: DiffusionGemma
@@ -96,7 +99,7 @@ def make_pair(directory: Path, **text: Any) -> Pair:
 
 
 class Theirs:
-    """One conversation with transformers' model, in the words of ours."""
+    """One conversation with transformers' model, with the methods of ours."""
 
     def __init__(self, model: DiffusionGemmaForBlockDiffusion):
         self._model = model
@@ -106,7 +109,7 @@ class Theirs:
 
     @torch.no_grad()
     def encode(self, tokens: Sequence[int]) -> Tensor:
-        """Normed states `[tokens, hidden]`."""
+        """Return normed states `[tokens, hidden]`."""
         ids = torch.tensor([list(tokens)])
         return self._encoder(
             input_ids=ids, **{cache_name(self._encoder): self._cache}
@@ -114,7 +117,7 @@ class Theirs:
 
     @torch.no_grad()
     def denoise(self, canvas: Tensor, previous: Tensor | None = None) -> Tensor:
-        """Logits `[L, V]` for a canvas `[L]` and the logits of the step before."""
+        """Return logits `[L, V]` for a canvas `[L]` and the logits of the step before."""
         return self._model(
             **self._past,
             decoder_input_ids=canvas[None],
@@ -122,13 +125,35 @@ class Theirs:
         ).logits[0]
 
     def cached(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[kv_heads, tokens, D]`; of a sliding layer only those still in sight."""
+        """Return keys and values `[kv_heads, tokens, D]`; of a sliding layer only its window."""
         stored = self._cache.layers[layer]
         return stored.keys[0], stored.values[0]
 
 
+def assert_parity(
+    ours: DiffusionGemma,
+    theirs: DiffusionGemmaForBlockDiffusion,
+    prompt: list[int],
+    canvas: Tensor,
+    steps: int = 1,
+    **close: float,
+) -> None:
+    """Assert that states of a prompt, and logits of some steps of a canvas `[L]`, are the same in
+    both models. Each step has the soft embedding of the step before."""
+    close = close or CLOSE
+    conversation, cache = Theirs(theirs), ours.new_cache(1)
+    states = ours.encode([prompt], cache, [0])
+    torch.testing.assert_close(states, conversation.encode(prompt), **close)
+    embedding, previous = ours.no_soft_embedding()[None], None
+    for _ in range(steps):
+        logits = ours.denoise(canvas[None], embedding, cache, [0])
+        expected = conversation.denoise(canvas, previous)
+        torch.testing.assert_close(ours.softcapped(logits[0]), expected, **close)
+        embedding, previous = soft_embedding(ours, logits), expected
+
+
 def cached(cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
-    """Keys and values `[kv_heads, n, D]` of a slot's last tokens, as far as a layer holds them."""
+    """Return keys and values `[kv_heads, n, D]` of a slot's last tokens that a layer holds."""
     kind, index = cache._layers[layer]
     held = cache._slots[slot].held[kind]
     tokens = cache.length(slot) - held.first * cache._page
@@ -139,13 +164,35 @@ def cached(cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
+def assert_same_cached(cache: KVCache, other: KVCache, slot: int) -> None:
+    """Assert that both caches hold the same tokens of a slot, to the bit."""
+    assert cache.length(slot) == other.length(slot)
+    for layer in range(len(KINDS)):
+        found, expected = cached(cache, slot, layer), cached(other, slot, layer)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def model_without_data(directory: Path, experts: str = "triton") -> tuple[DiffusionGemma, KVCache]:
+    """Return a model, whose backends are kernels, and a cache of two slots, on a device without
+    data: an operation that reads a number raises there."""
+    make(directory, hidden_size=64, moe_intermediate_size=64)
+    with torch.device("meta"):
+        model = DiffusionGemma(checkpoint.config_of(directory)).to(torch.bfloat16)
+        model.backends |= {"attention": "triton", "layers": "triton"}
+        for layer in model.layers:
+            layer.experts.backend = experts
+            for name in ("k_scale", "v_scale"):
+                setattr(layer.self_attn, name, torch.ones(()))
+        return model, model.new_cache(2, torch.float8_e4m3fn, capacity=256, segment=64)
+
+
 @torch.inference_mode()
 def soft_embedding(model: DiffusionGemma, logits: Tensor) -> Tensor:
-    """What the engine shows `model` of its `logits [B, L, V]` at a temperature of 1."""
+    """Return the engine's soft embedding of `logits [B, L, V]` at a temperature of 1."""
     B, L, V = logits.shape
     table, uniform = MaskTable(-(-V // 32)), torch.zeros(B, L)
-    marginals = TokenDistributions(logits, [1.0] * B, uniform, model.softcap, table)
-    return model.expected_embedding(marginals.distributions()).view(B, L, -1).clone()
+    distributions = TokenDistributions(logits, [1.0] * B, uniform, model.softcap, table)
+    return model.expected_embedding(distributions.distributions()).view(B, L, -1).clone()
 
 
 def no_soft_embedding(*shape: int) -> Tensor:

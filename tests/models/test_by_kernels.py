@@ -1,4 +1,4 @@
-"""Layers whose kernels take what is between products: the same results, in few launches."""
+"""Layers whose kernels compute all between products: the same results in few launches."""
 
 from itertools import pairwise
 
@@ -14,10 +14,10 @@ from dlm.models.layers import Layer, adjacent, products, rotary_angles
 from dlm.models.layout import blank, give, places, side_by_side
 
 E4M3 = torch.float8_e4m3fn
-# Launches within one of our operators, where there is more than one: attention merges what it has
-# split; experts are two products, a sum and its rounding.
+# Launches of our operators that have several: attention merges its parts; experts are two products,
+# a sum and its rounding.
 LAUNCHES = {"dlm::paged_attention": 2, "dlm::moe_choices": 2}
-# What moves no data: views, and memory without numbers.
+# Operators that move no data: views, and memory without numbers.
 FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::new_empty"}
 NARROW = {"hidden_size": 64, "moe_intermediate_size": 64, "intermediate_size": 96}
 
@@ -29,8 +29,18 @@ def loaded(reference, directory, layers: str = "triton", **text) -> DiffusionGem
     return model
 
 
+def inputs(model: DiffusionGemma, at: int, rows: int, rng) -> tuple[Layer, tuple[Tensor, ...]]:
+    """Return a layer, and random states of `rows` tokens, angles and a scalar for it."""
+    layer, c = model.layers[at], model.config.layers[at]
+    assert isinstance(layer, Layer)
+    positions = torch.arange(3, 3 + rows, device=model.device)
+    x = torch.randn(rows, 64, generator=rng).bfloat16().to(model.device)
+    scalar = (torch.rand(rows, 1, generator=rng) + 0.5).bfloat16().to(model.device)
+    return layer, (x, *rotary_angles(model.config.rotary[c.kind], c.head_dim, positions), scalar)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every token sees all, in fp32."""
+    """Return attention in fp32 in which every token sees all."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.float().repeat_interleave(group, 1) for x in (k, v))
     p = torch.einsum("nhd,mhd->hnm", q.float(), k).softmax(-1)
@@ -40,15 +50,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @pytest.mark.interpreted
 @pytest.mark.parametrize("at", [0, 1], ids=["sliding", "full"])
 def test_a_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_path, rng):
-    """All experts are chosen, so that no choice can flip. Experts are the same kernel in both, and
-    all else is rounded at the same points."""
+    """Every token chooses all experts, as rounding could change a choice. Experts are the same
+    kernel in both, and the rest is rounded at the same points."""
     interpreter.install()
     model = loaded(reference, tmp_path, top_k_experts=4)
-    layer, c = model.layers[at], model.config.layers[at]
-    assert isinstance(layer, Layer)
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(3, 24))
-    x = torch.randn(21, 64, generator=rng).bfloat16()
-    scalar = (torch.rand(21, 1, generator=rng) + 0.5).bfloat16()
+    layer, (x, *angles, scalar) = inputs(model, at, 21, rng)
 
     expected = layer(x, *angles, attend, scalar)
     found = layer.by_kernels(
@@ -62,17 +68,14 @@ def test_a_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_pat
 
 @pytest.mark.interpreted
 def test_a_layer_by_kernels_is_replayed_over_other_numbers(reference, tmp_path, rng):
-    """With all that the recorded run left behind poisoned."""
+    """The recorder has poisoned all results of the first run."""
     interpreter.install()
     model = loaded(reference, tmp_path)
-    layer, c = model.layers[0], model.config.layers[0]
-    assert isinstance(layer, Layer)
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(4))
-    x, other = torch.randn(2, 4, 64, generator=rng).bfloat16()
-    one = torch.ones(4, 1).bfloat16()
+    layer, (x, *angles, scalar) = inputs(model, 0, 4, rng)
+    other = torch.randn(4, 64, generator=rng).bfloat16()
 
     def run(x: Tensor) -> Tensor:
-        return torch.stack(layer.by_kernels(x, x, *angles, attend, one, following=model.norm))
+        return torch.stack(layer.by_kernels(x, x, *angles, attend, scalar, following=model.norm))
 
     with torch.inference_mode():
         expected = run(other)
@@ -83,13 +86,14 @@ def test_a_layer_by_kernels_is_replayed_over_other_numbers(reference, tmp_path, 
 
 
 @pytest.mark.interpreted
-def test_a_pass_by_kernels_is_one_by_torch(reference, tmp_path, rng):
-    """Both are off by what bf16 rounds, in four layers in a row; without them, by all of it."""
+def test_a_pass_by_kernels_is_within_rounding_of_torch_s(reference, tmp_path, rng):
+    """Both have the error of bf16, in a layer of each kind."""
     interpreter.install()
     made = []
     canvas = reference.draw(rng, 1, reference.CANVAS)
     for layers in ("triton", "torch"):
-        model = loaded(reference, tmp_path, layers, top_k_experts=4)
+        kinds = {"layer_types": reference.KINDS[:2], "num_hidden_layers": 2}
+        model = loaded(reference, tmp_path, layers, top_k_experts=4, **kinds)
         cache = model.new_cache(1)
         model.encode([[5, 3, 9, 2, 60]], cache, [0])
         nothing = model.no_soft_embedding()[None]
@@ -101,15 +105,10 @@ def test_a_pass_by_kernels_is_one_by_torch(reference, tmp_path, rng):
 @pytest.mark.parametrize("at", [0, 1], ids=["sliding", "full"])
 def test_a_gpu_s_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_path, rng):
     """Products of joined weights may add in another order: a few roundings to bf16 differ, 2^-9
-    each, in quadrature. Captured, it says the same to the bit."""
+    each, in quadrature. A captured layer has the same results as an eager one, to the bit."""
     reference.make(tmp_path, **NARROW, top_k_experts=4)
     model = checkpoint.load(tmp_path, torch.bfloat16, "cuda", kernels="triton")
-    layer, c = model.layers[at], model.config.layers[at]
-    assert isinstance(layer, Layer)
-    positions = torch.arange(3, 67, device="cuda")
-    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, positions)
-    x = torch.randn(64, 64, generator=rng).bfloat16().cuda()
-    scalar = (torch.rand(64, 1, generator=rng) + 0.5).bfloat16().cuda()
+    layer, (x, *angles, scalar) = inputs(model, at, 64, rng)
 
     def run() -> tuple[Tensor, Tensor]:
         normed = layer.input_layernorm(x)
@@ -129,8 +128,8 @@ def test_a_gpu_s_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, t
             assert torch.equal(one, other)
 
 
-def test_torch_s_path_is_taken_where_batch_and_length_are_apart(reference, tmp_path, rng):
-    """As in training; kernels take packed rows alone."""
+def test_torch_computes_layers_whose_batch_and_length_are_two_axes(reference, tmp_path, rng):
+    """Training has such rows; kernels take packed rows alone."""
     reference.make(tmp_path)
     model = checkpoint.load(tmp_path)
     x, positions = torch.randn(2, 5, 32, generator=rng), torch.arange(5).expand(2, 5)
@@ -162,7 +161,7 @@ def test_weights_of_one_input_share_memory_and_are_those_of_the_file(reference, 
             torch.testing.assert_close(one, other)
 
 
-def test_a_model_whose_weights_share_memory_is_written_as_any_other(reference, tmp_path):
+def test_a_model_whose_weights_share_memory_is_written_to_the_same_bits(reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
     config = checkpoint.read_json(tmp_path / "config.json")
@@ -172,7 +171,7 @@ def test_a_model_whose_weights_share_memory_is_written_as_any_other(reference, t
         assert torch.equal(again.state_dict()[name], tensor)
 
 
-def test_what_was_moved_apart_is_computed_apart(reference, tmp_path):
+def test_weights_that_do_not_follow_each_other_in_memory_are_not_adjacent(reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
     mlp = model.layers[0].mlp
@@ -185,7 +184,7 @@ def test_what_was_moved_apart_is_computed_apart(reference, tmp_path):
 
 
 def launches(calls: list) -> list[str]:
-    """Return the names of launches: each operator that is no view as often as it launches."""
+    """Return the names of operators that are no views, each as often as it launches."""
     found = []
     for function, *_ in calls:
         schema = function._schema
@@ -196,7 +195,7 @@ def launches(calls: list) -> list[str]:
 
 
 def of_layers(model: DiffusionGemma) -> list[list[str]]:
-    """Launches of each layer but the first in a pass of two canvases, on a device without data."""
+    """Return launches of each layer but the first in a pass of two canvases, without data."""
     with torch.device("meta"):
         cache = model.new_cache(2, E4M3, capacity=256, segment=64)
         model.encode([[5] * 30], cache, [0])
@@ -210,7 +209,7 @@ def of_layers(model: DiffusionGemma) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("weights", ["bf16", "nvfp4"])
-def test_a_layer_is_fourteen_launches_and_one_that_merges_attention(weights, reference, tmp_path):
+def test_a_layer_has_fourteen_launches_and_one_that_merges_attention(weights, reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     config = checkpoint.config_of(tmp_path)
     model = plan.unfilled(config, weights)

@@ -1,4 +1,4 @@
-"""The paged cache: what it holds, shares, gives back and refuses; any order of all of it."""
+"""The paged cache holds, shares, returns and refuses pages, in any order of its operations."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ from dlm.models.pages import PAGE as USUAL_PAGE
 from dlm.models.pages import cache_bytes, pages_of
 
 SEGMENT = 12
-SYSTEM = [i % 7 for i in range(40)]  # what prompts begin with
+SYSTEM = [i % 7 for i in range(40)]  # a beginning that prompts share
 KINDS = "sliding_attention", "full_attention"
 
 
 def encoded(cache: KVCache, slot: int, prompt: list[int]) -> int:
-    """Attach and encode a prompt; how much of it was there."""
+    """Attach and encode a prompt, and return the number of its tokens that were cached."""
     found = cache.attach(slot, prompt)
     assert found is not None
     run(cache, {slot: prompt[:found]}, {slot: prompt[found:]})
@@ -30,7 +30,7 @@ def held(cache: KVCache, kind: str) -> int:
 
 
 class Machine(RuleBasedStateMachine):
-    """Against lists of tokens, one a slot."""
+    """Operations in any order on a cache and on a list of tokens for each slot."""
 
     @initialize(capacity=st.sampled_from([None, 60, 100]))
     def begin(self, capacity):
@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.prompts)
     @rule(data=st.data())
     def step(self, data):
-        """Slots encode the rest of their prompts, or part of it, or of an answer; or nothing."""
+        """Encode in each slot some of its prompt's rest, some tokens of an answer, or nothing."""
         encode, canvases = {}, []
         for slot in self.prompts:
             rest = self.rest(slot)
@@ -128,7 +128,7 @@ TestAnyOrder = Machine.TestCase
 TestAnyOrder.settings = examples(60, stateful_step_count=30)
 
 
-def test_sliding_layers_give_back_what_no_window_and_no_rewind_needs():
+def test_sliding_layers_return_pages_that_no_window_and_no_rewind_needs():
     cache, tokens = make(), [i % 5 for i in range(400)]
     for begin in range(0, 400, CANVAS):
         run(cache, {0: tokens[:begin]}, {0: tokens[begin : begin + CANVAS]})
@@ -138,7 +138,7 @@ def test_sliding_layers_give_back_what_no_window_and_no_rewind_needs():
     assert held(cache, "sliding_attention") == 4, "13 tokens before the last, in pages of 4"
 
 
-def test_a_canvas_can_always_be_taken_back_and_what_is_further_is_to_be_encoded_again():
+def test_a_canvas_can_always_be_rewound_and_a_longer_rewind_begins_at_zero():
     cache, tokens = make(), [i % 5 for i in range(400)]
     for begin in range(0, 400, CANVAS):
         run(cache, {0: tokens[:begin]}, {0: tokens[begin : begin + CANVAS]})
@@ -148,7 +148,7 @@ def test_a_canvas_can_always_be_taken_back_and_what_is_further_is_to_be_encoded_
     assert held(cache, "full_attention") == 0
 
 
-def test_what_is_rewound_far_begins_again_at_the_prompt_that_is_still_shared():
+def test_a_long_rewind_begins_at_the_end_of_the_prompt_while_its_pages_are_shared():
     cache, prompt = make(), SYSTEM
     encoded(cache, 0, prompt)
     tokens = [*prompt]
@@ -160,7 +160,7 @@ def test_what_is_rewound_far_begins_again_at_the_prompt_that_is_still_shared():
 
 
 @pytest.mark.parametrize("length", [-1, 14])
-def test_a_slot_rewinds_only_to_where_it_has_been(length):
+def test_a_slot_rewinds_only_to_a_length_that_it_had(length):
     cache = make()
     run(cache, {0: []}, {0: [1] * 13})
     with pytest.raises(ValueError, match=f"cannot rewind to {length}: 13 tokens are cached"):
@@ -177,25 +177,25 @@ def test_a_prompt_is_encoded_once_and_then_shared_but_for_its_last_token():
     assert cache.length(2) == 41
 
 
-def test_what_was_said_is_shared_once_the_request_has_ended():
-    """A conversation goes on: its last answer is part of the next prompt."""
+def test_an_answer_is_shared_once_its_request_has_ended():
+    """In a conversation, the last answer is part of the next prompt."""
     cache, answer = make(), [6] * 11
     encoded(cache, 0, SYSTEM)
     run(cache, {0: SYSTEM}, {0: answer})
-    assert encoded(cache, 1, [*SYSTEM, *answer, 2]) == 40, "it may yet be taken back"
+    assert encoded(cache, 1, [*SYSTEM, *answer, 2]) == 40, "it may still be rewound"
     cache.release(0)
     assert encoded(cache, 2, [*SYSTEM, *answer, 2]) == 48
 
 
-def test_texts_that_differ_anywhere_share_what_is_before_that():
+def test_prompts_share_whole_pages_before_their_first_difference():
     for at in (0, 3, 4, 21, 39):
         cache, other = make(), [*SYSTEM[:at], 8, *SYSTEM[at + 1 :], 1]
         encoded(cache, 0, SYSTEM)
         assert encoded(cache, 1, other) == at // PAGE * PAGE
 
 
-def test_a_shorter_beginning_is_shared_where_sliding_pages_are_gone():
-    """The 5 tokens in front of where one goes on must be there in sliding layers too."""
+def test_a_shorter_beginning_is_shared_once_sliding_pages_are_gone():
+    """Sliding layers must still hold the 5 tokens before the first one to encode."""
     cache = make()
     encoded(cache, 0, SYSTEM)
     node = cache._index.find(SYSTEM)[-1]
@@ -208,7 +208,7 @@ def test_a_shorter_beginning_is_shared_where_sliding_pages_are_gone():
     ]  # fmt: skip
 
 
-def test_who_begins_like_somebody_who_is_encoding_waits_until_that_is_there():
+def test_a_prompt_waits_for_a_slot_that_encodes_the_same_beginning():
     cache = make()
     assert cache.attach(0, SYSTEM) == 0
     assert cache.attach(1, [*SYSTEM, 1]) is None
@@ -220,15 +220,15 @@ def test_who_begins_like_somebody_who_is_encoding_waits_until_that_is_there():
     assert cache.attach(1, [*SYSTEM, 1]) == 40
 
 
-def test_nobody_waits_for_who_has_left():
+def test_no_prompt_waits_for_a_released_slot():
     cache = make()
     cache.attach(0, SYSTEM)
     cache.release(0)
     assert cache.attach(1, SYSTEM) == 0
 
 
-def test_a_page_that_others_know_is_not_written_again():
-    """To go back into the prompt is to go back to a page's beginning."""
+def test_a_shared_page_is_not_written_again():
+    """A rewind into the prompt ends at the beginning of a page."""
     cache = make()
     encoded(cache, 0, SYSTEM)
     encoded(cache, 1, [*SYSTEM, 1])
@@ -237,7 +237,7 @@ def test_a_page_that_others_know_is_not_written_again():
     sees(cache, 0, 40, SYSTEM)
 
 
-def test_what_has_not_been_used_for_the_longest_time_makes_way():
+def test_the_pages_that_were_not_used_for_the_longest_time_are_taken_first():
     cache, other = make(capacity=96, slots=2), [8, *SYSTEM[1:]]
     for prompt in (SYSTEM, other):
         encoded(cache, 0, prompt)
@@ -247,10 +247,10 @@ def test_what_has_not_been_used_for_the_longest_time_makes_way():
     encoded(cache, 0, [7] * 40)
     cache.release(0)
     assert cache.attach(0, [*SYSTEM, 1]) == 40
-    assert cache.attach(1, [*other, 1]) == 16, "its last pages were the first to go"
+    assert cache.attach(1, [*other, 1]) == 16, "its last pages were taken first"
 
 
-def test_a_growing_cache_uses_idle_pages_again_instead_of_growing_for_ever():
+def test_a_growing_cache_uses_idle_pages_before_it_grows():
     cache = make()
     for i in range(200):
         encoded(cache, 0, [i % 9, i % 8, i % 7, i % 6, i % 5] * 8)
@@ -259,7 +259,7 @@ def test_a_growing_cache_uses_idle_pages_again_instead_of_growing_for_ever():
         assert len(pool._holders) <= 64
 
 
-def test_a_cache_that_is_too_small_says_so_before_anything_is_taken():
+def test_a_cache_that_is_too_small_refuses_before_it_takes_a_page():
     cache = make(capacity=40, segment=SEGMENT, slots=3)
     cache.reserve(0, 24)
     assert cache.fits(16)
@@ -277,7 +277,7 @@ def test_a_cache_that_is_too_small_says_so_before_anything_is_taken():
     assert cache.fits(40)
 
 
-def test_what_is_reserved_is_there_whatever_others_do():
+def test_reserved_pages_are_kept_from_other_slots():
     cache = make(capacity=40, segment=SEGMENT, slots=3)
     cache.reserve(0, 20)
     encoded(cache, 1, [1] * 12)
@@ -288,7 +288,7 @@ def test_what_is_reserved_is_there_whatever_others_do():
         run(cache, {0: [4] * begin}, {0: [4] * 10})
 
 
-def test_a_pass_encodes_no_more_of_a_slot_than_the_cache_was_made_for():
+def test_a_pass_encodes_at_most_a_segment_of_a_slot():
     with pytest.raises(ValueError, match="13 tokens of a slot in one pass: it takes 12"):
         make(segment=SEGMENT).plan({0: [1] * 13}, [], CANVAS)
 
@@ -300,7 +300,7 @@ def test_a_slot_in_use_takes_no_other_prompt():
         cache.attach(0, SYSTEM)
 
 
-def test_a_pass_that_failed_leaves_nothing_behind():
+def test_a_plan_that_is_not_run_changes_nothing():
     cache = make()
     cache.plan({0: [1] * 9, 1: [2]}, [0], CANVAS)
     run(cache, {0: [], 1: []}, {0: [3] * 10}, canvases=[1])
@@ -312,7 +312,7 @@ def test_a_pass_that_failed_leaves_nothing_behind():
 
 @pytest.mark.parametrize("capacity", [100, None])
 def test_the_pages_of_a_cache_with_a_capacity_never_move(capacity):
-    """What is captured in CUDA graphs holds their addresses; and tables are as wide as the pool."""
+    """CUDA graphs hold their addresses; tables are at most as wide as the pool."""
     cache = make(capacity, SEGMENT)
 
     def places() -> list[int]:
@@ -335,7 +335,7 @@ def test_the_pages_of_a_cache_with_a_capacity_never_move(capacity):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize(("capacity", "slots", "segment"), [(4096, 2, 64), (100, 8, None)])
-def test_the_memory_of_a_cache_is_known_before_it_is_made(dtype, capacity, slots, segment):
+def test_the_memory_of_a_cache_is_computed_before_it_is_made(dtype, capacity, slots, segment):
     cache = KVCache(config(), slots, dtype, torch.device("cpu"), capacity, segment)
     taken = sum(
         tensor.nbytes

@@ -44,11 +44,17 @@ WHOLE: dict[str, Any] = {
     },
 }
 REQUIRED = ("num_experts", "top_k_experts", "moe_intermediate_size")
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
 OLDER = {"type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e5, "factor": 4.0}
 
 
 def config(*left_out: str, **text: Any) -> dict[str, Any]:
-    """The parsed config.json with `text` in its text_config, and the fields `left_out` not."""
+    """Return a parsed config.json with `text` in its text_config, without the fields `left_out`."""
     merged = {name: value for name, value in (WHOLE | text).items() if name not in left_out}
     return {"model_type": "diffusion_gemma", "canvas_length": 8, "text_config": merged}
 
@@ -64,7 +70,7 @@ def theirs(text: dict[str, Any]) -> DiffusionGemmaTextConfig:
 
 
 def check_alike(ours: ModelConfig, text: DiffusionGemmaTextConfig) -> None:
-    """All that transformers' modules read of `text` is in `ours`."""
+    """Assert that `ours` has all values of `text` that transformers' modules read."""
     layers = [text.per_layer_config[index] for index in range(text.num_hidden_layers)]
     assert [layer.kind for layer in ours.layers] == text.layer_types
     assert [layer.head_dim for layer in ours.layers] == [one.head_dim for one in layers]
@@ -92,13 +98,13 @@ def check_alike(ours: ModelConfig, text: DiffusionGemmaTextConfig) -> None:
 
 
 @pytest.mark.parametrize("field", sorted(WHOLE.keys() - {*REQUIRED, "num_hidden_layers"}))
-def test_a_field_that_is_left_out_has_the_value_that_transformers_gives_it(field):
+def test_a_missing_field_has_transformers_default(field):
     parsed = config(field)
     check_alike(read(parsed), theirs(parsed["text_config"]))
 
 
 @pytest.mark.parametrize("layers", [1, 4, 6, 7, 12, 30])
-def test_layer_types_that_are_left_out_are_five_sliding_and_one_full_and_end_in_a_full_one(layers):
+def test_by_default_five_sliding_layers_precede_each_full_one_and_the_last_is_full(layers):
     parsed = config("layer_types", num_hidden_layers=layers)
     ours = read(parsed)
     check_alike(ours, theirs(parsed["text_config"]))
@@ -107,18 +113,19 @@ def test_layer_types_that_are_left_out_are_five_sliding_and_one_full_and_end_in_
     assert kinds[-1] == FULL
 
 
-def test_only_what_experts_have_must_be_there():
+def test_only_fields_of_experts_are_required():
     parsed = config(*(WHOLE.keys() - {*REQUIRED}))
     ours = read(parsed)
     check_alike(ours, theirs(parsed["text_config"]))
     assert (len(ours.layers), ours.hidden_size, ours.window) == (30, 2304, 512)
+    assert (ours.layers[-1].head_dim, ours.max_positions, ours.softcap) == (512, 131_072, 30.0)
     del parsed["canvas_length"]
     assert read(parsed).canvas_length == 256
 
 
 @pytest.mark.parametrize("field", REQUIRED)
 @pytest.mark.parametrize("null", [False, True])
-def test_what_experts_have_is_asked_for_by_name(field, null):
+def test_a_missing_field_of_experts_is_named(field, null):
     with pytest.raises(CheckpointError, match=f"text_config has no '{field}'"):
         read(config(**{field: None}) if null else config(field))
 
@@ -127,8 +134,8 @@ def test_what_experts_have_is_asked_for_by_name(field, null):
     "text",
     [
         {"use_bidirectional_attention": "vision"},
-        {"tie_word_embeddings": False},  # that of the whole config decides
-        {"attention_dropout": 0.1},  # of training
+        {"tie_word_embeddings": False},  # the field of the whole config counts
+        {"attention_dropout": 0.1},  # only for training
         {"num_global_key_value_heads": None},
         {"per_layer_config": {}},
         {"per_layer_config": None},
@@ -154,11 +161,11 @@ def test_what_experts_have_is_asked_for_by_name(field, null):
     ],
     ids=str,
 )
-def test_old_and_new_fields_mean_what_they_mean_to_transformers(text):
+def test_old_and_new_fields_are_read_as_transformers_reads_them(text):
     parsed = config(**text)
     before = copy.deepcopy(parsed)
     check_alike(read(parsed), theirs(parsed["text_config"]))
-    assert parsed == before  # reading writes nothing into it
+    assert parsed == before  # it is not changed
 
 
 def test_old_rope_fields_alone_are_read_as_transformers_reads_them():
@@ -166,28 +173,35 @@ def test_old_rope_fields_alone_are_read_as_transformers_reads_them():
     check_alike(read(parsed), theirs(parsed["text_config"]))
 
 
-def test_rope_scaling_null_means_none():
-    """Older configs have it; transformers 5.23 itself then fails to build the model."""
+def test_rope_scaling_may_be_null():
+    """Older configs have it so, from which transformers 5.23 fails to build a model."""
     assert read(config(rope_scaling=None)) == read(config())
 
 
 @pytest.mark.parametrize("model_type", ["diffusion_gemma", "diffusion_gemma_text"])
-def test_fields_of_the_text_stack_may_stand_beside_the_model_type(model_type):
+def test_fields_of_the_text_stack_may_be_in_the_outer_config(model_type):
     flat = {"model_type": model_type, "canvas_length": 8, **WHOLE}
     assert read(flat) == read(config())
     assert read(flat | {"text_config": None}) == read(config())
 
 
-def test_exceptions_of_ten_layers_and_more_are_read_by_their_numbers(tmp_path):
-    """transformers 5.23 calls the sixth of them "05", so that they sort."""
-    text = config("layer_types")["text_config"]
+@pytest.mark.parametrize(("head_dim", "kv_heads"), [(32, 1), (32, 2), (16, 1), (16, 2)])
+def test_numbers_of_full_layers_are_read_from_the_file_that_transformers_writes(
+    head_dim, kv_heads, tmp_path
+):
+    """transformers 5.23 writes those that differ from other layers' to `per_layer_config`, with the
+    number of the sixth of 12 layers as "05", to sort them."""
+    own = {"global_head_dim": head_dim, "num_global_key_value_heads": kv_heads}
+    text = config("layer_types", **own)["text_config"]
     DiffusionGemmaConfig(text_config=text).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
-    assert {*written["text_config"]["per_layer_config"]} == {"05", "11"}
+    assert not own.keys() & written["text_config"].keys()
+    differing = {"05", "11"} if (head_dim, kv_heads) != (16, 2) else set()
+    assert {*written["text_config"]["per_layer_config"]} == differing
     layers = read(written).layers
     assert [layer.kind for layer in layers] == ([SLIDING] * 5 + [FULL]) * 2
-    assert [layer.head_dim for layer in layers] == ([16] * 5 + [32]) * 2
-    assert [layer.kv_heads for layer in layers] == ([2] * 5 + [1]) * 2
+    assert [layer.head_dim for layer in layers] == ([16] * 5 + [head_dim]) * 2
+    assert [layer.kv_heads for layer in layers] == ([2] * 5 + [kv_heads]) * 2
 
 
 REFUSED = [
@@ -230,11 +244,12 @@ REFUSED = [
     ({"rope_parameters": {SLIDING: 1, FULL: OLDER}}, "transformers refuses text_config"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "has no 'sliding_attention'"),
     ({"partial_rotary_factor": 0.5}, "rope_type 'default' of sliding_attention with partial_rot"),
+    ({"rope_parameters": {SLIDING: YARN, FULL: OLDER}}, "rope_type 'yarn'"),
 ]
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED, ids=str)
-def test_what_cannot_be_computed_is_refused_by_name(text, reason):
+def test_a_field_of_the_text_stack_that_cannot_be_computed_is_named(text, reason):
     with pytest.raises(CheckpointError) as error:
         read(config(**text))
     assert str(error.value).startswith("config.json: ")
@@ -250,12 +265,14 @@ def test_what_cannot_be_computed_is_refused_by_name(text, reason):
         ({"canvas_length": None}, "canvas_length is None"),
         ({"canvas_length": "8"}, "canvas_length is '8'"),
         ({"text_config": 3}, "text_config is 3: it takes an object"),
+        ({"text_config": [1]}, "text_config is [1]: it takes an object"),
         ({"text_config": {}}, "text_config has no 'num_experts'"),
         ({"model_type": "gemma4"}, "model_type is 'gemma4', not 'diffusion_gemma'"),
+        ({"model_type": None}, "model_type is None, not 'diffusion_gemma'"),
     ],
     ids=str,
 )
-def test_what_is_wrong_beside_the_text_stack_is_refused_by_name(outer, reason):
+def test_a_wrong_field_of_the_outer_config_is_named(outer, reason):
     with pytest.raises(CheckpointError) as error:
         read(config() | outer)
     assert reason in str(error.value)
@@ -272,7 +289,7 @@ def test_what_is_wrong_beside_the_text_stack_is_refused_by_name(outer, reason):
         ),
     ],
 )
-def test_a_model_loads_from_a_config_with_fields_left_out_and_computes_the_same(
+def test_a_model_whose_config_has_few_fields_computes_what_transformers_does(
     reference, tmp_path, text, left_out
 ):
     model = reference.make(tmp_path, **dict.fromkeys(left_out[:2]), **text)
@@ -281,13 +298,5 @@ def test_a_model_loads_from_a_config_with_fields_left_out_and_computes_the_same(
     own = {"global_head_dim": 32, "num_global_key_value_heads": 1}
     merged = own | {k: v for k, v in written["text_config"].items() if k not in left_out}
     path.write_text(json.dumps(written | {"text_config": merged | text}))
-    ours, other = checkpoint.load(tmp_path), reference.Theirs(model)
-    cache = ours.new_cache(1)
     prompt, canvas = [5, 9, 2, 40, 11, 7, 30, 8], torch.arange(reference.CANVAS)
-    torch.testing.assert_close(
-        ours.encode([prompt], cache, [0]), other.encode(prompt), **reference.CLOSE
-    )
-    logits = ours.denoise(
-        canvas[None], reference.no_soft_embedding(1, reference.CANVAS), cache, [0]
-    )
-    torch.testing.assert_close(ours.softcapped(logits)[0], other.denoise(canvas), **reference.CLOSE)
+    reference.assert_parity(checkpoint.load(tmp_path), model, prompt, canvas)

@@ -1,4 +1,4 @@
-"""Passes that are replayed say what eager ones say, and whatever is not replayed is told."""
+"""Replayed passes have the results of eager ones, and the status says why passes are eager."""
 
 import interpreter
 import paged
@@ -13,12 +13,12 @@ from dlm.models.graphs import PassGraphs, pass_graphs
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 E4M3 = torch.float8_e4m3fn
-SYSTEM = [i % 7 for i in range(17)]  # what prompts begin with
+SYSTEM = [i % 7 for i in range(17)]  # a beginning that prompts share
 BY_KERNELS = {"experts": "triton", "attention": "triton", "vocabulary": "torch"}
 
 
 class Both:
-    """The same requests over two caches, of which passes over the first are replayed."""
+    """Equal requests over two caches; passes over the first one are replayed."""
 
     def __init__(self, model: DiffusionGemma, stored: torch.dtype):
         self.model, self.rng = model, torch.Generator().manual_seed(0)
@@ -27,7 +27,7 @@ class Both:
         self.alone = 0  # passes that encoded nothing
 
     def encode(self, slot: int, prompt: list[int]) -> int:
-        """Begin a prompt; how much of it was there."""
+        """Encode a prompt, and return the number of its tokens that were cached."""
         found = [cache.attach(slot, prompt) for cache in self.caches]
         for cache, there in zip(self.caches, found, strict=True):
             self.model.encode([prompt[there:]], cache, [slot])
@@ -45,8 +45,8 @@ class Both:
         self.alone += not encode
 
     def run(self) -> None:
-        """Two groups in turn, canvases that are committed and taken back, shared pages, and slots
-        that change hands."""
+        """Run two groups in turn, with commits, a rewind, shared pages, and slots used again. Then
+        compare all logits, when the memory of graphs was poisoned."""
         assert self.encode(0, [*SYSTEM, 1]) == 0
         assert self.encode(1, [*SYSTEM, 2, 2, 2]) == 16
         self.encode(2, [5])
@@ -63,10 +63,12 @@ class Both:
         self.denoise([1, 0])
         assert self.encode(3, [*SYSTEM, 4]) == 16
         self.denoise([2, 3])
+        for replayed, eager in zip(*self.logits, strict=True):
+            assert torch.equal(replayed, eager)
 
 
 def small(reference, directory, device: torch.device = CPU) -> DiffusionGemma:
-    """A model of a layer of each kind, that kernels compute."""
+    """Return a model of a layer of each kind, computed by kernels."""
     sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "num_experts": 2, "top_k_experts": 1}
     kinds = {"layer_types": reference.KINDS[:2], "num_hidden_layers": 2}
     reference.make(directory, **sizes, **kinds)
@@ -75,30 +77,27 @@ def small(reference, directory, device: torch.device = CPU) -> DiffusionGemma:
 
 @pytest.mark.exhaustive
 @pytest.mark.interpreted
-def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_kept(
+def test_replayed_passes_have_the_logits_of_eager_ones_and_these_may_be_kept(
     reference, tmp_path, monkeypatch
 ):
-    """Interpreted kernels; keys are split from 24 on, so that launches differ within a few tokens.
-    All logits are looked at when all passes are over and whatever graphs hold was poisoned."""
+    """Keys are split from 24 on, so that launches differ within a few tokens."""
     interpreter.install()
     monkeypatch.setattr(attention, "_KEYS", 12)
     both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
     both.model.backends["layers"] = "torch"  # in the interpreter they would take minutes
     both.model.graphs = made = PassGraphs(both.caches[0], recorder, between=0)
     both.run()
-    for replayed, eager in zip(*both.logits, strict=True):
-        assert torch.equal(replayed, eager)
     assert made.status == "captured"
-    assert recorder.graphs == len(made) == 2, "of long slots and of short ones"
-    assert made.replays == both.alone - 2, "but for those whose key was new"
+    assert recorder.graphs == len(made) == 2, "for long slots and for short ones"
+    assert made.replays == both.alone - 2, "all but those whose key was new"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.interpreted
-def test_after_a_warm_up_all_passes_of_canvases_alone_are_replayed_and_none_is_captured(
+def test_after_a_warm_up_all_passes_over_canvases_alone_are_replayed(
     reference, tmp_path, monkeypatch
 ):
-    """Interpreted kernels; the requests are those above, and no pass over canvases is eager."""
+    """No pass over canvases is captured or eager."""
     interpreter.install()
     monkeypatch.setattr(attention, "_KEYS", 12)
     monkeypatch.setattr("dlm.models.model._ROWS", (32,))  # more rows take the interpreter minutes
@@ -108,18 +107,16 @@ def test_after_a_warm_up_all_passes_of_canvases_alone_are_replayed_and_none_is_c
     for part in both.model.warm_up(both.caches[0], 2):
         part()
     captured = recorder.graphs
-    assert captured == len(made) >= 4, "of one slot and of two, long and short"
+    assert captured == len(made) >= 4, "for one slot and for two, long and short"
     assert [cache.length(slot) for cache in both.caches for slot in range(4)] == [0] * 8
     both.run()
-    for replayed, eager in zip(*both.logits, strict=True):
-        assert torch.equal(replayed, eager)
     assert recorder.graphs == captured
     assert made.replays == both.alone
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("stored", [torch.bfloat16, E4M3], ids=str)
-def test_a_gpu_replays_what_it_computes(stored, reference, tmp_path, monkeypatch):
+def test_a_gpu_s_replays_have_the_logits_of_eager_passes(stored, reference, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "_KEYS", 12)
     both = Both(small(reference, tmp_path, GPU), stored)
     both.model.use_graphs(both.caches[0])
@@ -127,25 +124,15 @@ def test_a_gpu_replays_what_it_computes(stored, reference, tmp_path, monkeypatch
         part()
     captured = len(both.model.graphs)
     both.run()
-    for replayed, eager in zip(*both.logits, strict=True):
-        assert torch.equal(replayed, eager)
     assert both.model.graphs.status == "captured"
     assert both.model.graphs.replays == both.alone
     assert len(both.model.graphs) == captured > 0
 
 
-def test_what_is_captured_touches_no_number_of_the_host(reference, tmp_path):
-    """On a device without data whatever reads a number raises; and no operator has a tensor that
-    lies anywhere else, which a graph would not read again."""
-    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
+def test_a_captured_pass_reads_no_number_and_no_tensor_of_the_host(reference, tmp_path):
+    """A replay would not read them again."""
+    model, cache = reference.model_without_data(tmp_path)
     with torch.device("meta"):
-        model = DiffusionGemma(checkpoint.config_of(tmp_path)).to(torch.bfloat16)
-        model.backends |= {"attention": "triton", "layers": "triton"}
-        for layer in model.layers:
-            layer.experts.backend = "triton"
-            for name in ("k_scale", "v_scale"):
-                setattr(layer.self_attn, name, torch.ones(()))
-        cache = model.new_cache(2, E4M3, capacity=256, segment=64)
         model.encode([[5] * 30], cache, [0])
         x = torch.zeros(2 * 8, 64, dtype=torch.bfloat16)
     plan = cache.plan({}, [0, 1], 8)
@@ -159,30 +146,30 @@ def test_what_is_captured_touches_no_number_of_the_host(reference, tmp_path):
 
 
 def filled() -> KVCache:
-    """A cache whose slots hold 3, 10, 40 and 100 tokens."""
+    """Return a cache whose slots hold 3, 10, 40 and 100 tokens."""
     cache = KVCache(paged.config(), 4, torch.bfloat16, CPU, 400, page=paged.PAGE)
     for slot, length in enumerate((3, 10, 40, 100)):
         cache.advance(cache.plan({slot: [1] * length}, [], 0))
     return cache
 
 
-def told_of(x, plan):
-    """States that tell of everything a pass brings along."""
+def sums(x, plan):
+    """Return states that depend on all numbers of a pass."""
     numbers = sum(one.numbers.sum() + one.table.sum() for one in plan.paging.values())
     return x + plan.positions[:, None] + numbers
 
 
 class Passes:
-    """Passes of `told_of` over one cache, each held against an eager one."""
+    """Passes of `sums` over one cache, each compared with an eager one."""
 
-    def __init__(self, capture=None, most=graphs.MOST, run=told_of, between=0):
+    def __init__(self, capture=None, most=graphs.MOST, run=sums, between=0):
         self.cache, self._run = filled(), run
         self.recorder = Recorder()
         capture = capture or self.recorder
         self.graphs = PassGraphs(self.cache, capture, most=most, between=between)
 
     def __call__(self, *slots: int, encode=None, length: int = 8) -> torch.Tensor | None:
-        """The states of a pass, or None if it is not taken."""
+        """Return the states of a pass, or None if the graphs do not accept it."""
         plan = self.cache.plan(encode or {}, slots, length)
         if not self.graphs.accepts(plan, self.cache):
             return None
@@ -192,7 +179,7 @@ class Passes:
         return states
 
 
-def test_a_key_is_captured_when_it_comes_again():
+def test_a_pass_is_captured_when_its_key_comes_for_the_second_time():
     passes = Passes()
     for made, slots in enumerate([(0,), (0,), (1,), (0, 1), (1, 0), (1, 2)]):
         passes(*slots)
@@ -220,7 +207,7 @@ def test_passes_of_other_lengths_or_launches_have_graphs_of_their_own(monkeypatc
     assert len(passes.graphs) == 3
 
 
-def test_the_least_recently_used_graph_makes_way():
+def test_the_least_recently_used_graph_is_dropped():
     passes = Passes(most=2)
     for slots in [(0,), (0,), (0, 1), (0, 1), (0,), (0, 1, 2)]:
         passes(*slots)
@@ -228,18 +215,18 @@ def test_the_least_recently_used_graph_makes_way():
     assert len(passes.graphs._graphs) == 2
     assert passes.graphs.replays == 3
     passes(0)
-    assert passes.graphs.replays == 4, "that of (0,) is still there"
+    assert passes.graphs.replays == 4, "the graph of (0,) is still there"
     for _ in range(2):
         passes(0, 1)
     assert passes.recorder.graphs == 3
 
 
 def warm_up(passes: Passes, slots: int) -> int:
-    """Return the number of passes that were to be captured."""
+    """Capture all imagined passes, and return their number."""
     plans = passes.cache.imagined_passes(slots, 8)
     zeros = [torch.zeros(len(plan.positions), 1) for plan in plans]
     inputs = dict(zip(map(id, plans), zeros, strict=True))
-    parts = passes.graphs.captures_of(told_of, lambda plan: inputs[id(plan)], plans)
+    parts = passes.graphs.captures_of(sums, lambda plan: inputs[id(plan)], plans)
     for part in parts:
         part()
     return len(parts)
@@ -256,7 +243,7 @@ def test_after_a_warm_up_no_pass_of_up_to_its_slots_is_captured(monkeypatch):
     assert passes.graphs.replays == 6
     for _ in range(2):
         passes(0, 1, 2, 3)
-    assert passes.recorder.graphs == count + 1, "of more slots than were warmed up"
+    assert passes.recorder.graphs == count + 1, "with more slots than were warmed up"
 
 
 def test_imagined_passes_have_every_launch_that_passes_over_canvases_have(monkeypatch):
@@ -273,7 +260,7 @@ def test_imagined_passes_have_every_launch_that_passes_over_canvases_have(monkey
     assert cache.usage == 0
 
 
-def test_graphs_of_a_warm_up_do_not_crowd_out_those_of_other_keys():
+def test_graphs_of_a_warm_up_do_not_count_towards_the_most_graphs():
     passes = Passes(most=1)
     count = warm_up(passes, 3)
     for _ in range(2):
@@ -293,8 +280,8 @@ def test_a_capture_that_fails_ends_the_warm_up():
     assert passes(0) is None
 
 
-def test_captures_while_requests_run_are_passes_apart():
-    """New keys in a row: each pass is eager until its turn comes, and none is lost."""
+def test_between_two_captures_some_passes_are_eager():
+    """Keys that come meanwhile are captured later."""
     passes = Passes(between=3)
     for slots in [(0,), (0, 1), (0, 1, 2)]:
         passes(*slots)
@@ -305,7 +292,7 @@ def test_captures_while_requests_run_are_passes_apart():
     assert made == [1, 1, 1, 2, 2, 2, 3]
 
 
-def test_more_keys_in_turn_than_are_remembered_are_not_captured_again_and_again():
+def test_more_keys_in_turn_than_are_remembered_are_not_captured():
     passes = Passes(most=2)
     for _ in range(3):
         for slots in [(0,), (0, 1), (0, 1, 2)]:
@@ -313,7 +300,7 @@ def test_more_keys_in_turn_than_are_remembered_are_not_captured_again_and_again(
     assert passes.recorder.graphs == 0
 
 
-def test_what_encodes_or_lies_in_another_cache_or_is_empty_is_not_taken():
+def test_passes_that_encode_are_empty_or_have_another_cache_are_not_accepted():
     passes = Passes()
     assert passes(0, encode={1: [3]}) is None
     assert passes(encode={1: [3]}) is None
@@ -323,7 +310,7 @@ def test_what_encodes_or_lies_in_another_cache_or_is_empty_is_not_taken():
     assert not passes.graphs.accepts(plan, filled())
 
 
-def test_after_a_capture_that_failed_all_passes_are_eager_and_that_is_told():
+def test_after_a_failed_capture_all_passes_are_eager_and_the_status_says_why():
     calls = []
 
     def capture(run):
@@ -343,7 +330,7 @@ def test_after_a_capture_that_failed_all_passes_are_eager_and_that_is_told():
 
 
 def test_a_pass_that_reads_a_number_back_is_not_captured():
-    """The recorder refuses what a GPU refuses: otherwise its replays would prove little."""
+    """The recorder refuses as a GPU does: otherwise its replays would prove little."""
     passes = Passes(run=lambda x, plan: x * plan.positions[0].item())
     passes(0)
     passes(1)
@@ -352,7 +339,7 @@ def test_a_pass_that_reads_a_number_back_is_not_captured():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "backends", "capacity", "told"),
+    ("wanted", "device", "backends", "capacity", "status"),
     [
         ("auto", GPU, BY_KERNELS, 100, "captured"),
         ("off", GPU, BY_KERNELS, 100, "eager: graphs are off"),
@@ -368,11 +355,11 @@ def test_a_pass_that_reads_a_number_back_is_not_captured():
         ),
     ],
 )
-def test_what_is_in_the_way_of_graphs_is_told(
-    wanted, device, backends, capacity, told, monkeypatch
+def test_the_status_says_why_there_are_no_graphs(
+    wanted, device, backends, capacity, status, monkeypatch
 ):
     monkeypatch.setattr(graphs, "CudaCapture", lambda _: Recorder())
     cache = KVCache(paged.config(), 1, torch.bfloat16, CPU, capacity)
     made = pass_graphs(cache, wanted, backends, device)
-    assert made.status.startswith(told)
-    assert made.accepts(cache.plan({}, [0], 8), cache) == (told == "captured")
+    assert made.status.startswith(status)
+    assert made.accepts(cache.plan({}, [0], 8), cache) == (status == "captured")

@@ -1,4 +1,4 @@
-"""Which quantised checkpoints are read, and by whose names."""
+"""Formats of quantised checkpoints, read from their configs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ PACKED = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"
 
 
 @pytest.mark.parametrize(
-    ("told", "form"),
+    ("quantisation", "form"),
     [
         (None, None),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, MODELOPT),
@@ -36,11 +36,11 @@ PACKED = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"
         ),
     ],
 )
-def test_a_config_says_by_whose_names_its_tensors_are_called(told, form):
-    assert format_of({} if told is None else {"quantization_config": told}) == form
+def test_a_config_declares_the_format_of_its_weights(quantisation, form):
+    assert format_of({} if quantisation is None else {"quantization_config": quantisation}) == form
 
 
-def test_older_files_of_modelopt_say_it_beside_the_config():
+def test_older_files_of_modelopt_declare_it_in_another_file():
     older = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}
     assert format_of({}, older) == MODELOPT
     assert format_of({"quantization_config": PACKED}, older) == COMPRESSED_TENSORS
@@ -49,7 +49,7 @@ def test_older_files_of_modelopt_say_it_beside_the_config():
 
 
 @pytest.mark.parametrize(
-    ("told", "what"),
+    ("quantisation", "what"),
     [
         ({"quant_method": "awq"}, "quant_method 'awq'"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "quant_algo 'FP8'"),
@@ -63,13 +63,13 @@ def test_older_files_of_modelopt_say_it_beside_the_config():
         ({**PACKED, "config_groups": {"a": {"weights": {"group_size": 128}}}}, "group_size 128"),
     ],
 )
-def test_another_quantisation_is_refused_by_name(told, what):
+def test_another_quantisation_is_refused_by_name(quantisation, what):
     with pytest.raises(CheckpointError, match=f"quantised with {what} are not read") as error:
-        format_of({"quantization_config": told})
+        format_of({"quantization_config": quantisation})
     assert "what is: 'modelopt' with NVFP4" in str(error.value)
 
 
-@pytest.mark.parametrize("told", ["nvfp4", {**PACKED, "config_groups": ["a"]}])
-def test_what_is_no_object_is_named(told):
+@pytest.mark.parametrize("quantisation", ["nvfp4", {**PACKED, "config_groups": ["a"]}])
+def test_a_declaration_that_is_no_object_is_named(quantisation):
     with pytest.raises(CheckpointError, match="is no JSON object"):
-        format_of({"quantization_config": told})
+        format_of({"quantization_config": quantisation})

@@ -1,4 +1,4 @@
-"""What a plan says is held against real models, and against the published 26B."""
+"""Plans are compared with real models, and with the published 26B."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from exhaustive import by_default
 
 from dlm.kernels.gpus import CARDS, FOUR_BIT_SMS
 from dlm.models import ModelConfig, ModelError, checkpoint, plan
@@ -18,7 +19,7 @@ CONFIG_26B = json.loads((ROOT / "examples" / "diffusiongemma-26b-a4b.json").read
 BIG = ModelConfig.from_hf(CONFIG_26B)
 SLIDING, FULL = "sliding_attention", "full_attention"
 FILE = 18_818_050_776  # bytes of nvidia/diffusiongemma-26B-A4B-it-NVFP4
-TOWER = 1.15e9  # of which its vision tower has so many
+TOWER = 1.15e9  # bytes of its vision tower
 GB = 10**9
 _, RTX_5090, H100, _ = CARDS
 
@@ -35,7 +36,7 @@ def test_the_26b_has_25_2_billion_numbers_and_takes_what_its_file_takes():
 
 
 @pytest.mark.parametrize("weights", ["bf16", "nvfp4"])
-def test_weights_are_counted_as_they_are_loaded(weights, reference, tmp_path):
+def test_bytes_of_weights_are_those_of_a_loaded_model(weights, reference, tmp_path):
     reference.make(tmp_path / "floats", moe_intermediate_size=48)
     directory = tmp_path / "floats"
     if weights == "nvfp4":
@@ -43,9 +44,9 @@ def test_weights_are_counted_as_they_are_loaded(weights, reference, tmp_path):
         quantise(tmp_path / "floats", directory, canvases=0)
     model = checkpoint.load(directory, dtype=torch.bfloat16)
     tensors = model.state_dict().values()
-    told = plan.weight_bytes(model.config, weights)
-    assert sum(told.values()) == sum(tensor.nbytes for tensor in tensors)
-    assert told["embedding"] == model.embed_tokens.weight.nbytes
+    counted = plan.weight_bytes(model.config, weights)
+    assert sum(counted.values()) == sum(tensor.nbytes for tensor in tensors)
+    assert counted["embedding"] == model.embed_tokens.weight.nbytes
     numbers = sum(
         parameter.numel() for parameter in checkpoint.load(tmp_path / "floats").parameters()
     )
@@ -53,7 +54,7 @@ def test_weights_are_counted_as_they_are_loaded(weights, reference, tmp_path):
     assert sum(plan.parameters(model.config).values()) == numbers + scalars
 
 
-def test_a_token_s_keys_and_values_are_counted_by_kind_of_layer():
+def test_bytes_of_a_token_s_keys_and_values_are_counted_by_kind_of_layer():
     assert plan.cache_per_token(BIG, "bf16") == {SLIDING: 25 * 8 * 256 * 4, FULL: 5 * 2 * 512 * 4}
     assert plan.cache_per_token(BIG, "fp8") == {SLIDING: 25 * 8 * 256 * 2, FULL: 5 * 2 * 512 * 2}
 
@@ -77,34 +78,43 @@ def test_logits_are_the_largest_transient_of_a_vocabulary_of_262_144():
     assert found["logits"] == 3 * 256 * 262_144 * 2
 
 
-@pytest.mark.parametrize("memory", [24 * GB, 32 * GB, 96 * GB])
-@pytest.mark.parametrize(("slots", "context"), [(1, 0), (4, 8192), (8, 200_000)])
-@pytest.mark.parametrize("cache", ["fp8", "bf16"])
-def test_what_is_said_to_fit_does_and_no_more(memory, slots, context, cache):
+@pytest.mark.parametrize(
+    ("memory", "slots", "context", "cache"),
+    by_default(
+        [
+            (memories[i] * GB, *load, cache)
+            for memories in ((96, 32, 24), (24, 96, 32), (32, 24, 96))
+            for cache in ("fp8", "bf16")
+            for i, load in enumerate([(1, 0), (4, 8192), (8, 200_000)])
+        ],
+        6,
+    ),
+)
+def test_the_planned_capacity_fits_and_no_more_does(memory, slots, context, cache):
     load = {"cache": cache, "weights": "nvfp4"}
-    room = plan.capacity(BIG, Load(slots=slots, context=context, **load), memory)
+    capacity = plan.capacity(BIG, Load(slots=slots, context=context, **load), memory)
     left = memory - plan.RESERVED
 
     def takes(slots: int, context: int) -> int:
         return plan.total_bytes(BIG, Load(slots=slots, context=context, **load))
 
-    assert takes(room.slots + 1, context) > left
-    if room.slots:
-        assert takes(room.slots, context) <= left
-    if room.context is None:
+    assert takes(capacity.slots + 1, context) > left
+    if capacity.slots:
+        assert takes(capacity.slots, context) <= left
+    if capacity.context is None:
         assert takes(slots, 0) > left
     else:
-        assert takes(slots, room.context) <= left
-        assert room.context == BIG.max_positions or takes(slots, room.context + 1) > left
+        assert takes(slots, capacity.context) <= left
+        assert capacity.context == BIG.max_positions or takes(slots, capacity.context + 1) > left
 
 
-def test_what_is_too_large_does_not_fit_at_all():
-    room = plan.capacity(BIG, Load(slots=1, context=0, weights="bf16"), 32 * GB)
-    assert (room.slots, room.context) == (0, None)
+def test_the_capacity_beside_weights_that_are_too_large_is_none():
+    capacity = plan.capacity(BIG, Load(slots=1, context=0, weights="bf16"), 32 * GB)
+    assert (capacity.slots, capacity.context) == (0, None)
 
 
-def test_a_step_of_one_canvas_takes_what_its_products_take():
-    """Operations in 10^12 by hand: two for each weight and row, four for each pair in attention."""
+def test_the_work_of_a_step_of_one_canvas_is_that_of_its_products():
+    """Operations, in 10^12, are counted by hand: two a weight and row, four a pair in attention."""
     work = plan.step_work(BIG, Load(slots=1, context=2048))
     trillions = {name: part.operations / 1e12 for name, part in work.items()}
     assert trillions["experts"] == pytest.approx(256 * 8 * 30 * 3 * 704 * 2816 * 2 / 1e12)
@@ -118,7 +128,7 @@ def test_a_step_of_one_canvas_takes_what_its_products_take():
     assert work["dense"].read == pytest.approx(3.35e9, rel=1e-3)
 
 
-def test_slots_share_weights_and_nothing_else():
+def test_slots_share_only_weights():
     one, four = (plan.step_work(BIG, Load(slots=n, context=4096)) for n in (1, 4))
     for name, part in one.items():
         assert four[name].operations == 4 * part.operations
@@ -127,7 +137,7 @@ def test_slots_share_weights_and_nothing_else():
     assert one["vocabulary"].read < four["vocabulary"].read < 4 * one["vocabulary"].read
 
 
-def test_a_step_takes_its_parts_longer_bounds_one_after_another():
+def test_the_time_of_a_step_is_the_sum_of_the_longer_bound_of_each_part():
     load = Load(slots=1, context=2048)
     by_hand = (7.17, 7.17, 4.28, 2.68), (1.87, 4.09, 1.143, 0.87)
     for card, experts, dense in zip(CARDS, *by_hand, strict=True):
@@ -140,7 +150,7 @@ def test_a_step_takes_its_parts_longer_bounds_one_after_another():
 
 
 def test_experts_are_multiplied_at_the_rate_of_their_activations():
-    """At 16 slots by hand: 4,096 rows, 8 of 128 experts each; other parts do not change."""
+    """Counted by hand for 16 slots: 4,096 rows, 8 of 128 experts each. Other parts stay equal."""
     operations = 4096 * 8 * 30 * 3 * 704 * 2816 * 2
     loads = [Load(slots=16, context=2048, activation_bits=bits) for bits in (16, 4)]
     half, four = ([plan.step_times(BIG, load, card) for load in loads] for card in (H100, RTX_5090))
@@ -167,14 +177,14 @@ def test_a_card_has_a_rate_for_four_bits_where_kernels_multiply_them(card):
         ({"weights": "bf16", "activation_bits": 4}, "=4 is for experts in nvfp4, not in bf16"),
     ],
 )
-def test_what_no_model_could_carry_is_refused(wrong, message):
+def test_an_impossible_load_is_refused(wrong, message):
     with pytest.raises(ModelError, match=message):
         Load(**{"slots": 1, "context": 1, **wrong})
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("slots", [1, 16])
-def test_a_cache_takes_what_a_step_leaves_of_a_gpu(stored, slots):
+def test_a_cache_has_the_memory_that_a_step_leaves(stored, slots):
     """One token more, in whole pages, would not fit."""
     weights = sum(plan.weight_bytes(BIG, "nvfp4").values())
     for free in (32 * GB - weights, 96 * GB - weights):
@@ -186,7 +196,7 @@ def test_a_cache_takes_what_a_step_leaves_of_a_gpu(stored, slots):
         assert tokens > 10_000
 
 
-def test_a_gpu_s_free_memory_is_asked_for_and_too_little_is_refused(monkeypatch):
+def test_tokens_are_counted_from_a_gpu_s_free_memory_and_too_little_is_refused(monkeypatch):
     model = SimpleNamespace(device=torch.device("cuda"), config=BIG)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GB, 96 * GB))

@@ -1,4 +1,4 @@
-"""What `quantise` writes is what ModelOpt writes, loads, and says nearly what the floats say."""
+"""`quantise` writes what ModelOpt writes: files that load, with nearly the logits of the floats."""
 
 import json
 import shutil
@@ -18,12 +18,12 @@ from dlm.models.layers import Experts
 from dlm.models.quantise import quantise as quantise_directory
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
-MOST = 6 * 448  # of a number and of a block's scale
+MOST = 6 * 448  # the largest number times the largest scale of a block
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    """The built-in model's. Not to be changed."""
+    """Return the quantised built-in model, which no test changes."""
     out = tmp_path_factory.mktemp("quantised") / "tiny"
     quantise_directory(TINY, out, canvases=2)
     return out
@@ -42,7 +42,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def expert_parts(name: str, stack: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """By the name of a matrix: it, and the tensor that ModelOpt takes for its whole."""
+    """Return, by name, each matrix and the tensor that ModelOpt takes its scale from."""
     path, _, last = name.rpartition(".")
     names = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
     return {
@@ -52,7 +52,7 @@ def expert_parts(name: str, stack: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def test_experts_become_nvfp4_and_all_else_stays_as_it_was(written):
+def test_experts_become_nvfp4_and_other_tensors_are_copied(written):
     before, after = tensors_of(TINY), tensors_of(written)
     for name, tensor in before.items():
         if ".experts." not in name:
@@ -67,16 +67,16 @@ def test_experts_become_nvfp4_and_all_else_stays_as_it_was(written):
     assert not after
 
 
-def test_the_directory_is_a_model_s_with_its_other_files(written):
+def test_other_files_of_the_model_are_copied_and_its_config_declares_nvfp4(written):
     names = {path.name for path in written.iterdir()}
     assert names == {path.name for path in TINY.iterdir()}
     for name in names - {"config.json", "model.safetensors"}:
         assert (written / name).read_bytes() == (TINY / name).read_bytes()
     config = json.loads((written / "config.json").read_text())
-    told = config.pop("quantization_config")
+    declared = config.pop("quantization_config")
     assert config == json.loads((TINY / "config.json").read_text())
-    assert (told["quant_method"], told["quant_algo"]) == ("modelopt", "NVFP4")
-    assert told["config_groups"]["group_0"]["input_activations"]["group_size"] == 16
+    assert (declared["quant_method"], declared["quant_algo"]) == ("modelopt", "NVFP4")
+    assert declared["config_groups"]["group_0"]["input_activations"]["group_size"] == 16
 
 
 def logits_of(model: dlm.models.DiffusionGemma) -> Tensor:
@@ -88,8 +88,8 @@ def logits_of(model: dlm.models.DiffusionGemma) -> Tensor:
     return model.denoise(canvas, model.soft_embedding(probabilities), cache, [0])
 
 
-def test_the_model_says_what_its_decoded_weights_say_and_nearly_what_the_floats_said(written):
-    """Observed on these arbitrary tokens: 7.6 % of the logits' norm off, 1 choice of 32 another."""
+def test_logits_are_those_of_the_decoded_weights_and_near_those_of_the_floats(written):
+    """Observed on these random tokens: an error of 7.6 % of the norm, and 1 other choice of 32."""
     model, plain = checkpoint.load(written), checkpoint.load(TINY)
     exact = logits_of(plain)
     for four_bit, floats in zip(model.layers, plain.layers, strict=True):
@@ -105,8 +105,8 @@ def test_the_model_says_what_its_decoded_weights_say_and_nearly_what_the_floats_
     assert (quantised.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8
 
 
-def test_input_scales_are_of_the_largest_activation_in_a_layer(written, monkeypatch):
-    """Every number that reaches a matrix of experts in two canvases is looked at."""
+def test_input_scales_are_of_the_largest_activation_of_a_layer(written, monkeypatch):
+    """Inputs of all matrices of experts are recorded while two canvases are denoised."""
     seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
     forward = Experts.forward
 
@@ -134,9 +134,9 @@ def test_input_scales_are_of_the_largest_activation_in_a_layer(written, monkeypa
 
 def test_without_canvases_there_are_no_scales_of_activations(tmp_path, written):
     quantise_directory(TINY, tmp_path / "out", canvases=0)
-    told = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
-    assert told["quant_algo"] == "W4A16_NVFP4"
-    assert "input_activations" not in told["config_groups"]["group_0"]
+    declared = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert declared["quant_algo"] == "W4A16_NVFP4"
+    assert "input_activations" not in declared["config_groups"]["group_0"]
     found = tensors_of(tmp_path / "out")
     assert {*tensors_of(written)} - {*found} == {n for n in tensors_of(written) if "input_s" in n}
     assert torch.equal(
@@ -144,7 +144,7 @@ def test_without_canvases_there_are_no_scales_of_activations(tmp_path, written):
     )
 
 
-def test_large_checkpoints_are_written_in_files_of_some_size(tmp_path, written, monkeypatch):
+def test_large_checkpoints_are_written_in_shards(tmp_path, written, monkeypatch):
     monkeypatch.setattr(quantise, "SHARD", 1_000_000)
     quantise_directory(TINY, tmp_path / "out", canvases=0)
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
@@ -162,7 +162,7 @@ def test_large_checkpoints_are_written_in_files_of_some_size(tmp_path, written, 
     )
 
 
-def test_what_cannot_be_quantised_is_refused_before_anything_is_written(tmp_path, written, pair):
+def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, written, pair):
     full = tmp_path / "full"
     full.mkdir()
     (full / "file").touch()
@@ -186,7 +186,7 @@ def test_what_cannot_be_quantised_is_refused_before_anything_is_written(tmp_path
 @pytest.mark.filterwarnings("ignore")
 def test_modelopt_exports_the_same_file(tmp_path, written):
     """Optional: `pip install nvidia-modelopt requests omegaconf pulp scipy`. Scales of activations
-    depend on what is calibrated on: theirs are looked at for their shape alone."""
+    depend on the calibration: only their shapes are compared."""
     mtq = pytest.importorskip("modelopt.torch.quantization")
     from modelopt.torch.export import export_hf_checkpoint
     from transformers import DiffusionGemmaForBlockDiffusion

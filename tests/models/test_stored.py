@@ -1,4 +1,4 @@
-"""A model over its cache: shared, stored in less, computed by kernels, traced."""
+"""A model over a cache that is shared, stored in fewer bits, or read by kernels."""
 
 import interpreter
 import pytest
@@ -16,7 +16,9 @@ def denoised(model: DiffusionGemma, cache: KVCache, slot: int, canvas: torch.Ten
 
 
 @pytest.mark.parametrize("length", [17, 33, 70])
-def test_what_is_shared_gives_what_encoding_it_gives_to_the_bit(pair, reference, rng, length):
+def test_a_shared_beginning_has_the_states_of_an_encoded_one_to_the_bit(
+    pair, reference, rng, length
+):
     model, cache = pair.ours, pair.ours.new_cache(2)
     prompt, canvas = reference.draw(rng, length).tolist(), reference.draw(rng, 1, reference.CANVAS)
     assert cache.attach(0, prompt) == 0
@@ -31,7 +33,7 @@ def test_what_is_shared_gives_what_encoding_it_gives_to_the_bit(pair, reference,
 
 
 def error_of(model: DiffusionGemma, cache: KVCache, reference) -> float:
-    """How far logits over `cache` are from those over one that rounds nothing, as a share."""
+    """Return the relative error of logits over `cache`; over the other cache nothing is rounded."""
     rng = torch.Generator().manual_seed(0)
     prompt, canvas = reference.draw(rng, 40).tolist(), reference.draw(rng, 1, reference.CANVAS)
     both = []
@@ -41,16 +43,16 @@ def error_of(model: DiffusionGemma, cache: KVCache, reference) -> float:
     return float((both[0] - both[1]).norm() / both[1].norm())
 
 
-def test_fp8_loses_about_what_its_three_bits_say(pair, reference):
-    """Of each number 2^-4 at the most; bf16 2^-9. Four layers add to that, sums of many numbers
-    take from it: between a quarter of a number's share and twice that."""
+def test_a_cache_in_fp8_and_one_in_bf16_have_errors_of_their_rounding(pair, reference):
+    """A number in fp8 has an error of at most 2^-4 of itself, in bf16 of 2^-9. Four layers add to
+    it and sums reduce it: the result's is between a quarter and twice of it."""
     fp8 = error_of(pair.ours, pair.ours.new_cache(1, E4M3), reference)
     bf16 = error_of(pair.ours, pair.ours.new_cache(1, torch.bfloat16), reference)
     assert 2**-6 < fp8 < 2**-3
     assert 2**-11 < bf16 < 2**-8
 
 
-def test_scales_of_a_checkpoint_change_what_is_stored_and_not_what_it_means(pair, reference):
+def test_keys_and_values_are_stored_divided_by_the_scales_of_a_checkpoint(pair, reference):
     model = checkpoint.load(pair.directory)
     for layer in model.layers:
         layer.self_attn.k_scale.fill_(2.0)
@@ -70,17 +72,20 @@ def test_scales_of_a_checkpoint_change_what_is_stored_and_not_what_it_means(pair
 @pytest.mark.parametrize(
     ("stored", "bound"), by_default([(E4M3, 0.1), (torch.bfloat16, 0.03)]), ids=str
 )
-def test_kernels_compute_the_passes_that_torch_computes(stored, bound, reference, rng, tmp_path):
-    """Interpreted; both round to bf16, in different places: to 3 % of the norm, as in parity. What
-    is off by a bit of bf16 may be stored as fp8's next number, which is 2^-3 away."""
+def test_a_pass_by_kernels_is_within_rounding_of_torch_s(stored, bound, reference, rng, tmp_path):
+    """Both round to bf16, in different places: to 3 % of the norm, as in test_parity.py. A number
+    that differs by a bit of bf16 may be stored as the next one of fp8, 2^-3 away. There is a layer
+    of each kind; test_by_kernels.py tests kernels between products, which take the longest."""
     interpreter.install()
-    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
+    layers = {"layer_types": reference.KINDS[:2], "num_hidden_layers": 2}
+    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64, **layers)
     prompts = [reference.draw(rng, length).tolist() for length in (9, 3)]
     canvas = reference.draw(rng, 2, reference.CANVAS)
     both = []
     for kernels in ("triton", "torch"):
         model = checkpoint.load(tmp_path, torch.bfloat16, kernels=kernels)
         assert model.backends["attention"] == kernels
+        model.backends["layers"] = "torch"
         cache = model.new_cache(2, stored)
         model.encode([prompts[0][:4]], cache, [0])
         nothing = torch.zeros(2, reference.CANVAS, 64, dtype=torch.bfloat16)
@@ -91,24 +96,16 @@ def test_kernels_compute_the_passes_that_torch_computes(stored, bound, reference
 
 @pytest.mark.parametrize("experts", ["triton", "torch"])
 def test_a_pass_by_kernels_waits_for_nothing_on_the_device(experts, reference, tmp_path):
-    """On a device without data, whatever reads a number raises: the experts' loop in torch does."""
-    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
-    config = checkpoint.config_of(tmp_path)
+    """On a device without data, reading a number raises: the experts' loop in torch does."""
+    model, cache = reference.model_without_data(tmp_path, experts)
     with torch.device("meta"):
-        model = DiffusionGemma(config).to(torch.bfloat16)
-        model.backends |= {"attention": "triton", "layers": "triton"}
-        for layer in model.layers:
-            layer.experts.backend = experts
-            for name in ("k_scale", "v_scale"):
-                setattr(layer.self_attn, name, torch.ones(()))
-        cache = model.new_cache(2, E4M3, capacity=256, segment=64)
         canvas = torch.zeros(2, 8, dtype=torch.long)
-        nothing = torch.zeros(2, 8, config.hidden_size, dtype=torch.bfloat16)
+        nothing = torch.zeros(2, 8, 64, dtype=torch.bfloat16)
         if experts == "torch":
             with pytest.raises(NotImplementedError, match="bincount"):
                 model.denoise(canvas, nothing, cache, [0, 1], {0: [5] * 30})
             return
         logits = model.denoise(canvas, nothing, cache, [0, 1], {0: [5] * 30})
-    assert logits.shape == (2, 8, config.vocab_size)
+    assert logits.shape == (2, 8, reference.VOCAB)
     assert logits.is_meta
     assert cache.length(0) == 30

@@ -1,15 +1,11 @@
-"""The built-in checkpoint is a real DiffusionGemma: transformers loads it and says the same."""
+"""The built-in checkpoint is a real DiffusionGemma: in transformers it has the same logits."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoTokenizer,
-    DiffusionGemmaForBlockDiffusion,
-    DynamicCache,
-)
+from transformers import AutoTokenizer, DiffusionGemmaForBlockDiffusion, DynamicCache
 
 import dlm.models
 from dlm.integrations.causal_lm import cache_name
@@ -85,8 +81,8 @@ def test_a_word_is_the_same_token_in_prose_and_in_json(tokenizer):
     for word in ("Lisbon", "invoice", "Zqompeo"):
         alone = tokens(word)
         for text in (f"living in {word}.", json.dumps({"city": word})):
-            said = tokens(text)
-            assert alone in [said[i : i + len(alone)] for i in range(len(said))]
+            whole = tokens(text)
+            assert alone in [whole[i : i + len(alone)] for i in range(len(whole))]
     assert tokens("2024")[-4:] == ["2", "0", "2", "4"]
 
 

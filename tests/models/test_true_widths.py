@@ -1,5 +1,5 @@
 """A small checkpoint as wide as the 26B: both kinds of layers, its head dimensions, its experts'
-sizes, in ModelOpt's layout. What only shows at these widths shows here."""
+sizes, in ModelOpt's layout. Errors that occur only at these widths are found here."""
 
 import re
 
@@ -24,7 +24,7 @@ WIDTHS = {
     "num_hidden_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"],
 }
-# By suffix: type and shape of a matrix of gate or up, and of down, as in NVIDIA's file.
+# Type by suffix, and shapes of gate or up, and of down, as in NVIDIA's file.
 STORED = {
     "weight": ("U8", [704, 1408], [2816, 352]),
     "weight_scale": ("F8_E4M3", [704, 176], [2816, 44]),
@@ -35,9 +35,7 @@ STORED = {
 CLOSE = {"rtol": 1e-5, "atol": 1e-4}
 
 
-def test_the_26b_s_widths_in_modelopt_s_layout_are_what_transformers_computes(
-    reference, tmp_path, rng
-):
+def test_at_the_26b_s_widths_states_and_logits_are_those_of_transformers(reference, tmp_path, rng):
     theirs = reference.make(tmp_path, **WIDTHS)
     meant = nvfp4_files.write(tmp_path, nvfp4_files.MODELOPT)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -52,15 +50,7 @@ def test_the_26b_s_widths_in_modelopt_s_layout_are_what_transformers_computes(
     theirs.load_state_dict(meant, strict=False)
     del meant
     model = checkpoint.load(tmp_path)
-    conversation, cache = reference.Theirs(theirs), model.new_cache(1)
-    prompt = torch.randint(256, (20,), generator=rng)
-    states = model.encode([prompt.tolist()], cache, [0])
-    torch.testing.assert_close(states, conversation.encode(prompt.tolist()), **CLOSE)
+    prompt = torch.randint(256, (20,), generator=rng).tolist()
     canvas = torch.randint(256, (reference.CANVAS,), generator=rng)
-    soft_embedding, previous = model.no_soft_embedding()[None], None
-    for _ in range(2):
-        logits = model.denoise(canvas[None], soft_embedding, cache, [0])
-        expected = conversation.denoise(canvas, previous)
-        torch.testing.assert_close(model.softcapped(logits[0]), expected, **CLOSE)
-        soft_embedding, previous = reference.soft_embedding(model, logits), expected
+    reference.assert_parity(model, theirs, prompt, canvas, steps=2, **CLOSE)
     (tmp_path / "model.safetensors").unlink()  # 0.7 GB

@@ -27,7 +27,7 @@ def picture(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
 
 @pytest.fixture(scope="module", params=["vision", None], ids=["both ways", "causal"])
 def seeing(request, reference, tmp_path_factory):
-    """A model of transformers, ours, and our tower."""
+    """Return a model of transformers, ours, and our tower."""
     directory = tmp_path_factory.mktemp("seeing")
     theirs = reference.make(directory, use_bidirectional_attention=request.param)
     Gemma4ImageProcessorPil(max_soft_tokens=70).save_pretrained(directory)
@@ -69,7 +69,7 @@ class Theirs:
 
 
 def test_states_and_logits_after_images_are_those_of_transformers(seeing, reference, rng):
-    """With images longer than the window of sliding layers, first, adjacent to a text, and last."""
+    """Images are longer than the window of sliding layers, before and after texts."""
     theirs, ours, tower = seeing
     wide, high = (tower.patches(picture(*size, seed=size[0])) for size in ((60, 40), (20, 90)))
     images = [tower.encode(wide), tower.encode(high), tower.encode(wide)]
@@ -88,8 +88,8 @@ def test_states_and_logits_after_images_are_those_of_transformers(seeing, refere
     )
 
 
-def test_what_an_image_shows_changes_the_logits(seeing, reference):
-    """Otherwise parity would say nothing about images."""
+def test_the_pixels_of_an_image_change_the_states(seeing, reference):
+    """Otherwise parity would prove nothing about images."""
     _, ours, tower = seeing
     states = []
     for seed in (1, 2):
@@ -118,7 +118,7 @@ def test_a_prompt_beside_others_has_the_same_states_to_the_bit(seeing):
     assert torch.equal(together[40 : 40 + len(tokens)], alone)
 
 
-def test_equal_beginnings_are_shared_up_to_an_image_or_after_it(seeing):
+def test_equal_beginnings_are_shared_also_across_an_image(seeing):
     _, ours, tower = seeing
     image, other = (tower.encode(tower.patches(picture(seed=seed))) for seed in (1, 2))
     begin, end = [*range(4, 4 + PAGE + 3)], [*range(5, 5 + 2 * PAGE)]
@@ -134,8 +134,8 @@ def test_equal_beginnings_are_shared_up_to_an_image_or_after_it(seeing):
             ours.encode([tokens[found:]], cache, [slot])
 
 
-def test_no_beginning_ends_within_an_image(seeing):
-    """A text that is known up to the middle of an image is shared up to before the image."""
+def test_no_shared_beginning_ends_within_an_image(seeing):
+    """An image of which only a part is equal is not shared."""
     _, ours, tower = seeing
     image = tower.encode(tower.patches(picture()))
     begin = [*range(4, 4 + PAGE + 3)]
@@ -146,7 +146,7 @@ def test_no_beginning_ends_within_an_image(seeing):
     assert cache.attach(1, [*tokens[:-9], 6, 7]) == PAGE
 
 
-def test_tokens_of_an_image_that_is_gone_are_an_error():
+def test_tokens_of_an_image_that_was_dropped_are_an_error():
     images = EncodedImages()
     gone = images.add(torch.zeros(4, 2)).tokens
     here = images.add(torch.ones(3, 2))
@@ -191,7 +191,7 @@ def test_tensors_that_do_not_fit_are_named(reference, tmp_path):
         VisionTower.load(tmp_path, EncodedImages(), torch.float32, CPU)
 
 
-def test_an_image_of_an_impossible_form_is_refused(seeing):
+def test_an_image_without_pixels_is_refused(seeing):
     *_, tower = seeing
     with pytest.raises(ModelError, match="the image processor refuses it"):
         tower.patches(Image.new("RGB", (0, 10)))

@@ -1,14 +1,12 @@
-"""What is timed computes what it is said to; what needs no GPU works without one."""
+"""The benchmark of kernels: its cases compute one result, and all but the timing needs no GPU."""
 
 import json
-import sys
 from functools import partial
 
 import bench_kernels
 import pytest
 import torch
 from bench_kernels import launches, times
-from commands import ended
 from measure.kernel_cases import Sizes, cases
 
 from dlm.kernels.gpus import CARDS
@@ -42,16 +40,16 @@ ALL = {
 }
 
 
-def test_kernel_reference_and_torch_alone_say_the_same():
-    """But for what bf16 rounds, on the way in torch alone, at the end in all: 2^-8 each time. In
-    W4A4 a last bit may become another code of four bits."""
+def test_kernel_reference_and_torch_alone_have_one_result():
+    """bf16 rounds by 2^-8: torch alone at each step, the others at the end. In W4A4 a last bit may
+    change a code of four bits."""
     names = set()
     for case in cases(SMALL, torch.device("cpu")):
         expected = case.reference().float()
-        for said in (case.run(), case.composed()):
-            assert said.shape == expected.shape
-            most = (0.15 if case.name == "experts, W4A4" else 0.02) * expected.abs().max()
-            assert (said.float() - expected).abs().max() < most, case.name
+        most = (0.15 if case.name == "experts, W4A4" else 0.02) * expected.abs().max()
+        for result in (case.run(), case.composed()):
+            assert result.shape == expected.shape
+            assert (result.float() - expected).abs().max() < most, case.name
         assert case.moved > 0
         names.add(case.name)
     assert names == ALL
@@ -66,7 +64,7 @@ def test_products_count_two_operations_for_each_pair_and_four_bits_for_each_weig
     assert found["experts, NVFP4"].moved == 4 * 3 * 64 * 128 * 9 / 16 + 4 * 3 * 4 + tokens
 
 
-def test_attention_counts_what_is_seen_of_keys_and_values():
+def test_attention_counts_the_visible_keys_and_values():
     found = {case.name: case for case in cases(SMALL, torch.device("cpu"))}
     own = 2 * 24 * (2 * 4 + 2 * 2) * 32  # queries, results, keys and values in bf16
     assert found["attention, sliding, fp8"].moved == 3 * 49 * 2 * 2 * 32 + own
@@ -74,11 +72,9 @@ def test_attention_counts_what_is_seen_of_keys_and_values():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    assert ended(monkeypatch, bench_kernels) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "there is no CUDA device to time kernels on; --offline compiles them" in said.err
+def test_without_a_gpu_nothing_is_timed(refusal_of):
+    problem = "there is no CUDA device to time kernels on; --offline compiles them"
+    assert problem in refusal_of(bench_kernels)
 
 
 @pytest.mark.parametrize(
@@ -90,43 +86,40 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
         ('{"kernels": [{"name": "GELU"}]}', "a list of rows with name and shape"),
     ],
 )
-def test_what_is_no_earlier_run_is_an_error_before_anything_is_timed(
-    content, problem, monkeypatch, capsys, tmp_path
+def test_a_file_of_no_earlier_run_is_refused_before_anything_is_timed(
+    content, problem, monkeypatch, refusal_of, tmp_path
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(bench_kernels, "measured", lambda sizes: pytest.fail("timed"))
+    earlier = tmp_path / "earlier.json"
     if content is not None:
-        (tmp_path / "earlier.json").write_text(content)
-    assert ended(monkeypatch, bench_kernels, "--beside", tmp_path / "earlier.json") == 2
-    assert problem in capsys.readouterr().err
+        earlier.write_text(content)
+    assert problem in refusal_of(bench_kernels, "--beside", earlier)
 
 
-def test_an_earlier_run_is_beside_times_that_are_measured_and_no_others(
-    monkeypatch, capsys, tmp_path
+def test_measured_times_alone_are_compared_with_an_earlier_run(
+    monkeypatch, run_command, refusal_of, tmp_path
 ):
     row = {"name": "GELU", "shape": "8 x 64", "best": 1.0, "share_of_best": 0.1, "error": 0.0}
     whole = {"device": "card", "commit": "1", "torch": "2", "triton": "3"}
     whole |= {"copy_bytes_per_second": 1e12, "bf16_operations_per_second": 1e14}
     earlier = whole | {"kernels": [row | {"kernel": 20.0, "torch": 40.0}], "device": "another card"}
-    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    file = tmp_path / "earlier.json"
+    file.write_text(json.dumps(earlier))
     now = whole | {"kernels": [row | {"kernel": 10.0, "torch": 50.0}]}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(bench_kernels, "measured", lambda sizes: now)
-    asked = ["bench_kernels.py", "--beside", str(tmp_path / "earlier.json")]
-    monkeypatch.setattr(sys, "argv", asked)
-    bench_kernels.main()
-    out = capsys.readouterr().out
+    out = run_command(bench_kernels, "--beside", file).out
     assert "10.0 (-50.0 %)" in out
     assert "50.0 (+25.0 %)" in out
     assert "other settings: device was another card, is card\n" in out
-    assert ended(monkeypatch, bench_kernels, *asked[1:], "--offline") == 2
-    assert "--beside compares measured times" in capsys.readouterr().err
+    refusal = refusal_of(bench_kernels, "--beside", file, "--offline")
+    assert "--beside compares measured times" in refusal
 
 
-def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do_not_compile(
-    monkeypatch, capsys
+def test_offline_reports_resources_and_predicted_times_and_kernels_that_do_not_compile(
+    monkeypatch, run_command
 ):
-    """A kernel that does not compile is named, and counts."""
     h100 = next(card for card in CARDS if card.name == "H100")
     product = next(
         one for one in launches(Sizes(rows=256), h100) if one.name == "NVFP4 product, W4A16"
@@ -136,10 +129,11 @@ def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do
     some = [quantize, product.case, (name, signature, 90)]
     monkeypatch.setattr(bench_kernels, "compiled", partial(bench_kernels.compiled, shipped=some))
 
-    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 1
+    code, out, _ = run_command(bench_kernels, "--offline", "--json")
 
-    told = json.loads(capsys.readouterr().out)
-    *compiled, wrong = told["kernels"]
+    assert code == 1
+    report = json.loads(out)
+    *compiled, wrong = report["kernels"]
     assert [each["name"] for each in compiled] == [quantize[0], product.case[0]]
     for each in compiled:
         assert each.keys() >= {"shared", "registers", "spills", "instructions", "configuration"}
@@ -148,8 +142,8 @@ def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do
         assert each["spills"] == 0
     assert wrong["name"] == name
     assert wrong["error"]
-    time = next(one for one in told["predicted"] if one["device"] == "H100")
-    assert {one["device"] for one in told["predicted"]} == {"H100", "H200"}, "both of SM 9.0"
+    time = next(one for one in report["predicted"] if one["device"] == "H100")
+    assert {one["device"] for one in report["predicted"]} == {"H100", "H200"}, "both of SM 9.0"
     assert time["predicted"] >= time["floor"] == max(time["bytes"], time["operations"])
     assert time["instructions_a_number"] == compiled[1]["a_number"]
 
@@ -174,7 +168,7 @@ def test_every_launch_of_a_prediction_is_shipped():
 
 
 @pytest.mark.gpu
-def test_a_gpu_times_all_that_it_runs():
+def test_a_gpu_times_all_kernels_that_it_can_run():
     found = bench_kernels.measured(SMALL)
     assert {each["name"] for each in found["kernels"]} <= ALL
     for each in found["kernels"]:

@@ -1,16 +1,14 @@
-"""The step of a model with random weights: it runs on a CPU too, and says what it ran."""
+"""The benchmark of a step with random weights: it runs on a CPU too, and reports its settings."""
 
 import argparse
 import json
 import re
-import sys
 from pathlib import Path
 
 import bench_step
 import pytest
 import torch
 from bench_step import random_model
-from commands import ended
 
 from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import card_of
@@ -20,7 +18,7 @@ from dlm.models.checkpoint import read_json
 
 CONFIG = BUILT_IN / "config.json"
 BIG = Path(__file__).parents[2] / "examples" / "diffusiongemma-26b-a4b.json"
-ASKED = "--config", CONFIG, "--device", "cpu", "--context", 9, "--steps", 2, "--slots", "1,4"
+ARGS = "--config", CONFIG, "--device", "cpu", "--context", 9, "--steps", 2
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +31,9 @@ def one_round(monkeypatch):
     [("nvfp4", "fp8", ()), ("bf16", "fp32", ("--tokenizer", BUILT_IN / "tokenizer.json"))],
     ids=["nvfp4", "bf16 and another tokenizer"],
 )
-def test_every_slot_is_timed_with_a_schema_and_without(weights, kv, more, monkeypatch, capsys):
-    asked = *ASKED, "--weights", weights, "--kv", kv, "--json", *more
-    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, asked)])
-    bench_step.main()
-    found = json.loads(capsys.readouterr().out)
+def test_every_slot_is_timed_with_a_schema_and_without(weights, kv, more, run_command):
+    flags = "--slots", "1,4", "--weights", weights, "--kv", kv, "--json", *more
+    found = json.loads(run_command(bench_step, *ARGS, *flags).out)
     assert (found["device"], found["weights"], found["kv"]) == ("cpu", weights, kv)
     assert found["backends"]["experts"] == "torch"
     rows = [(row["slots"], row["mode"]) for row in found["steps"]]
@@ -46,31 +42,30 @@ def test_every_slot_is_timed_with_a_schema_and_without(weights, kv, more, monkey
     assert all(row["graphs"].startswith("eager: cpu") for row in found["steps"])
 
 
-def test_a_table_is_for_people(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, ASKED), "--slots", "1"])
-    bench_step.main()
-    out = capsys.readouterr().out
-    assert "constrained" in out
-    assert "experts by torch" in out
+@pytest.fixture
+def printed(run_command):
+    """Run the benchmark of one slot: its stdout."""
+
+    def printed(*args):
+        code, out, err = run_command(bench_step, *ARGS, "--slots", 1, *args)
+        assert code == 0, err
+        return out
+
+    return printed
 
 
-def printed(monkeypatch, capsys, *args: object) -> str:
-    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, (*ASKED, "--slots", "1", *args))])
-    bench_step.main()
-    return capsys.readouterr().out
-
-
-def test_each_figure_has_its_change_since_an_earlier_run(monkeypatch, capsys, tmp_path):
-    earlier = json.loads(printed(monkeypatch, capsys, "--json"))
+def test_each_figure_has_its_change_since_an_earlier_run(printed, tmp_path):
+    earlier = json.loads(printed("--json"))
     earlier["steps"][0]["milliseconds"] = 1e-6
     del earlier["steps"][1]
     (tmp_path / "earlier.json").write_text(json.dumps(earlier))
-    asked = "--beside", tmp_path / "earlier.json"
-    out = printed(monkeypatch, capsys, *asked)
+    beside = "--beside", tmp_path / "earlier.json"
+    out = printed(*beside)
     assert re.search(r"free .*\(\+\d+\.\d %\)", out)
     assert re.search(r"constrained .*\d \(-\)", out), "that row is new"
     assert "other settings" not in out
-    found = json.loads(printed(monkeypatch, capsys, *asked, "--json"))
+    assert "experts by torch" in out
+    found = json.loads(printed(*beside, "--json"))
     free, constrained = (row["changes"] for row in found["steps"])
     row = found["steps"][0]
     assert free["milliseconds"] == pytest.approx(100 * (row["milliseconds"] - 1e-6) / 1e-6)
@@ -79,13 +74,13 @@ def test_each_figure_has_its_change_since_an_earlier_run(monkeypatch, capsys, tm
     assert found["differs"] == []
 
 
-def test_other_settings_are_named_and_compared_all_the_same(monkeypatch, capsys, tmp_path):
-    earlier = json.loads(printed(monkeypatch, capsys, "--json"))
+def test_other_settings_are_named_and_compared_all_the_same(printed, tmp_path):
+    earlier = json.loads(printed("--json"))
     earlier |= {"context": 1024, "device": "NVIDIA H100 80GB HBM3"}
     earlier["model"]["hidden"] = 2816
     del earlier["kv"]
     (tmp_path / "earlier.json").write_text(json.dumps(earlier))
-    out = printed(monkeypatch, capsys, "--beside", tmp_path / "earlier.json")
+    out = printed("--beside", tmp_path / "earlier.json")
     for line in (
         "context was 1024, is 9",
         "device was NVIDIA H100 80GB HBM3, is cpu",
@@ -110,7 +105,7 @@ def test_a_known_card_has_a_floor_and_another_has_none():
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "problem"),
     [
         (("--slots", "0"), "it takes numbers from 1 on"),
         (("--slots", "two"), "two"),
@@ -127,11 +122,8 @@ def test_a_known_card_has_a_floor_and_another_has_none():
         (("--beside", bench_step.__file__), "holds no JSON object"),
     ],
 )
-def test_bad_usage_is_told_before_weights_are_made(args, said, monkeypatch, capsys):
-    assert ended(monkeypatch, bench_step, *ASKED, *args) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert len(err.splitlines()) == 1
+def test_bad_usage_is_refused_before_weights_are_made(args, problem, refusal_of):
+    assert problem in refusal_of(bench_step, *ARGS, "--slots", 1, *args)
 
 
 @pytest.mark.parametrize("weights", ["nvfp4", "bf16"])
@@ -140,13 +132,13 @@ def test_random_weights_are_those_that_a_plan_counts(weights):
     model = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
     held = sum(tensor.nbytes for tensor in model.state_dict().values())
     assert held == sum(plan.weight_bytes(config, weights).values())
-    again = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
+    again = random_model(config, weights, Dispatch(dtype=torch.bfloat16)).state_dict()
     for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor.view(torch.uint8), again.state_dict()[name].view(torch.uint8))
+        assert torch.equal(tensor.view(torch.uint8), again[name].view(torch.uint8))
 
 
 def test_few_tokens_share_the_probability_of_a_row():
-    """As of a trained model; where all had some, candidates would tell nothing."""
+    """A trained model has such rows too; with flat rows, candidates would not be representative."""
     config = ModelConfig.from_hf(read_json(CONFIG))
     model = random_model(config, "nvfp4", Dispatch())
     cache = model.new_cache(1)

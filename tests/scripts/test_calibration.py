@@ -1,4 +1,4 @@
-"""What a calibration report says, by hand and of the built-in model."""
+"""Calibration reports: figures computed by hand, and those of the built-in model."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ def test_the_calibration_error_is_the_mean_gap_of_bins_by_their_counts():
     assert (bins[9].count, bins[9].right) == (3, pytest.approx(2 / 3))
 
 
-def test_the_brier_score_is_0_for_what_is_certain_and_right_and_2_for_what_is_wrong():
+def test_the_brier_score_is_0_for_a_certain_right_answer_and_2_for_a_wrong_one():
     assert calibration.brier({"a": 1.0, "b": 0.0}, "a") == 0
     assert calibration.brier({"a": 1.0, "b": 0.0}, "b") == 2
     assert calibration.brier({"a": 0.5, "b": 0.5}, "b") == 0.5
@@ -30,7 +30,7 @@ def test_a_field_has_four_values_one_of_which_the_text_gives():
 
 
 @pytest.mark.exhaustive
-def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in):
+def test_decisions_about_words_are_as_right_as_generated_words(built_in):
     rows = calibration.report(built_in, n=8, seed=1)
     assert [(row.task, row.by) for row in rows] == [
         ("words", "canvas"),

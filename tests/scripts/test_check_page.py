@@ -1,4 +1,4 @@
-"""What the check of the page says where it cannot be made."""
+"""The check of the page names the packages that it lacks."""
 
 import sys
 
@@ -6,30 +6,21 @@ import check_page
 import pytest
 
 
-def told(capsys):
-    with pytest.raises(SystemExit) as ended:
-        check_page.needed()
-    return ended.value.code, capsys.readouterr().err
-
-
-def test_without_a_browser_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "")
-    code, said = told(capsys)
-    assert code == 2
-    assert "install Debian's package chromium" in said
-
-
-def test_without_playwright_it_says_what_to_install(monkeypatch, capsys, tmp_path):
-    browser = tmp_path / "chromium"
-    browser.touch(0o755)
+@pytest.mark.parametrize(
+    ("browser", "problem"),
+    [(False, "install Debian's package chromium"), (True, "pip install playwright")],
+)
+def test_without_a_browser_or_playwright_the_error_names_the_package_to_install(
+    browser, problem, monkeypatch, tmp_path, refusal_of
+):
+    if browser:
+        (tmp_path / "chromium").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "playwright", None)
-    code, said = told(capsys)
-    assert code == 2
-    assert "pip install playwright" in said
+    assert problem in refusal_of(check_page, main=check_page.needed)
 
 
-def test_what_is_wrong_is_raised_in_words():
+def test_a_failed_check_is_raised_with_its_message():
     check_page.expect(True, "never seen")
     with pytest.raises(check_page.WrongError, match="it moved"):
         check_page.expect(False, "it moved")

@@ -1,12 +1,10 @@
-"""What the engine is for, measured on the built-in model."""
+"""The evaluation of answers, free and constrained, on the built-in model."""
 
 import argparse
 import json
-import sys
 
 import evaluate
 import pytest
-from commands import ended
 from training.lessons import exams
 
 
@@ -23,12 +21,9 @@ def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in)
     assert bound.calls < free.calls
 
 
-def test_each_set_is_answered_in_both_ways_free_and_constrained(monkeypatch, capsys):
-    monkeypatch.setattr(
-        sys, "argv", ["evaluate.py", "--prompts", "1", "--only", "choices", "--json"]
-    )
-    evaluate.main()
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_each_set_is_answered_in_both_ways_free_and_constrained(run_command):
+    out = run_command(evaluate, "--prompts", 1, "--only", "choices", "--json").out
+    rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["decoding"], row["constrained"]) for row in rows] == [
         (decoding, constrained)
         for decoding in ("canvas", "drafted")
@@ -37,14 +32,10 @@ def test_each_set_is_answered_in_both_ways_free_and_constrained(monkeypatch, cap
     assert {row["kind"] for row in rows} == {"choices"}
 
 
-def test_sets_are_chosen_by_a_part_of_their_names(capsys):
+def test_sets_are_chosen_by_a_part_of_their_names():
     sets = exams(2, 0)
     assert [*evaluate.chosen(sets, ["patterns"])] == ["same patterns", "held-out patterns"]
     assert evaluate.chosen(sets, [""]) == sets
-    with pytest.raises(SystemExit) as end:
-        evaluate.chosen(sets, ["made-up", "x y"])
-    assert end.value.code == 2
-    assert "no set's name holds 'x y': there are same patterns, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -52,15 +43,10 @@ def test_sets_are_chosen_by_a_part_of_their_names(capsys):
     [
         (["--prompts", "0"], "--prompts is 0: it takes at least 1"),
         (["--prompts", "-1"], "--prompts is -1: it takes at least 1"),
-        (["--only", "nope"], "no set's name holds 'nope': there are same patterns, "),
+        (["--only", "made-up", "x y"], "no set's name holds 'x y': there are same patterns, "),
         (["--model", "/nope"], "no model directory at /nope"),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_prompts_are_drawn(
-    monkeypatch, capsys, flags, problem
-):
+def test_bad_usage_is_refused_before_prompts_are_drawn(monkeypatch, refusal_of, flags, problem):
     monkeypatch.setattr(evaluate, "exams", lambda count, seed: {1: exams(1, seed)}[count])
-    assert ended(monkeypatch, evaluate, *flags) == 2
-    told = capsys.readouterr().err
-    assert problem in told
-    assert told.count("\n") == 1
+    assert problem in refusal_of(evaluate, *flags)

@@ -1,4 +1,4 @@
-"""What the flood script counts, without a flood."""
+"""Figures of the flood script, without a flood."""
 
 from dataclasses import replace
 
@@ -18,12 +18,12 @@ ROW = flood.FloodRow(
 
 
 def test_an_answer_that_does_not_come_has_no_status():
-    took, status = flood.ask(1, "key")  # nobody listens there
+    took, status = flood.ask(1, "key")  # a port on which nothing listens
     assert status == 0
     assert took < flood.PATIENCE
 
 
-def test_the_table_compares_with_the_quiet_worst():
+def test_the_table_compares_times_with_the_longest_quiet_one():
     times = {"median": 0.2, "worst": 0.5, "peak": 420.0, "after": 406.0}
     beside = replace(ROW, attack="half-open", refused=1, **times)
     last = flood.table([ROW, beside]).splitlines()[-1]
@@ -38,5 +38,5 @@ def test_the_table_compares_with_the_quiet_worst():
         ([ROW, replace(ROW, refused=1)], False),
     ],
 )
-def test_it_fails_where_the_innocent_client_is_refused_or_slowed_down(rows, held):
+def test_a_server_holds_unless_the_innocent_client_is_refused_or_slowed_down(rows, held):
     assert flood.held(rows, within=3.0) == held

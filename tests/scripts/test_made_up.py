@@ -2,8 +2,8 @@
 
     pytest tests/scripts/test_made_up.py --tokenizer tokenizer.json.xz --made-up 200
 
-A few of each on the built-in vocabulary, or as many as are asked for, on any. What comes out is
-judged by `re`, by a recogniser that goes by the definition, by the options, by `jsonschema`.
+`--made-up` is the number of each kind, `--tokenizer` a vocabulary other than the built-in one. The
+judges are `re`, a recogniser that follows the definition, the options, and `jsonschema`.
 """
 
 import re
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import dlm.models
 from dlm import Choice, Grammar, InvalidGrammarError, Regex, Tools
 from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.vocabulary import CallMarkers
+from dlm.grammar.calls import CallMarkers
 
 BUILT_IN = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
 MODELS = st.sampled_from(["random", "spiteful", "endless"])
@@ -48,7 +48,7 @@ def compiler(request) -> Compiler:
 
 
 def many(test):
-    """As many examples as the command line asks for, each of them another."""
+    """Run a test with the number of examples that the command line gives."""
 
     @pytest.mark.usefixtures("compiler")
     def run(compiler, request):
@@ -61,13 +61,13 @@ def many(test):
 
 
 def answer(compiler, spec, model, seed):
-    """The tokens of an answer, without its stop, and their text."""
+    """Return the tokens of an answer without its stop, and their text."""
     compiled, vocabulary = compiler.compile(spec), compiler.vocabulary
     shortest = stress.shortest(compiled)
-    room = max(512, 2 * shortest)
-    tokens, _ = stress.run(compiled, model, room, np.random.default_rng(seed))
+    limit = max(512, 2 * shortest)
+    tokens, _ = stress.run(compiled, model, limit, np.random.default_rng(seed))
     assert tokens[-1] in vocabulary.stops, "cut off"
-    assert len(tokens) <= room
+    assert len(tokens) <= limit
     return tokens[:-1], vocabulary.text(tokens)
 
 

@@ -1,15 +1,12 @@
 """The benchmark of masks and matcher, on a few cases and the built-in model's vocabulary."""
 
 import json
-import sys
-from pathlib import Path
 
 import maskbench
 import pytest
 
-import dlm.models
+from dlm.engine import BUILT_IN
 
-TOKENIZER = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
 CASES = [
     {
         "id": "right",
@@ -26,19 +23,11 @@ CASES = [
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command in this process: what it prints."""
-
-    def command(path: Path, *options: str) -> dict:
-        args = ["maskbench.py", "--data", str(path), "--json", *options]
-        monkeypatch.setattr(
-            maskbench, "tune_garbage_collector", lambda: None
-        )  # for its own process
-        monkeypatch.setattr(sys, "argv", args)
-        maskbench.main()
-        return json.loads(capsys.readouterr().out)
-
-    return command
+def run(run_command):
+    """Run the command: the data that it prints."""
+    return lambda path, *args: json.loads(
+        run_command(maskbench, "--data", path, "--json", *args).out
+    )
 
 
 @pytest.fixture
@@ -59,7 +48,7 @@ def test_cases_are_judged_by_their_instances(run, file):
 
 
 def test_tokens_are_timed_beside_another_engine(run, file):
-    found = run(file, "--tokenizer", str(TOKENIZER), "--beside", "llguidance")
+    found = run(file, "--tokenizer", BUILT_IN / "tokenizer.json", "--beside", "llguidance")
     theirs = found["beside"]["llguidance"]
     assert found["mask_us"].keys() == theirs["mask_us"].keys() == {"cold", "warm"}
     assert found["mask_us"]["cold"]["count"] > 10

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,13 +19,10 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_option_is_explained_in_sentences(script, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [f"{script}.py", "--help"])
+def test_every_option_is_explained_in_sentences(script, monkeypatch, run_command):
     monkeypatch.setenv("COLUMNS", "500")
-    with pytest.raises(SystemExit) as end:
-        import_module(script).main()
-    shown = capsys.readouterr().out
-    assert end.value.code == 0
+    code, shown, _ = run_command(import_module(script), "--help")
+    assert code == 0
     options = re.findall(r"^  (--?\w\S*(?:, --\S+)?.*?)(?:  +|\n +)(\S.*)$", shown, re.MULTILINE)
     assert len(options) == len(re.findall(r"^  -", shown, re.MULTILINE)) >= 3
     for option, text in options:

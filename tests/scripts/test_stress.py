@@ -2,17 +2,15 @@
 
 import json
 import sys
-from pathlib import Path
 
 import bench
 import pytest
 import stress
-from commands import ended
 from exhaustive import by_default
 
-import dlm.models
+from dlm.engine import BUILT_IN
 
-TOKENIZER = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
+TOKENIZER = BUILT_IN / "tokenizer.json"
 ENTRY = {
     "type": "object",
     "properties": {
@@ -71,14 +69,11 @@ def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeyp
 
 
 @pytest.mark.exhaustive
-def test_the_benchmark_times_every_situation(file, monkeypatch, capsys):
+def test_the_benchmark_times_every_situation(file, monkeypatch, run_command):
     monkeypatch.setattr(bench, "HARD", dict([*bench.HARD.items()][:2]))
-    monkeypatch.setattr(bench, "tune_garbage_collector", lambda: None)  # for its own process
     monkeypatch.setattr(bench, "throughput", lambda *_: {"share": 0.5})
     flags = "--schemas", file, "--tokenizer", TOKENIZER, "--limit", 2, "--steps", 2, "--json"
-    monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, flags)])
-    bench.main()
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(run_command(bench, *flags).out)
     assert found.keys() == {
         *("compile", "mask", "warmup", "first", "warm", "agree", "repair", "throughput")
     }
@@ -100,7 +95,6 @@ def test_a_benchmark_is_a_table_for_people(capsys):
         (["--schemas", "/no"], "there is no file /no"),
     ],
 )
-def test_shared_flags_are_checked(file, flags, problem, monkeypatch, capsys):
+def test_shared_flags_are_checked(file, flags, problem, refusal_of):
     args = "--schemas", file, "--tokenizer", TOKENIZER, *flags
-    assert ended(monkeypatch, stress, *args) == 2
-    assert capsys.readouterr().err == f"stress.py: {problem}\n"
+    assert refusal_of(stress, *args) == f"stress.py: {problem}\n"

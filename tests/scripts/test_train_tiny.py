@@ -1,4 +1,4 @@
-"""Training can be stopped anywhere and goes on as if it had not been."""
+"""Training: an interrupted run ends as one without interruption, and its files are a model."""
 
 import itertools
 import json
@@ -14,14 +14,14 @@ import train_tiny
 from safetensors.torch import load_file, save_file
 from training import batches, directory, steps
 from training.extraction import extract
+from training.lessons import sample
 from transformers import AutoTokenizer
 
-import dlm.models
 from dlm.cli.compare.judging import leaves
+from dlm.engine import BUILT_IN
 from dlm.models import checkpoint
 from dlm.models.layers import Experts
 
-TINY = Path(dlm.models.__file__).parent / "tiny"
 NEURONS = 64
 COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -30,7 +30,7 @@ COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def small(tmp_path_factory) -> Path:
     """The first two layers of the built-in checkpoint, narrower, for quick steps."""
     out = tmp_path_factory.mktemp("small") / "checkpoint"
-    shutil.copytree(TINY, out)
+    shutil.copytree(BUILT_IN, out)
     config = json.loads((out / "config.json").read_text())
     text = config["text_config"]
     wide = text["intermediate_size"]
@@ -73,20 +73,16 @@ def trained(small, out, *options: str, stop: int | None = None) -> Path:
 @pytest.fixture
 def run(tmp_path, small):
     """Run a few small steps into a folder of this name."""
-
-    def run(name: str, *options: str, stop: int | None = None) -> Path:
-        return trained(small, tmp_path / name, *options, stop=stop)
-
-    return run
+    return lambda name, *options, **more: trained(small, tmp_path / name, *options, **more)
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory, small) -> Path:
-    """The folder of a run that nobody interrupts. It is not to be changed."""
+    """The folder of an uninterrupted run. Tests do not change it."""
     return trained(small, tmp_path_factory.mktemp("straight") / "out")
 
 
-def test_an_interrupted_run_ends_where_a_straight_one_does(run, straight):
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(run, straight):
     expected = load_file(straight / "model.safetensors")
     with pytest.raises(KeyboardInterrupt):
         run("interrupted", stop=1)
@@ -96,7 +92,7 @@ def test_an_interrupted_run_ends_where_a_straight_one_does(run, straight):
         assert torch.equal(tensor, resumed[name]), name
 
 
-def test_what_it_writes_is_a_checkpoint_in_bf16(straight, small):
+def test_the_written_files_are_a_checkpoint_in_bf16(straight, small):
     before = load_file(small / "model.safetensors")
     after = load_file(straight / "model.safetensors")
     assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}
@@ -106,15 +102,15 @@ def test_what_it_writes_is_a_checkpoint_in_bf16(straight, small):
 
 
 @pytest.mark.parametrize("layers", [(), ("--bf16",), pytest.param(("--fused",), marks=COMPILES)])
-def test_a_warm_start_goes_on_from_the_weights_it_is_given(run, small, layers):
-    """One step moves them a little; a fresh start would be nowhere near."""
+def test_a_warm_start_continues_from_the_given_weights(run, small, layers):
+    """One step moves them a little; weights of a fresh start would be far away."""
     before = load_file(small / "model.safetensors")
     out = run("warm", "--warm", str(small), "--steps", "1", "--peak", "0.01", *layers)
     after = load_file(out / "model.safetensors")
     name = "model.decoder.layers.0.mlp.gate_proj.weight"
     moved = (after[name].float() - before[name].float()).norm() / before[name].float().norm()
     assert 0 < moved < 0.05
-    assert (out / "tokenizer.json").read_text() == (TINY / "tokenizer.json").read_text()
+    assert (out / "tokenizer.json").read_text() == (BUILT_IN / "tokenizer.json").read_text()
 
 
 def test_a_warm_start_from_another_run_s_folder_is_a_run_of_its_own(run, straight):
@@ -141,20 +137,20 @@ def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
     assert steps.rate(500, 0.999) == 0.01
 
 
-def test_batches_do_not_depend_on_where_a_run_began_or_who_made_them():
-    source = batches.BatchSource(directory=TINY, seed=3, size=2)
+def test_batches_do_not_depend_on_the_first_step_or_on_the_number_of_workers():
+    source = batches.BatchSource(directory=BUILT_IN, seed=3, size=2)
 
     def made(first, workers, count):
         found = batches.batches(source, first, steps.copying, workers)
         return [batch.tokens.tolist() for batch in itertools.islice(found, count)]
 
-    straight = made(0, 0, 6)
-    assert made(2, 0, 4) == straight[2:]
-    assert made(0, 1, 6) == straight
+    straight = made(0, 0, 3)
+    assert made(1, 0, 2) == straight[1:]
+    assert made(0, 1, 3) == straight
 
 
-def test_all_experts_on_every_token_are_the_chosen_ones_on_theirs(rng):
-    model = checkpoint.load(TINY)
+def test_all_experts_on_every_token_compute_what_the_chosen_ones_compute(rng):
+    model = checkpoint.load(BUILT_IN)
     x = torch.randn(40, model.config.hidden_size, generator=rng)
     for layer in model.layers:
         weight, expert = layer.router(x)
@@ -163,10 +159,8 @@ def test_all_experts_on_every_token_are_the_chosen_ones_on_theirs(rng):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_prompt_opens_the_thought_channel_or_the_answer_does():
-    from training.lessons import sample
-
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
+def test_either_the_prompt_or_the_answer_opens_the_thought_channel():
+    tokenizer = AutoTokenizer.from_pretrained(BUILT_IN)
     opened = tokenizer.encode(batches.EMPTY_THOUGHT, add_special_tokens=False)
     for seed in range(60):
         random = Random(seed)
@@ -177,19 +171,19 @@ def test_a_prompt_opens_the_thought_channel_or_the_answer_does():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_keys_that_only_the_schema_tells_are_given(seed):
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
+def test_keys_that_only_the_schema_has_are_given(seed):
+    tokenizer = AutoTokenizer.from_pretrained(BUILT_IN)
     random = Random(seed)
     item = extract(random, "heldout", unasked=1.0)
     _, answer, given = batches.encode(tokenizer, item, random)
-    said, rest = (
+    known, rest = (
         tokenizer.decode([t for t, g in zip(answer, given, strict=True) if g == which])
         for which in (True, False)
     )
     for key in item.unasked:
-        assert key in said
+        assert key in known
         assert f'"{key}":' not in rest
-    assert '"' not in said
+    assert '"' not in known
     for _, leaf in leaves(item.value):
         if isinstance(leaf, str):
             assert json.dumps(leaf, ensure_ascii=False) in rest

@@ -3,20 +3,37 @@
 import io
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 
-def ended(monkeypatch: pytest.MonkeyPatch, script: ModuleType, *args: object) -> Any:
-    """Return the exit code of a command line; messages begin with the name of its script."""
+class Ended(NamedTuple):
+    code: Any
+    out: str
+    err: str
+
+
+def exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    script: ModuleType,
+    *args: object,
+    main: Callable[[], None] | None = None,
+) -> Any:
+    """Run `main` of a script, or `main` if given; return the exit code of this command line."""
     name = script.__name__.rpartition(".")[2]
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
-    with pytest.raises(SystemExit) as end:
-        script.main()
-    return end.value.code
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])  # messages begin with it
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
+    if hasattr(script, "tune_garbage_collector"):  # for processes of their own
+        monkeypatch.setattr(script, "tune_garbage_collector", lambda: None)
+    try:
+        (main or script.main)()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
 
 
 def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
@@ -24,7 +41,6 @@ def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
     from dlm.cli import batch
 
     monkeypatch.setattr("dlm.loading.tune_garbage_collector", lambda: None)  # for its own process
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
     with redirect_stderr(io.StringIO()) as stderr:
-        code = ended(monkeypatch, batch, *args)
+        code = exit_code(monkeypatch, batch, *args)
     return code, stderr.getvalue()

@@ -122,6 +122,18 @@ class Random(Double):
         return self._scale * torch.randn(self.canvas_length, self.vocab_size, generator=self._rng)
 
 
+class Fixed(Random):
+    """Random `logits`, the same at every pass."""
+
+    def __init__(self, vocab_size: int, seed: int, **shape: int):
+        super().__init__(vocab_size, seed, **shape)
+        no_canvas = torch.empty(0)
+        self.logits = super().wish([], no_canvas, no_canvas)
+
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
+        return self.logits
+
+
 class Obsessed(Double):
     """Model with all mass on some tokens, at every position of every pass."""
 

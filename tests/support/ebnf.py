@@ -27,14 +27,17 @@ BYTES = xgr.TokenizerInfo([*(bytes([i]) for i in range(256)), b""], stop_token_i
 COMPILER = xgr.GrammarCompiler(BYTES, cache_enabled=False, max_threads=1)
 
 
-def accepts(grammar: "Rules | str", text: str) -> bool:
-    """Whether xgrammar accepts `text`; `grammar` may be EBNF, too."""
+def accepts(grammar: Rules | str | xgr.Grammar, text: str) -> bool:
     return matches(grammar, [text])[0]
 
 
-def matches(grammar: "Rules | str", texts: list[str]) -> list[bool]:
-    source = grammar if isinstance(grammar, str) else to_ebnf(grammar)
-    compiled = COMPILER.compile_grammar(xgr.Grammar.from_ebnf(source))
+def matches(grammar: Rules | str | xgr.Grammar, texts: list[str]) -> list[bool]:
+    """Return whether xgrammar accepts each text; a `grammar` that is text is EBNF."""
+    if isinstance(grammar, Rules):
+        grammar = to_ebnf(grammar)
+    if isinstance(grammar, str):
+        grammar = xgr.Grammar.from_ebnf(grammar)
+    compiled = COMPILER.compile_grammar(grammar)
     found = []
     for text in texts:
         matcher = xgr.GrammarMatcher(compiled)

@@ -1,4 +1,6 @@
-"""Masks, as tests look at them."""
+"""Masks and guidances in forms that tests can compare."""
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +19,13 @@ def rows_of(guidance: Guidance) -> Tensor:
         else:
             rows[position, ~row // 32] = np.uint32(1 << ~row % 32).astype(np.int32).item()
     return rows
+
+
+def outcome(guidance: Guidance) -> tuple[Any, ...]:
+    """Return everything that a guidance decides except `read`, its masks as packed bits."""
+    decided = guidance.guess, guidance.suspect, guidance.stop, guidance.scored
+    refusal = guidance.repaired, guidance.mass, guidance.choice
+    return *decided, *refusal, rows_of(guidance).tolist()
 
 
 def tokens_in(words: Tensor | np.ndarray, size: int) -> set[int]:

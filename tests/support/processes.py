@@ -1,6 +1,7 @@
-"""The processes that a process has started, and those that they have."""
+"""Processes that tests start, their descendants, and ports for them."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,12 @@ def printed(code: str, **environment: str) -> str:
     return run.stdout
 
 
+def free_port() -> int:
+    """Return a port on which nothing listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
 @contextmanager
 def started(*args: object) -> "Iterator[subprocess.Popen[str]]":
     """The batch script as a process of its own, which ends with the test even where that fails."""
@@ -40,7 +47,7 @@ def started(*args: object) -> "Iterator[subprocess.Popen[str]]":
 
 
 def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:
-    """Wait until `count` answers are there."""
+    """Wait until the file `path` has `count` lines."""
     end = time.monotonic() + PATIENCE
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -49,7 +56,7 @@ def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Their ids, and what they call themselves."""
+    """Yield the ids and command lines of all descendants of a process."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, read(children).split()):
             yield child, read(Path(f"/proc/{child}/cmdline")).replace("\0", " ")
@@ -62,13 +69,12 @@ def named(pid: int, name: str) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    return (
-        read(Path(f"/proc/{pid}/cmdline")) != ""
-    )  # empty: it has ended, and nobody has waited for it
+    # An empty command line: the process has ended, and its parent has not waited for it.
+    return read(Path(f"/proc/{pid}/cmdline")) != ""
 
 
 def read(path: Path) -> str:
-    """Empty where the process is gone."""
+    """Return the text of a file, or an empty text if its process has ended."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):

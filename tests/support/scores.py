@@ -24,3 +24,8 @@ def logits_of(vocabulary: Vocabulary, tokens: Sequence[int], L: int, sure: float
     """Logits of a model that is sure of `tokens`, then of padding."""
     wanted = torch.tensor([*tokens, *[vocabulary.pad] * L][:L])
     return sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
+
+
+def random_scores(size: int, L: int, seed: int, scale: float = 4.0) -> CanvasLogits:
+    """Return scores of normally distributed logits `[L, size]` of standard deviation `scale`."""
+    return scores_of(scale * torch.randn(L, size, generator=torch.Generator().manual_seed(seed)))

@@ -8,6 +8,7 @@ from typing import Any
 from recogniser import Recogniser
 
 from dlm.grammar import Spec, ToolCall, Tools
+from dlm.grammar.calls import CallMarkers
 from dlm.grammar.regex import (
     Alternation,
     Characters,
@@ -21,7 +22,6 @@ from dlm.grammar.regex import (
     Terminal,
 )
 from dlm.grammar.rules import Rules
-from dlm.grammar.tokens import CallMarkers
 
 MARKERS = CallMarkers(open=1, close=2, quote=3)
 TOKENS = {1: "\ue001", 2: "\ue002", 3: "\ue003"}

@@ -88,9 +88,9 @@ class Raw(dlm.Diffusion):
 
 
 class _Raw(_Decoder):
-    def _settled(self, output: PassOutput) -> SlotOutcomes:
+    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
         distributions = _RawDistributions(output.distributions, self._decoding)
-        return super()._settled(replace(output, distributions=distributions))
+        return super()._outcomes(replace(output, distributions=distributions))
 
 
 class _RawDistributions(TokenDistributions):
@@ -125,8 +125,8 @@ class Refilled(dlm.Diffusion):
 
 
 class _Refilled(_Decoder):
-    def _settled(self, output: PassOutput) -> SlotOutcomes:
-        for slot, outcome in super()._settled(output):
+    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
+        for slot, outcome in super()._outcomes(output):
             if isinstance(outcome, Outcome):
                 self._refill(output.plan.canvases[slot], outcome)
             yield slot, outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dlm
-from dlm.batch.batch import Lines
+from dlm.batch.rows import Lines
 from dlm.cli.compare.judging import Prompt, judged
 from dlm.cli.compare.modes import Mode
 

@@ -25,7 +25,9 @@ from dlm.loading import Loading
 
 try:
     import ray
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if error.name != "ray":
+        raise
     raise DlmError("Ray is not installed: pip install 'dlm[ray]'") from error
 
 Owner = tuple[str, int]  # the address where a process listens for as long as it lives

@@ -27,12 +27,18 @@ from starlette.types import Message, Receive, Scope, Send
 from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray import Cluster
 from dlm.loading import Loading
-from dlm.openai.response_store import UnknownResponseError
+from dlm.openai.response_items import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
-from dlm.serving.error_forms import VERSION_HEADER, is_anthropic, last_events
-from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
+from dlm.serving.guard import (
+    CLIENT,
+    VERSION_HEADER,
+    ClientGoneError,
+    Settings,
+    is_anthropic,
+    last_events,
+    until_disconnected,
+)
 from dlm.serving.metrics import merge_metrics
-from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well

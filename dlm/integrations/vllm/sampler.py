@@ -53,7 +53,7 @@ class Slot:
     payload: Payload
     budget: int  # tokens of the whole answer, the stop among them
     stops: frozenset[int]
-    looks: int  # steps in a row that may be `Unfinished`
+    max_unfinished_steps: int  # in a row
     compiled: Compiled | None = None
     reasoning: Reasoning | None = None
     written: list[int] = field(default_factory=list)  # tokens of the answer before a preemption
@@ -71,7 +71,7 @@ class Slot:
             read = constraint.guide(scores, fixed)
         except Unfinished as error:
             self._unfinished += 1
-            if self._unfinished < self.looks:
+            if self._unfinished < self.max_unfinished_steps:
                 raise
             raise LimitError("the constraint takes too much work") from error
         self._unfinished = 0
@@ -144,7 +144,7 @@ class Slots:
             payload,
             budget,
             stops=frozenset(self._vocabulary.stops),
-            looks=self.policy.looks,
+            max_unfinished_steps=self.policy.max_unfinished_steps,
             written=list(written),
         )
         self._slots[index] = slot

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlm.batch.batch import Extraction, LinesError, Output
-from dlm.batch.rows import Template
+from dlm.batch.batch import Extraction, Output
+from dlm.batch.rows import LinesError, Template
 
 FORM = Extraction(template=Template.column("text"))
 SETTINGS = {"seed": 0, "model": "m"}

@@ -5,8 +5,7 @@ from contextlib import closing
 import fragile
 import pytest
 
-from dlm.batch.batch import Extraction, answers
-from dlm.batch.pool import Pool
+from dlm.batch.batch import Extraction, Pool, answers
 from dlm.batch.rows import InputRow, Template
 from dlm.errors import DlmError
 

@@ -1,4 +1,4 @@
-"""The batch script: a file in, a file out, and on again where it was killed."""
+"""The batch script: rows of a file answered into a file, also after it was killed."""
 
 import csv
 import json
@@ -44,14 +44,14 @@ def lines_of(path):
 
 
 def workers_of(pid):
-    """The processes with engines that a process has started."""
+    """Return the processes with engines that a process has started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Options for a file of prompts, and what one run answers."""
+    """Options for a file of prompts, and the answers of one run by row."""
     folder = tmp_path_factory.mktemp("whole")
     random = Random("batch")
     prompts = [extract(random, "heldout").prompt for _ in range(ROWS)]
@@ -60,41 +60,37 @@ def whole(tmp_path_factory):
     options = ["--input", rows, "--schema", json.dumps(schema), "--max-tokens", 64]
     out = folder / "out.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        code, said = batched(patch, *options, "--output", out)
-    assert code == 0, said
-    assert f"{ROWS} rows, 0 errors" in said
-    return options, {line["row"]: line for line in lines_of(out)}
+        code, err = batched(patch, *options, "--output", out)
+    assert code == 0, err
+    assert f"{ROWS} rows, 0 errors" in err
+    return options, by_row(out)
 
 
-def check_whole(process, out, right):
-    """It ends well, with each row of one run once."""
-    said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
+def by_row(out):
+    """Return the answers by row; each row is answered once."""
     lines = lines_of(out)
     assert len(lines) == ROWS
-    assert {line["row"]: line for line in lines} == right
+    return {line["row"]: line for line in lines}
 
 
 @pytest.mark.exhaustive
 def test_killed_with_its_workers_it_ends_with_the_rows_of_one_run(run, whole, tmp_path):
     options, right = whole
-    assert len(right) == ROWS
     out = tmp_path / "out.jsonl"
     with started(*options, "--output", out, "--slots", 2, "--workers", 2) as process:
         wait_for(process, out, 3)
         pids = workers_of(process.pid)
         assert pids
         process.kill()
-        process.communicate()  # ends when nobody holds its stderr any more, workers neither
+        process.communicate()  # ends once neither it nor a worker holds its stderr
     assert process.returncode == -signal.SIGKILL
     assert not any(map(is_running, pids))
     assert out.read_bytes().count(b"\n") < ROWS
     with out.open("a") as file:
         file.write('{"row": 0, "value": {"na')  # what a kill in the middle of a write leaves
-    code, said = run(*options, "--output", out)
-    assert code == 0, said
-    assert len(lines_of(out)) == ROWS
-    assert {line["row"]: line for line in lines_of(out)} == right
+    code, err = run(*options, "--output", out)
+    assert code == 0, err
+    assert by_row(out) == right
 
 
 @pytest.mark.exhaustive
@@ -110,29 +106,31 @@ def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
         assert count < ROWS - 4
         wait_for(process, out, count + 4)
         assert before[0] not in workers_of(process.pid)
-        check_whole(process, out, right)
+        err = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, err
+    assert by_row(out) == right
 
 
 def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):
     table, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
     with table.open("w", newline="") as file:
         csv.writer(file).writerows(
-            [["key", "said"], ["a", "This is Olga Lopez, 61 years old."], ["b"], ["c", "Max, 3."]]
+            [["key", "text"], ["a", "This is Olga Lopez, 61 years old."], ["b"], ["c", "Max, 3."]]
         )
     args = ["--input", table, "--output", out, "--schema", json.dumps(PERSON), "--id", "key"]
-    args += ["--template", "Extract name, age as JSON. {said}", "--max-tokens", 64]
+    args += ["--template", "Extract name, age as JSON. {text}", "--max-tokens", 64]
     code, err = run(*args)
     assert code == 1, err
     assert err.endswith("3 rows, 1 errors\n")
     found = {line["id"]: line for line in lines_of(out)}
     assert found["a"]["value"] == {"name": "Olga Lopez", "age": 61}
     jsonschema.validate(found["c"]["value"], PERSON)
-    assert found["b"]["error"] == "the row has no field 'said': it has key"
+    assert found["b"]["error"] == "the row has no field 'text': it has key"
     code, err = run(*args, "--slots", 3)  # nothing is missing, and the error stays one
     assert (code, err) == (1, "3 rows, 1 errors\n")
 
 
-def test_texts_a_line_and_a_limit_that_grows(run, tmp_path):
+def test_lines_of_text_are_answered_up_to_a_limit_that_may_grow(run, tmp_path):
     rows, out = written(tmp_path / "in.jsonl", ["one", "two", "three"]), tmp_path / "out.jsonl"
     args = ["--input", rows, "--output", out, "--choice", "yes,no"]
     assert run(*args, "--limit", 1)[0] == 0
@@ -144,11 +142,11 @@ def test_texts_a_line_and_a_limit_that_grows(run, tmp_path):
 
 def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
     out = tmp_path / "answers.jsonl"
-    asked = {"messages": [{"role": "user", "content": ASK}], "seed": 1, "max_tokens": 96}
-    asked |= {"response_format": {"type": "json_object"}}
-    bodies = [asked | {"model": "gpt-x"}, asked | {"temperature": 9}, asked | {"n": 2}]
+    body = {"messages": [{"role": "user", "content": ASK}], "seed": 1, "max_tokens": 96}
+    body |= {"response_format": {"type": "json_object"}}
+    bodies = [body | {"model": "gpt-x"}, body | {"temperature": 9}, body | {"n": 2}]
     url = "/v1/chat/completions"
-    lines = [{"custom_id": f"r{i}", "url": url, "body": body} for i, body in enumerate(bodies)]
+    lines = [{"custom_id": f"r{i}", "url": url, "body": one} for i, one in enumerate(bodies)]
     args = ["--input", written(tmp_path / "in.jsonl", lines), "--output", out]
     args += ["--served-model-name", "own", "gpt-x"]
     assert run(*args, "--limit", 2)[0] == 1
@@ -165,23 +163,29 @@ def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
     assert refused == (2, "batch.py: --seed with OpenAI's lines: each line has a field for it\n")
 
 
-def test_a_changed_input_or_other_settings_are_refused(run, tmp_path):
+def test_an_output_of_another_input_or_of_other_settings_is_refused(run, tmp_path):
     rows, out = written(tmp_path / "in.jsonl", ["one"]), tmp_path / "out.jsonl"
     args = ["--input", rows, "--output", out, "--choice", "yes,no"]
-    assert run(*args)[0] == 0
-    for more, name in [(["--seed", 3], "seed"), (["--choice", "yes"], "constraint")]:
+    settings = "--temperature", 1, "--system", "Be brief."
+    assert run(*args, *settings)[0] == 0
+    for more, name in (
+        ([*settings, "--seed", 3], "seed"),
+        ([*settings, "--choice", "yes"], "constraint"),
+        ([*settings, "--temperature", 2], "temperature"),
+        ([], "system"),
+    ):
         code, err = run(*args, *more)
         assert (code, f"has answers with {name} " in err) == (2, True), err
     written(rows, ["one", "two"])
-    code, err = run(*args)
+    code, err = run(*args, *settings)
     assert (code, "has answers with input " in err) == (2, True), err
 
 
-def test_a_worker_gets_its_device_in_turn(monkeypatch):
-    asked = []
+def test_workers_get_the_devices_in_turn(monkeypatch):
+    devices = []
 
     def loading_of(args):
-        asked.append(args.device)
+        devices.append(args.device)
         raise InterruptedError
 
     monkeypatch.setattr(batch, "loading_of", loading_of)
@@ -190,7 +194,7 @@ def test_a_worker_gets_its_device_in_turn(monkeypatch):
     for place in range(3):
         with pytest.raises(InterruptedError):
             batch.batch_of(args, None, place)
-    assert asked == ["x", "y", "x"]
+    assert devices == ["x", "y", "x"]
 
 
 LACKS = "FILE.csv has no column"
@@ -223,7 +227,7 @@ def test_a_template_is_checked_before_anything_is_written(run, tmp_path, templat
     assert [path.name for path in tmp_path.iterdir()] == ["FILE.csv"]
 
 
-def test_lines_of_json_may_lack_a_field_of_the_template_but_not_all_of_them(run, tmp_path):
+def test_some_lines_of_json_may_lack_a_field_but_not_all_of_them(run, tmp_path):
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows.write_text('not JSON\n{"a": "x"}\n[1]\n{"a": "x", "b": "y"}\n')
     args = ["--input", rows, "--output", out, "--choice", "yes,no"]
@@ -235,20 +239,13 @@ def test_lines_of_json_may_lack_a_field_of_the_template_but_not_all_of_them(run,
     assert (code, err.endswith("4 rows, 3 errors\n")) == (1, True), err
 
 
-def test_a_system_message_and_a_temperature_are_of_the_run(run, tmp_path):
-    rows, out = written(tmp_path / "in.jsonl", [{"prompt": "Tell me."}] * 4), tmp_path / "out.jsonl"
-    args = ["--input", rows, "--output", out, "--regex", "[0-9]{8}"]
-    assert run(*args, "--temperature", 2, "--system", "Be brief.")[0] == 0
-    assert len({line["value"] for line in lines_of(out)}) > 1
-    for more, name in [
-        (["--temperature", 1, "--system", "Be brief."], "temperature"),
-        ([], "system"),
-    ]:
-        code, err = run(*args, *more)
-        assert (code, f"has answers with {name} " in err) == (2, True), err
-    code, err = run(*args[:2], "--output", tmp_path / "other.jsonl", "--temperature", 3)
-    assert (code, err) == (2, "batch.py: temperature is 3.0: it takes 0 to 2\n")
-    assert not (tmp_path / "other.jsonl").exists()
+def test_the_temperature_applies_to_all_rows(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", [{"prompt": "Tell me."}] * 2), tmp_path / "out.jsonl"
+    args = "--input", rows, "--output", out, "--regex", "[0-9]{8}", "--temperature"
+    assert run(*args, 3) == (2, "batch.py: temperature is 3.0: it takes 0 to 2\n")
+    assert not out.exists()
+    assert run(*args, 2)[0] == 0
+    assert len({line["value"] for line in lines_of(out)}) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the commands have in common: how they begin, and how they end."""
+"""Start and end of a command: interrupts, and streams that the caller has closed."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ FLAGS = {
 
 
 def interrupted(folder, script, module, prefix=()):
-    """Run a command that gets SIGINT while it imports a `module`: exit code, stderr."""
+    """Run a command that gets SIGINT while it imports `module`; return its exit code and stderr."""
     (folder / "IN.jsonl").write_text('"a"\n')
     (folder / f"{module}.py").write_text(INTERRUPTED)
     command = [*prefix, sys.executable, ROOT / "scripts" / f"{script}.py", *FLAGS[script]]
@@ -51,7 +51,7 @@ def interrupted(folder, script, module, prefix=()):
         3,
     ),
 )
-def test_an_interrupt_while_it_starts_is_one_line_and_exit_code_130(tmp_path, script, module):
+def test_an_interrupt_during_imports_is_one_line_and_exit_code_130(tmp_path, script, module):
     assert interrupted(tmp_path, script, module) == (130, f"{script}.py: interrupted\n")
 
 
@@ -63,14 +63,14 @@ def test_an_interrupt_that_the_caller_ignores_stays_ignored(tmp_path):
 
 def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tmp_path):
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows.write_text('"Say something."\n' * 500)
-    with started("--input", rows, "--output", out, "--regex", "[a-z]{20}") as process:
+    rows.write_text('"Say something."\n' * 2000)
+    with started("--input", rows, "--output", out, "--choice", "yes,no") as process:
         wait_for(process, out, 2)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE)[1]
+        err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
-    assert said.endswith("batch.py: interrupted\n")
-    assert "Traceback" not in said
+    assert err.endswith("batch.py: interrupted\n")
+    assert "Traceback" not in err
     assert out.read_bytes().endswith(b"\n")
 
 
@@ -86,7 +86,7 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
         2,
     ),
 )
-def test_streams_that_the_caller_has_closed_are_no_traceback(closed, prompt, code, out, err):
+def test_closed_streams_cause_no_traceback(closed, prompt, code, out, err):
     command = f"{sys.executable} scripts/generate.py --choice yes {prompt} {closed}"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, out)

@@ -1,19 +1,20 @@
-"""Ways to decode, compared: what is measured, kept, and told, and what counts as a valid answer."""
+"""Ways to decode, compared: measurements, records, reports, and the judging of answers."""
 
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
-from commands import ended
 from driven import events_of
 from exhaustive import by_default
 from training.extraction import extract
 
 import dlm
-from dlm.batch.batch import LinesError
+from dlm.batch.rows import LinesError
 from dlm.cli import compare
 from dlm.cli.compare import runs as runs_module
 from dlm.cli.compare.judging import (
@@ -58,13 +59,17 @@ RUN = Run(
 )
 
 
-def compared(monkeypatch, capsys, out, *more):
-    """Run the command, without prompts that are not counted; return what it prints."""
+@pytest.fixture(autouse=True)
+def without_warm_up(monkeypatch):
+    """Run no prompts that are not counted."""
     monkeypatch.setattr(runs_module, "WARM", 0)
-    command = ["compare.py", "--n", "2", "--max-tokens", "96", "--out", str(out), *more]
-    monkeypatch.setattr(sys, "argv", command)
-    compare.main()
-    return capsys.readouterr().out
+
+
+@pytest.fixture
+def compared(run_command, tmp_path):
+    """Run the command on one prompt; its results go to `tmp_path`."""
+    flags = "--n", 1, "--max-tokens", 64, "--out", tmp_path
+    return partial(run_command, compare, *flags)
 
 
 def rows(out):
@@ -73,58 +78,54 @@ def rows(out):
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_all_modes_of_a_study_can_be_asked_for_by_their_names(study):
+def test_all_modes_of_a_study_can_be_chosen_by_their_names(study):
     modes = [*STUDIES[study]]
     assert compare.chosen(modes, ",".join(mode.name for mode in modes)) == modes
 
 
-def test_every_prompt_is_told_in_every_mode(monkeypatch, capsys, tmp_path):
+def test_every_mode_answers_every_prompt_and_is_in_the_reports(compared, tmp_path):
     names = [mode.name for mode in STUDIES["decodings"]]
-    printed = compared(monkeypatch, capsys, tmp_path, "--n", "1")
-    found = rows(tmp_path)
-    assert sorted((row["mode"], row["prompt_id"]) for row in found) == sorted(
-        (name, i) for name in names for i in range(1)
-    )
-    assert all(row["valid"] and row["complete"] for row in found if "constrained" in row["mode"])
-    assert all(row["calls"] > 0 and row["seconds"] >= row["model_seconds"] > 0 for row in found)
-    drafted = {r["prompt_id"]: r for r in found if r["mode"] == "left to right drafted"}
-    for row in found:
-        if row["mode"] == "left to right constrained":
-            assert row["text"] == drafted[row["prompt_id"]]["text"]
-            assert row["calls"] > drafted[row["prompt_id"]]["calls"]
+    code, printed, err = compared()
+    assert code == 0, err
+    found = {row["mode"]: row for row in rows(tmp_path)}
+    assert len(rows(tmp_path)) == len(names)
+    assert found.keys() == {*names}
+    assert all(row["prompt_id"] == 0 for row in found.values())
+    assert all(r["valid"] and r["complete"] for name, r in found.items() if "constrained" in name)
+    assert all(r["calls"] > 0 and r["seconds"] >= r["model_seconds"] > 0 for r in found.values())
+    drafted, alone = found["left to right drafted"], found["left to right constrained"]
+    assert drafted["text"] == alone["text"]
+    assert drafted["calls"] < alone["calls"]
     report = (tmp_path / "report.html").read_text()
     assert all(name in report and name.split()[0] in printed for name in names)
     assert report.count("<svg") == 4
-    assert "http://" not in report.replace("http://www.w3.org", "").replace(
-        "http://purl.org", ""
-    ).replace("http://creativecommons.org", "")
+    own = r"http://(www\.w3\.org|purl\.org|creativecommons\.org)"  # names, which nothing fetches
+    assert "http://" not in re.sub(own, "", report)
     assert (tmp_path / "quality.png").read_bytes()[:4] == b"\x89PNG"
     with (tmp_path / "results.csv").open(newline="") as table:
         assert len(list(csv.reader(table))) == 1 + len(found)
 
 
-def test_what_was_stopped_goes_on_and_nothing_is_run_twice(monkeypatch, capsys, tmp_path):
+def test_a_stopped_comparison_continues_and_runs_nothing_twice(compared, tmp_path):
     some = "--modes", f"{CONSTRAINED.name},{FREE.name}"
-    compared(monkeypatch, capsys, tmp_path, *some, "--n", "1")
+    compared(*some)
     path = tmp_path / "results.jsonl"
     lines = path.read_text().splitlines()
     marked = json.loads(lines[0]) | {"text": "from before"}
     path.write_text("\n".join([json.dumps(marked), lines[1][:40]]))
-    compared(monkeypatch, capsys, tmp_path, *some, "--n", "1")
+    compared(*some)
     found = rows(tmp_path)
     assert len(found) == 2
     assert found[0]["text"] == "from before"
 
 
-def test_runs_of_other_settings_are_not_mixed(monkeypatch, capsys, tmp_path):
+def test_runs_of_other_settings_are_not_mixed(compared, tmp_path):
     one = "--modes", FREE.name
-    compared(monkeypatch, capsys, tmp_path, *one)
-    with pytest.raises(SystemExit) as end:
-        compared(monkeypatch, capsys, tmp_path, *one, "--seed", "1")
-    assert end.value.code == 1
-    assert "seed 0, not 1" in capsys.readouterr().err
+    compared(*one)
+    code, _, err = compared(*one, "--seed", 1)
+    assert (code, "seed 0, not 1" in err) == (1, True), err
     before = json.loads((tmp_path / "results.jsonl.settings.json").read_text())
-    with pytest.raises(LinesError, match="max_tokens 96, not 7"):
+    with pytest.raises(LinesError, match="max_tokens 64, not 7"):
         Records(tmp_path, before | {"max_tokens": 7})
 
 
@@ -138,20 +139,20 @@ def test_runs_of_other_settings_are_not_mixed(monkeypatch, capsys, tmp_path):
         ('{"prompt": "a", "schema": {}, "answer": 1}', "line 2: 'answer' is none of"),
     ],
 )
-def test_a_file_of_prompts_that_is_wrong_is_told_by_line(tmp_path, line, wrong):
+def test_an_error_in_a_file_of_prompts_names_its_line(tmp_path, line, wrong):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a", "schema": true, "expected": null}\n' + line)
     with pytest.raises(PromptError, match=wrong):
         read(path)
 
 
-def test_a_file_of_prompts_needs_no_answers(monkeypatch, capsys, tmp_path):
+def test_a_file_of_prompts_needs_no_answers(compared, tmp_path):
     path, schema = tmp_path / "prompts.jsonl", {"type": "object", "properties": {"a": {}}}
     path.write_text(json.dumps({"prompt": "Say a.", "schema": schema}))
-    out = tmp_path / "out"
-    compared(monkeypatch, capsys, out, "--data", str(path), "--modes", CONSTRAINED.name)
-    assert [(row["exact"], row["f1"], row["valid"]) for row in rows(out)] == [(None, None, True)]
-    assert not (out / "quality.png").exists()
+    compared("--data", path, "--modes", CONSTRAINED.name)
+    found = [(row["exact"], row["f1"], row["valid"]) for row in rows(tmp_path)]
+    assert found == [(None, None, True)]
+    assert not (tmp_path / "quality.png").exists()
 
 
 def test_fields_are_compared_by_place_value_and_type():
@@ -166,18 +167,17 @@ def test_fields_are_compared_by_place_value_and_type():
     assert {text: judged(prompt, text) for text in answers} == answers
 
 
-def test_what_the_schema_refuses_is_asked_for_again(monkeypatch):
-    monkeypatch.setattr(runs_module, "WARM", 0)
+def test_an_answer_that_the_schema_refuses_is_generated_again():
     retried = next(mode for mode in STUDIES["decodings"] if mode.tries > 1)
     impossible = Prompt(id=0, prompt="Say a.", schema=False)
     (run,) = run_prompts(retried, [impossible], None, 16, 0)
     assert (run.tries, run.valid) == (retried.tries, False)
 
 
-def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
-    """Its first pass accepts what a free one does; what it commits is valid all the same."""
+def test_a_grammar_that_masks_only_the_commit_leaves_the_loop_free():
+    """Its first pass accepts what an unconstrained one does; its answer is valid all the same."""
     prompt = built_in(1, 0)[0]
-    told = {}
+    seen = {}
     for mode in (FREE, AT_COMMIT, CONSTRAINED):
         engine = engine_of(mode, None)
         spec = dlm.JsonSchema(prompt.schema) if mode.constrained else None
@@ -185,9 +185,9 @@ def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
         events = events_of(engine)
         engine.close()
         first = next(e for e in events if isinstance(e, dlm.Draft))
-        told[mode.name] = first.accepted, events[-1].result
-    assert told[AT_COMMIT.name][0] == told[FREE.name][0] != told[CONSTRAINED.name][0]
-    assert prompt.valid(told[AT_COMMIT.name][1].text)
+        seen[mode.name] = first.accepted, events[-1].result
+    assert seen[AT_COMMIT.name][0] == seen[FREE.name][0] != seen[CONSTRAINED.name][0]
+    assert prompt.valid(seen[AT_COMMIT.name][1].text)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,7 @@ def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
     by_default((m for m in STUDIES["policies"] if m.constrained), 3),
     ids=lambda mode: mode.name,
 )
-def test_whatever_the_policy_answers_are_valid(mode, monkeypatch):
-    monkeypatch.setattr(runs_module, "WARM", 0)
+def test_answers_under_every_policy_are_valid(mode):
     found = list(run_prompts(mode, built_in(2, 0)[1:], None, 96, 0))
     assert all(run.valid and run.complete and run.error is None for run in found)
 
@@ -210,7 +209,7 @@ def test_intervals_and_pairs_are_those_of_the_textbook():
     assert estimate([replace(RUN, exact=None)], lambda run: run.exact) is None
     others = [replace(run, mode="b", exact=i < 4 or i >= 12) for i, run in enumerate(many)]
     pair = paired(many, others)
-    # Of 0..11, "a" is wrong at 0, 4, 8 and "b" at 4..11; behind them "b" is always right.
+    # From 0 to 11, "a" is wrong at 0, 4, 8 and "b" at 4..11; from 12 on "b" is always right.
     assert (pair.only_one, pair.only_other) == (6, 98)
     assert pair.p < 1e-6
     assert paired(many[:1], [replace(RUN, prompt_id=9)]) is None
@@ -223,20 +222,20 @@ def test_a_report_shows_what_has_no_answer():
     assert "prompt 0: &lt;none&gt;" in text
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys, tmp_path):
+def test_without_matplotlib_the_error_names_the_package_to_install(
+    monkeypatch, refusal_of, tmp_path
+):
     monkeypatch.setitem(sys.modules, "dlm.cli.compare.report", None)
-    assert ended(monkeypatch, compare, "--out", tmp_path) == 2
-    assert capsys.readouterr().err.endswith(": pip install 'dlm[compare]'\n")
+    assert refusal_of(compare, "--out", tmp_path).endswith(": pip install 'dlm[compare]'\n")
 
 
-def test_results_are_not_written_where_a_file_is(monkeypatch, capsys, tmp_path):
+def test_results_are_not_written_into_a_file(refusal_of, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    assert ended(monkeypatch, compare, "--n", 1, "--out", file) == 2
-    assert f"--out {file} is a file: it takes a folder" in capsys.readouterr().err
+    assert f"--out {file} is a file: it takes a folder" in refusal_of(compare, "--out", file)
 
 
-def test_exact_forgives_a_fence_and_nothing_else():
+def test_an_exact_answer_may_have_a_fence_and_nothing_else():
     item = extract(Random(0), "heldout")
     assert is_exact(item.answer, item.value)
     fenced = f"```json\n{json.dumps(item.value)}\n```"
@@ -265,13 +264,13 @@ def test_values_are_compared_as_json_values(value, other, equal):
 
 
 @pytest.mark.parametrize("text", ["no JSON", "", "[" * 100_000, "```\n{}\n```"])
-def test_what_is_no_json_is_the_same_as_no_value(text):
+def test_a_text_that_is_no_json_has_no_value(text):
     assert value_of(text) is MISSING
     assert not is_exact(text, None)
     assert not is_valid(text, True)
 
 
-def test_fields_are_right_where_they_belong():
+def test_fields_are_right_only_at_their_own_places():
     target = {"a": 19, "b": [True, "x"], "c": {}}
     assert [path for path, _ in leaves(target)] == [("a",), ("b", 0), ("b", 1), ("c",)]
     assert found(target, target) == (4, 4)
@@ -279,7 +278,7 @@ def test_fields_are_right_where_they_belong():
     assert found({"a": {"b": 19}}, target) == found(MISSING, target) == (0, 4)
 
 
-def test_the_f1_counts_what_is_too_much_and_what_is_missing():
+def test_the_f1_counts_surplus_and_missing_fields():
     assert f1({"a": 1, "b": 2}, {"a": 1, "b": 2}) == 1
     assert f1({"a": 1, "b": 2, "c": 3}, {"a": 1}) == 2 * 1 / (3 + 1)
     assert f1({"a": 1}, {"a": 1, "b": 2, "c": 3}) == 2 * 1 / (1 + 3)

@@ -1,4 +1,4 @@
-"""What a terminal shows while a command works: a canvas that is taller than it, and a bar."""
+"""Progress on a terminal: a canvas that is taller than the terminal, and a bar."""
 
 import io
 import sys
@@ -22,12 +22,6 @@ def vocabulary():
     return Vocabulary.from_tokenizer(tokenizer, len(tokenizer), stops=[1, 106], pad=0)
 
 
-@pytest.fixture
-def encode(vocabulary):
-    tokenizer = Chat.load(BUILT_IN).tokenizer
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
 def draft(tokens, suspect, pinned=0):
     return Draft(
         request=0,
@@ -43,7 +37,7 @@ def draft(tokens, suspect, pinned=0):
 
 
 def shown(vocabulary, *events, terminal=True):
-    """The lines that are on the screen after `events`."""
+    """Return the lines on the screen after `events`."""
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=terminal, width=WIDTH, height=HEIGHT, color_system=None
@@ -65,9 +59,11 @@ def committed(tokens):
     return Committed(request=0, tokens=tokens, text="", reasoning="")
 
 
-def test_an_answer_taller_than_the_terminal_shows_its_newest_part(vocabulary, encode):
-    tokens = encode(lines(20, 40))
-    screen = shown(vocabulary, committed(encode(lines(0, 20))), draft(tokens, len(tokens)))
+def test_an_answer_taller_than_the_terminal_shows_its_newest_part(vocabulary):
+    tokens = vocabulary.encode(lines(20, 40))
+    screen = shown(
+        vocabulary, committed(vocabulary.encode(lines(0, 20))), draft(tokens, len(tokens))
+    )
     assert len(screen) <= HEIGHT
     assert "line 39" in screen
     assert "line 34" in screen
@@ -75,8 +71,8 @@ def test_an_answer_taller_than_the_terminal_shows_its_newest_part(vocabulary, en
     assert screen[-1].startswith("step 1")
 
 
-def test_the_frontier_is_in_sight_though_much_noise_follows_it(vocabulary, encode):
-    before, after = encode(lines(0, 30)), encode(lines(30, 60))
+def test_the_frontier_is_shown_though_much_noise_follows_it(vocabulary):
+    before, after = vocabulary.encode(lines(0, 30)), vocabulary.encode(lines(30, 60))
     screen = shown(vocabulary, draft(before + after, suspect=len(before) - 2, pinned=4))
     assert len(screen) <= HEIGHT
     assert "line 29" in screen
@@ -84,15 +80,15 @@ def test_the_frontier_is_in_sight_though_much_noise_follows_it(vocabulary, encod
     assert "line 59" not in screen
 
 
-def test_padding_after_the_answer_is_not_its_newest_part(vocabulary, encode):
-    tokens = encode(lines(0, 20)) + [106] + [0] * 2000
+def test_padding_after_the_answer_is_not_its_newest_part(vocabulary):
+    tokens = vocabulary.encode(lines(0, 20)) + [106] + [0] * 2000
     screen = shown(vocabulary, draft(tokens, suspect=len(tokens)))
     assert len(screen) <= HEIGHT
     assert "line 19" in screen
 
 
-def test_one_long_line_is_followed_too(vocabulary, encode):
-    tokens = encode(" ".join(f"word{number}" for number in range(300)))
+def test_the_end_of_one_long_line_is_shown(vocabulary):
+    tokens = vocabulary.encode(" ".join(f"word{number}" for number in range(300)))
     screen = shown(vocabulary, draft(tokens, suspect=len(tokens)))
     assert len(screen) <= HEIGHT
     assert "word299" in " ".join(screen)
@@ -100,11 +96,11 @@ def test_one_long_line_is_followed_too(vocabulary, encode):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_short_answer_is_shown_whole_and_so_is_any_where_no_terminal_is(
-    vocabulary, encode, terminal
+def test_a_short_answer_is_shown_whole_and_so_is_any_answer_without_a_terminal(
+    vocabulary, terminal
 ):
     text = lines(0, 3 if terminal else 40)
-    tokens = encode(text)
+    tokens = vocabulary.encode(text)
     screen = shown(vocabulary, draft(tokens, len(tokens)), terminal=terminal)
     assert screen[0] == "line 0"
     assert text.splitlines()[-1] in screen

@@ -4,39 +4,31 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
-from commands import ended
+from commands import Ended
 from exhaustive import by_default
+from invoices import PROMPT, SCHEMA, SCHEMA_FILE
 
 from dlm.cli import generate
 
 ROOT = Path(__file__).parents[3]
-INVOICE = str(ROOT / "examples" / "invoice.json")
-SCHEMA = json.loads(Path(INVOICE).read_text())
-PROMPT = (
-    "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
-)
+INVOICE = str(SCHEMA_FILE)
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, run_command):
     """Run the command in this process: exit code, stdout, stderr."""
 
-    def command(*args: str, stdin: str | bytes = "") -> tuple[int, str, str]:
+    def run(*args: str, stdin: str | bytes = "") -> Ended:
         raw = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-        code = ended(monkeypatch, generate, *args)
-        out, err = capsys.readouterr()
-        return code, out, err
+        return run_command(generate, *args)
 
-    return command
+    return run
 
 
 def test_the_answer_alone_goes_to_stdout(run):
@@ -54,65 +46,65 @@ def test_prompt_and_schema_may_come_from_stdin_and_the_command_line(run):
     assert (code, other) == (0, out)
 
 
-def test_json_tells_everything_in_one_object(run):
+def test_json_is_one_object_with_the_answer_and_all_measurements(run):
     code, out, err = run("--schema", INVOICE, "--json", "--stats", PROMPT)
-    said = json.loads(out)
+    answer = json.loads(out)
     assert code == 0
-    jsonschema.validate(said["parsed"], SCHEMA)
-    assert json.loads(said["text"]) == said["parsed"]
-    assert said["finish_reason"] == "stop"
-    usage = said["usage"]
+    jsonschema.validate(answer["parsed"], SCHEMA)
+    assert json.loads(answer["text"]) == answer["parsed"]
+    assert answer["finish_reason"] == "stop"
+    usage = answer["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert said["tokens_per_call"] == pytest.approx(
-        usage["completion_tokens"] / said["denoiser_calls"], abs=1e-3
+    assert answer["tokens_per_call"] == pytest.approx(
+        usage["completion_tokens"] / answer["denoiser_calls"], abs=1e-3
     )
-    assert said["rollbacks"] == 0
+    assert answer["rollbacks"] == 0
     by_torch = dict.fromkeys(("experts", "attention", "layers", "vocabulary"), "torch")
-    assert said["backends"] == {**by_torch, "graphs": "eager: cpu is no CUDA device"}
+    assert answer["backends"] == {**by_torch, "graphs": "eager: cpu is no CUDA device"}
     assert "attention by torch, layers by torch, vocabulary by torch; passes eager: cpu" in err
-    assert {"load", "denoise", "guide", "settle"} == said["seconds"].keys()
-    assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} calls of the " in err
+    assert {"load", "denoise", "guide", "settle"} == answer["seconds"].keys()
+    assert f"{usage['completion_tokens']} tokens in {answer['denoiser_calls']} calls of the " in err
 
 
 def test_the_seed_decides(run):
-    asked = "--temperature", "2", "--regex", "[0-9]{4}", "Tell me something."
-    first, again, other = (run("--seed", seed, *asked)[1] for seed in ("1", "1", "2"))
+    args = "--temperature", "2", "--regex", "[0-9]{4}", "Tell me something."
+    first, again, other = (run("--seed", seed, *args).out for seed in ("1", "1", "2"))
     assert first == again != other
 
 
-def test_it_writes_left_to_right_and_canvases_spare_passes_but_change_nothing(run):
-    said = {}
+def test_drafts_from_canvases_save_passes_of_left_to_right_decoding_and_change_no_text(run):
+    answers = {}
     for decoding in ("canvas", "left-to-right", "drafted"):
         code, out, _ = run("--schema", INVOICE, "--decoding", decoding, "--json", PROMPT)
         assert code == 0
-        said[decoding] = json.loads(out)
-        jsonschema.validate(said[decoding]["parsed"], SCHEMA)
-    assert said["left-to-right"]["text"] == said["drafted"]["text"]
-    assert said["drafted"]["causal_calls"] < said["left-to-right"]["causal_calls"]
-    assert [one["denoiser_calls"] > 0 for one in said.values()] == [True, False, True]
-    assert said["canvas"]["causal_calls"] == 0
+        answers[decoding] = json.loads(out)
+        jsonschema.validate(answers[decoding]["parsed"], SCHEMA)
+    assert answers["left-to-right"]["text"] == answers["drafted"]["text"]
+    assert answers["drafted"]["causal_calls"] < answers["left-to-right"]["causal_calls"]
+    assert [one["denoiser_calls"] > 0 for one in answers.values()] == [True, False, True]
+    assert answers["canvas"]["causal_calls"] == 0
 
 
 def test_a_system_message_comes_before_the_prompt(run):
-    code, out, err = run("--system", "Answer in JSON.", "--schema", INVOICE, "--json", PROMPT)
+    args = "--choice", "yes", "--json", PROMPT
+    code, out, err = run("--system", "Answer in JSON.", *args)
     assert (code, err) == (0, "")
-    said, without = json.loads(out), json.loads(run("--schema", INVOICE, "--json", PROMPT)[1])
-    jsonschema.validate(said["parsed"], SCHEMA)
-    more = said["usage"]["prompt_tokens"] - without["usage"]["prompt_tokens"]
+    usage, without = json.loads(out)["usage"], json.loads(run(*args).out)["usage"]
+    more = usage["prompt_tokens"] - without["prompt_tokens"]
     assert more >= len("Answer in JSON.".split())
 
 
 def test_white_space_and_open_objects_are_choices(run):
     total = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
-    asked = "Extract total as JSON. Invoice AK-4071 came to 218.50 euros."
+    prompt = "Extract total as JSON. Invoice AK-4071 came to 218.50 euros."
     for whitespace, right in (("compact", r"\{\S.*\}\n"), ("pretty", r'\{\n +"[^\0]*\n\}\n')):
-        code, out, err = run("--schema", json.dumps(total), "--whitespace", whitespace, asked)
+        code, out, err = run("--schema", json.dumps(total), "--whitespace", whitespace, prompt)
         assert (code, err) == (0, "")
         assert re.fullmatch(right, out)
         jsonschema.validate(json.loads(out), total)
     absent = {"type": "object", "properties": {"absent": {"type": "boolean"}}}
-    args = "--schema", json.dumps(absent), asked
-    assert json.loads(run(*args)[1]).keys() <= {"absent"}
+    args = "--schema", json.dumps(absent), prompt
+    assert json.loads(run(*args).out).keys() <= {"absent"}
     code, out, _ = run("--additional-properties", "schema", *args)
     assert code == 0
     assert json.loads(out).keys() - {"absent"}
@@ -129,10 +121,10 @@ def test_watching_shows_the_canvas_on_stderr_only(run):
 
 def test_thinking_is_kept_out_of_the_answer(run):
     code, out, _ = run("--schema", INVOICE, "--thinking", "--json", PROMPT)
-    said = json.loads(out)
+    answer = json.loads(out)
     assert code == 0
-    jsonschema.validate(said["parsed"], SCHEMA)
-    assert "thought" not in said["text"]
+    jsonschema.validate(answer["parsed"], SCHEMA)
+    assert "thought" not in answer["text"]
 
 
 def test_too_few_tokens_for_any_answer_are_bad_usage(run):
@@ -197,24 +189,20 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--frobnicate", "hi"], "unrecognized arguments: --frobnicate"),
     ],
 )
-def test_bad_usage_is_one_clear_line_and_exit_code_2(run, args, problem):
-    code, out, err = run(*args)
-    assert (code, out) == (2, "")
-    assert problem in err
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
+def test_bad_usage_is_one_line_and_exit_code_2(refusal_of, args, problem):
+    assert problem in refusal_of(generate, *args)
 
 
-def test_a_stdout_that_lacks_letters_is_told_of(run, monkeypatch):
+def test_a_letter_that_stdout_cannot_encode_is_an_error(run, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
     code, _, err = run("--choice", "é", "hi")
-    said = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
+    problem = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
     assert (code, written.getvalue()) == (1, b"")
-    assert err == f"generate.py: {said}=utf-8\n"
+    assert err == f"generate.py: {problem}=utf-8\n"
 
 
-def test_a_full_disk_is_told_of(run, monkeypatch):
+def test_a_full_disk_is_an_error(run, monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         code, _, err = run("--choice", "yes", "hi")
@@ -222,7 +210,7 @@ def test_a_full_disk_is_told_of(run, monkeypatch):
     assert err == "generate.py: cannot write the result: No space left on device\n"
 
 
-def test_a_reader_that_has_gone_is_no_error(run, monkeypatch):
+def test_a_pipe_that_its_reader_has_closed_is_no_error_message(run, monkeypatch):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
@@ -235,14 +223,12 @@ PAIR = {"minItems": 1, "not": {"uniqueItems": True}}  # rules let a single item 
 LIST = {"type": "array", "items": {"type": "string"}, "anyOf": [{"minItems": 2}, PAIR]}
 
 
-def test_what_no_grammar_enforces_is_checked_or_refused(run):
-    """Whether a keyword is one of these is for the grammar to say; the result is valid or none."""
+def test_a_keyword_that_no_grammar_enforces_is_checked_or_refused(run, refusal_of):
     code, out, err = run("--schema", json.dumps(LIST), "List as JSON. chair, desk, lamp")
     assert code == 0, err
     jsonschema.validate(json.loads(out), LIST)
-    code, out, err = run("--schema", json.dumps(LIST), "--unenforced", "refuse", "hi")
-    assert (code, out) == (2, "")
-    assert "/uniqueItems" in err
+    refused = "--schema", json.dumps(LIST), "--unenforced", "refuse", "hi"
+    assert "/uniqueItems" in refusal_of(generate, *refused)
 
 
 TOOL = {
@@ -256,6 +242,9 @@ TOOL = {
         },
     },
 }
+NO_JSON = "generate.py: tools at line 1 column 3: not JSON"
+NO_TEXT = "it is not UTF-8 text at byte"
+BROKEN = b'{"a": "\xff"}'
 TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "<b>yes</b>"}}
 
 
@@ -277,57 +266,44 @@ def test_every_kind_of_constraint_is_kept(run, tmp_path, args, file, right):
         path = tmp_path / args[1]
         path.write_text(file)
         args = [args[0], str(path)]
-    code, out, err = run(*args, "--seed", "3", "Say something.")
+    rest = "--decoding", "left-to-right", "Say something."
+    code, out, err = run(*args, *rest)
     assert (code, err) == (0, "")
     assert re.fullmatch(right, out)
     if file is not None:
-        again = run(args[0], "-", "--seed", "3", "Say something.", stdin=file)
+        again = run(args[0], "-", *rest, stdin=file)
         assert again[:2] == ((2, "") if args[1].endswith(".lark") else (0, out))
 
 
-def test_calls_of_tools_are_told_as_data(run, tmp_path):
+def test_calls_of_tools_are_printed_as_data(run, tmp_path):
     path = tmp_path / "tools.json"
     path.write_text(json.dumps([TOOL]))
     code, out, err = run("--tools", str(path), "--json", "Book 3 seats.")
-    said = json.loads(out)
+    answer = json.loads(out)
     assert code == 0, err
-    for call in said["tool_calls"]:
+    for call in answer["tool_calls"]:
         assert call["name"] == "book"
         assert 1 <= call["arguments"]["seats"] <= 9
     code, plain, _ = run("--tools", str(path), "Book 3 seats.")
     assert code == 0
-    assert plain.strip() == (json.dumps(said["tool_calls"]) if said["tool_calls"] else said["text"])
-    code, _, err = run("--tools", "-", "hi", stdin="[{]")
-    assert (code, err) == (
-        2,
-        "generate.py: tools at line 1 column 3: not JSON: "
-        "Expecting property name enclosed in double quotes\n",
-    )
+    calls = answer["tool_calls"]
+    assert plain.strip() == (json.dumps(calls) if calls else answer["text"])
 
 
 @pytest.mark.parametrize(
-    ("args", "what"),
+    ("args", "stdin", "problem"),
     [
-        (["-"], "the prompt from stdin"),
-        (["--schema", "-", "hi"], "the schema from stdin"),
-        (["--structural-tag", "-", "hi"], "the structural tag from stdin"),
+        (["-"], BROKEN, f"cannot read the prompt from stdin: {NO_TEXT} 7\n"),
+        (["--schema", "-", "hi"], BROKEN, f"cannot read the schema from stdin: {NO_TEXT} 7\n"),
+        (["--structural-tag", "-", "hi"], BROKEN, f"the structural tag from stdin: {NO_TEXT} 7\n"),
+        (["\udcff"], "", f"cannot read the prompt: {NO_TEXT} 0\n"),
+        (["--tools", "-", "hi"], "[{]", f"{NO_JSON}: Expecting property name enclosed in double"),
+        (["--tools", "-", "hi"], "[" * 5000, "generate.py: tools"),
+        (["--tools", "-", "hi"], f"[{'1' * 5000}]", "generate.py: tools"),
+        (["--tools", "-", "hi"], "[", "generate.py: tools"),
     ],
+    ids=lambda value: None if len(value) < 99 else "long",
 )
-def test_what_is_no_utf_8_is_named(run, args, what):
-    code, out, err = run(*args, stdin=b'{"a": "\xff"}')
-    assert (code, out) == (2, "")
-    assert err == f"generate.py: cannot read {what}: it is not UTF-8 text at byte 7\n"
-    code, _, err = run("\udcff")
-    assert (code, err) == (
-        2,
-        "generate.py: cannot read the prompt: it is not UTF-8 text at byte 0\n",
-    )
-
-
-@pytest.mark.parametrize("written", ["[" * 5000, f"[{'1' * 5000}]", "["])
-def test_tools_that_are_no_json_are_one_clear_line(run, tmp_path, written):
-    path = tmp_path / "tools.json"
-    path.write_text(written)
-    code, out, err = run("--tools", str(path), "hi")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("generate.py: tools")
+def test_input_that_cannot_be_read_is_one_line_and_exit_code_2(run, args, stdin, problem):
+    code, out, err = run(*args, stdin=stdin)
+    assert (code, out, err.count("\n"), problem in err) == (2, "", 1, True), err

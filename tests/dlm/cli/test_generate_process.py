@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 from exhaustive import by_default
+from invoices import PROMPT, SCHEMA_FILE
 
 ROOT = Path(__file__).parents[3]
-INVOICE = str(ROOT / "examples" / "invoice.json")
-PROMPT = (
-    "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
-)
-COMMAND = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--schema", INVOICE, PROMPT]
+SCRIPT = ROOT / "scripts" / "generate.py"
+COMMAND = [sys.executable, SCRIPT, "--schema", SCHEMA_FILE, PROMPT]
 
 
-def test_what_is_wrong_is_told_before_anything_slow_is_imported():
+def test_a_wrong_regex_is_refused_before_anything_slow_is_imported():
     script = """if True:
         import sys
         sys.argv = ['dlm', 'generate', '--regex', '(a', 'hi']
@@ -37,9 +34,9 @@ def test_what_is_wrong_is_told_before_anything_slow_is_imported():
 
 
 def on_terminal(args, until=None, number=None):
-    """Run a command on a terminal of its own: exit code, and all that the terminal is sent.
+    """Run a command on a terminal of its own; return the exit code and the terminal's content.
 
-    With `until`, it gets the signal of this `number` once that has been shown.
+    If `until` is given, the command gets the signal `number` once that text has been shown.
     """
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
@@ -51,7 +48,7 @@ def on_terminal(args, until=None, number=None):
     while True:
         try:
             piece = os.read(master, 4096)
-        except OSError:  # nobody writes to it any more
+        except OSError:  # the command has closed it
             piece = b""
         if not piece:
             break
@@ -66,7 +63,7 @@ def on_terminal(args, until=None, number=None):
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
-def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
+def test_a_terminal_shows_progress_and_then_the_indented_json():
     code, shown = on_terminal(COMMAND)
     assert code == 0
     assert shown.index("loading the model") < shown.index("tokens, step") < shown.index('"paid"')
@@ -75,7 +72,7 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
 
 
 @pytest.mark.parametrize(
-    ("until", "number", "right", "told"),
+    ("until", "number", "right", "message"),
     by_default(
         [
             (b"tokens, step", signal.SIGINT, 130, "interrupted"),
@@ -83,8 +80,8 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
         ]
     ),
 )
-def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, told):
+def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, message):
     code, shown = on_terminal(COMMAND, until, number)
     assert code == right
-    assert shown.rstrip().endswith(f"generate.py: {told}")
+    assert shown.rstrip().endswith(f"generate.py: {message}")
     assert shown.rindex(SHOW) > shown.rindex(HIDE)

@@ -55,12 +55,12 @@ def test_every_option_is_explained_in_sentences(printed, command):
         ("compare", "--max-tokens N .*Default: 160."),
     ],
 )
-def test_defaults_are_told(printed, command, default):
+def test_the_help_has_the_defaults(printed, command, default):
     assert re.search(default, printed(command, "--help"))
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_the_version_is_told(printed, command):
+def test_every_command_prints_its_version(printed, command):
     assert re.fullmatch(r"dlm \d+\.\d+\.\d+\n", printed(command, "--version"))
 
 

@@ -1,30 +1,31 @@
 """The command that plans: from a directory or a config alone, as tables or as data."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-import dlm.models
 from dlm.cli import plan
+from dlm.engine import BUILT_IN
 
-TINY = Path(dlm.models.__file__).parent / "tiny"
 BIG = Path(__file__).parents[3] / "examples" / "diffusiongemma-26b-a4b.json"
 
 
-def run(monkeypatch, capsys, *args: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["plan.py", *args])
-    plan.main()
-    return capsys.readouterr().out
+@pytest.fixture
+def planned(run_command):
+    """Run the command: the data that it prints."""
+
+    def planned(model, *args):
+        code, out, err = run_command(plan, "--model", model, *args, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    return planned
 
 
-def test_a_directory_and_its_config_give_the_same_data(monkeypatch, capsys, tmp_path):
-    (tmp_path / "config.json").write_text((TINY / "config.json").read_text())
-    one, other = (
-        json.loads(run(monkeypatch, capsys, "--model", str(path), "--slots", "2", "--json"))
-        for path in (tmp_path, TINY / "config.json")
-    )
+def test_a_directory_and_its_config_give_the_same_data(planned, tmp_path):
+    (tmp_path / "config.json").write_text((BUILT_IN / "config.json").read_text())
+    one, other = (planned(path, "--slots", 2) for path in (tmp_path, BUILT_IN / "config.json"))
     assert one == other
     load = {"slots": 2, "context": 8192, "cache": "fp8", "weights": "nvfp4"}
     assert one["load"] == {**load, "activation_bits": 16}
@@ -33,34 +34,23 @@ def test_a_directory_and_its_config_give_the_same_data(monkeypatch, capsys, tmp_
     assert "vision tower" in one["counted"]
 
 
-def test_fields_that_transformers_fills_in_may_be_left_out(monkeypatch, capsys, tmp_path):
-    """So are layers and rotary embeddings of the 26B's config: it plans the same without."""
+def test_layers_and_rotary_embeddings_that_transformers_fills_in_may_be_left_out(planned, tmp_path):
     whole = json.loads(BIG.read_text())
     for name in ("layer_types", "rope_parameters", "global_head_dim"):
         del whole["text_config"][name]
     (tmp_path / "config.json").write_text(json.dumps(whole))
-    one, other = (
-        json.loads(run(monkeypatch, capsys, "--model", str(path), "--json"))
-        for path in (tmp_path, BIG)
-    )
-    assert one == other
+    assert planned(tmp_path) == planned(BIG)
 
 
-def test_tables_tell_the_same_to_people(monkeypatch, capsys):
-    out = run(monkeypatch, capsys, "--model", str(TINY), "--kv", "bf16", "--weights", "bf16")
+def test_tables_show_the_data_to_people(run_command):
+    out = run_command(plan, "--model", BUILT_IN, "--kv", "bf16", "--weights", "bf16").out
     assert "Slots: 8, of 8,192 tokens each. Cache: bf16. Experts: bf16, activations of 16" in out
     for words in ("weights: experts, 0.00 billion", "largest transient: dense", "RTX 5090"):
         assert words in out
 
 
-def test_with_activations_of_four_bits_steps_are_those_of_gpus_that_multiply_them(
-    monkeypatch, capsys
-):
-    args = "--model", str(BIG), "--slots", "16", "--json"
-    one, four = (
-        json.loads(run(monkeypatch, capsys, *args, "--activation-bits", bits))
-        for bits in ("16", "4")
-    )
+def test_with_activations_of_four_bits_steps_are_those_of_gpus_that_multiply_them(planned):
+    one, four = (planned(BIG, "--slots", 16, "--activation-bits", bits) for bits in (16, 4))
     assert four["step"].keys() == {"RTX PRO 6000", "RTX 5090"} < one["step"].keys()
     for card, parts in four["step"].items():
         for name, times in parts.items():
@@ -76,18 +66,13 @@ def test_with_activations_of_four_bits_steps_are_those_of_gpus_that_multiply_the
     ("args", "problem"),
     [
         (["--model", "/no/such/place"], "there is no directory or file /no/such/place"),
-        (["--model", str(TINY), "--slots", "0"], "slots is 0: it takes at least 1"),
-        (["--model", str(TINY / "generation_config.json")], "model_type is None"),
+        (["--model", BUILT_IN, "--slots", 0], "slots is 0: it takes at least 1"),
+        (["--model", BUILT_IN / "generation_config.json"], "model_type is None"),
         (
-            ["--model", str(TINY), "--weights", "bf16", "--activation-bits", "4"],
+            ["--model", BUILT_IN, "--weights", "bf16", "--activation-bits", 4],
             "activation_bits=4 is for experts in nvfp4, not in bf16",
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(monkeypatch, capsys, args, problem):
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, capsys, *args)
-    err = capsys.readouterr().err
-    assert end.value.code == 2
-    assert problem in err
-    assert err.count("\n") == 1
+def test_bad_usage_is_one_line_and_exit_code_2(refusal_of, args, problem):
+    assert problem in refusal_of(plan, *args)

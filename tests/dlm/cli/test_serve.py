@@ -9,14 +9,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx2
 import openai
 import pytest
-from commands import ended
 from exhaustive import by_default
+from processes import free_port
 from waiting import PATIENCE
 
 from dlm import Policy
@@ -27,14 +28,9 @@ COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "e
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
-
-
 @contextmanager
 def started(*flags, http, there=ROOT, **environment):
-    """The process, once the file `there` exists and it is well."""
+    """Start the server and wait until the file `there` exists and the server is healthy."""
     more = os.environ | environment
     process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True, env=more)
     try:
@@ -53,23 +49,11 @@ def started(*flags, http, there=ROOT, **environment):
         process.stderr.close()
 
 
-@pytest.fixture
-def refused(monkeypatch, capsys):
-    """Run the command in this process; what it says on stderr before it ends with code 2."""
-
-    def command(*flags):
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-        assert ended(monkeypatch, serve, *flags) == 2
-        return capsys.readouterr().err
-
-    return command
-
-
-def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
+def test_a_signal_ends_the_process_once_its_requests_are_finished():
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = "--port", str(port), "--slots", "1", "--shutdown-timeout", str(PATIENCE)
-    asked = HI | {"max_tokens": 1500, "response_format": {"type": "json_object"}, "temperature": 2}
+    long = HI | {"max_tokens": 400, "response_format": {"type": "json_object"}, "temperature": 2}
     with (
         httpx2.Client(base_url=url, timeout=PATIENCE) as http,
         started(*flags, http=http, DLM_API_KEYS="one two") as process,
@@ -78,7 +62,7 @@ def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
     ):
         with pytest.raises(openai.AuthenticationError):
             client.with_options(api_key="three").models.list()
-        running = [pool.submit(client.chat.completions.create, **asked) for _ in range(4)]
+        running = [pool.submit(client.chat.completions.create, **long) for _ in range(4)]
         while 'waiting{model_name="tiny"} 3.0' not in http.get("/metrics").text:
             assert not any(one.done() for one in running)
         process.send_signal(signal.SIGTERM)
@@ -104,9 +88,11 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
     ):
         names = [model["id"] for model in http.get("/v1/models").json()["data"]]
         assert names == ["a", "b"]
-        assert http.get("/llm/v1/models").status_code == 200  # behind a proxy that leaves it there
-        said = http.post("/v1/completions", json={"prompt": "hi", "model": "b"}).json()
-        assert said["model"] == "b"
+        assert (
+            http.get("/llm/v1/models").status_code == 200
+        )  # a proxy may leave the path's prefix there
+        answer = http.post("/v1/completions", json={"prompt": "hi", "model": "b"}).json()
+        assert answer["model"] == "b"
         assert str(ROOT) not in str(http.post("/v1/completions", json={"prompt": 3}).json())
 
 
@@ -144,30 +130,32 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
         (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
     ],
 )
-def test_bad_usage_is_one_line_and_code_2(refused, flags, problem):
-    told = refused(*flags)
-    assert told.startswith("serve.py: ")
-    assert problem in told
-    assert told.count("\n") == 1
+def test_bad_usage_is_one_line_and_exit_code_2(refusal_of, flags, problem):
+    assert problem in refusal_of(serve, *flags)
+
+
+def flags_of(monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
+    monkeypatch.delenv("DLM_API_KEYS", raising=False)
+    return serve.arguments()
 
 
 @pytest.fixture
 def configured(monkeypatch):
-    """What uvicorn is told for the flags."""
+    """Return the options of uvicorn for some flags."""
     uvicorn = pytest.importorskip("uvicorn")
-    told = {}
+    config = {}
 
-    def config(app, **more):
-        told.update(more)
+    def double(app, **options):
+        config.update(options)
         raise InterruptedError
 
     def read(*flags):
-        monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
         with pytest.raises(InterruptedError):
-            serve.serve_here(serve.arguments(), None)
-        return told
+            serve.serve_here(flags_of(monkeypatch, *flags), None)
+        return config
 
-    monkeypatch.setattr(uvicorn, "Config", config)
+    monkeypatch.setattr(uvicorn, "Config", double)
     monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
     monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda _: None))
     monkeypatch.setattr(serve, "check_address", lambda _: None)
@@ -175,21 +163,15 @@ def configured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "asked"),
+    ("flags", "required"),
     [([], ssl.CERT_NONE), (["--ssl-certfile", "a", "--ssl-ca-certs", "b"], ssl.CERT_REQUIRED)],
 )
-def test_clients_need_a_certificate_where_it_is_said_who_signs_them(configured, flags, asked):
-    assert configured(*flags)["ssl_cert_reqs"] == asked
+def test_clients_need_a_certificate_if_a_flag_names_its_authorities(configured, flags, required):
+    assert configured(*flags)["ssl_cert_reqs"] == required
 
 
 def test_connections_outlive_the_minute_for_which_load_balancers_keep_them(configured):
     assert configured()["timeout_keep_alive"] > 60
-
-
-def flags_of(monkeypatch, *flags):
-    monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
-    monkeypatch.delenv("DLM_API_KEYS", raising=False)
-    return serve.arguments()
 
 
 @pytest.mark.parametrize(
@@ -220,26 +202,27 @@ def test_without_a_key_a_server_takes_this_machine_s_names_only(monkeypatch, fla
         (9, 8, ["--reserved-slots", "0"], 0),
     ],
 )
-def test_slots_are_kept_where_clients_have_keys(monkeypatch, keys, slots, more, slots_kept):
+def test_slots_are_reserved_if_clients_have_keys(monkeypatch, keys, slots, more, slots_kept):
     flags = [one for i in range(keys) for one in ("--api-key", f"k{i}")]
     args = flags_of(monkeypatch, *flags, "--slots", str(slots), *more)
     assert serve.reserved(args) == slots_kept
 
 
 @pytest.fixture
-def unloaded(monkeypatch):
-    """No model is loaded."""
+def refused_unloaded(monkeypatch, refusal_of):
+    """Run the command, which is refused before it loads a model; return its message."""
     monkeypatch.setattr(serve, "loading_of", lambda _: pytest.fail("a model is loaded"))
+    return partial(refusal_of, serve)
 
 
 @pytest.mark.parametrize("flags", [(), ("--replicas", 2)])
-def test_an_address_that_somebody_has_is_refused_before_a_model_is_loaded(refused, unloaded, flags):
+def test_an_address_that_another_process_has_is_refused(refused_unloaded, flags):
     if flags:
         pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
-        told = refused(*flags, "--port", port)
-    assert told == f"serve.py: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+        message = refused_unloaded(*flags, "--port", port)
+    assert message == f"serve.py: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
 @pytest.mark.parametrize(
@@ -255,15 +238,11 @@ def test_an_address_that_somebody_has_is_refused_before_a_model_is_loaded(refuse
         (["--ssl-certfile", "FILE"], "--ssl-certfile FILE is no certificate with its key"),
     ],
 )
-def test_what_cannot_be_listened_on_is_told_before_a_model_is_loaded(
-    refused, unloaded, tmp_path, flags, problem
-):
+def test_what_cannot_be_listened_on_is_refused(refused_unloaded, tmp_path, flags, problem):
     file = tmp_path / "FILE"
     file.write_text("no certificate\n")
-    told = refused("--port", "0", *(str(file) if flag == "FILE" else flag for flag in flags))
-    assert told.startswith("serve.py: ")
-    assert problem.replace("FILE", str(file)) in told
-    assert told.count("\n") == 1
+    flags = [str(file) if flag == "FILE" else flag for flag in flags]
+    assert problem.replace("FILE", str(file)) in refused_unloaded("--port", "0", *flags)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +251,7 @@ def test_what_cannot_be_listened_on_is_told_before_a_model_is_loaded(
         [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])]
     ),
 )
-def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
+def test_without_ray_the_error_names_the_package_to_install(tmp_path, script, flags):
     """Ray is hidden from the process, whether it is installed or not."""
     (tmp_path / "FILE.jsonl").write_text('"a"\n')
     paths = {"FILE": str(tmp_path / "FILE.jsonl"), "OUT": str(tmp_path / "out.jsonl")}
@@ -285,14 +264,13 @@ def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
     )
-    told = f"{script}.py: Ray is not installed: pip install 'dlm[ray]'\n"
-    assert (run.returncode, run.stderr) == (2, told)
+    message = f"{script}.py: Ray is not installed: pip install 'dlm[ray]'\n"
+    assert (run.returncode, run.stderr) == (2, message)
 
 
 def test_flags_raise_the_limits_of_the_policy(monkeypatch):
     def policy(*flags):
-        monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
-        return options.loading_of(serve.arguments()).policy
+        return options.loading_of(flags_of(monkeypatch, *flags)).policy
 
     assert policy() == Policy.server("data")
     flags = [

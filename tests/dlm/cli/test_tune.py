@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +31,14 @@ def first_is_fastest(case, configuration) -> float:
     return 1.0 + candidates.index(configuration)
 
 
-def run(monkeypatch, measure, *args: object) -> None:
-    monkeypatch.setattr(sys, "argv", ["tune.py", *map(str, args)])
-    tune.main(measure)
+@pytest.fixture
+def tuned(run_command):
+    """Run the command with a double of the timer; return its exit code, stdout and stderr."""
+
+    def tuned(*args, measure=first_is_fastest):
+        return run_command(tune, *args, main=partial(tune.main, measure))
+
+    return tuned
 
 
 @pytest.fixture
@@ -44,9 +48,10 @@ def model(tmp_path) -> Path:
 
 
 def test_the_fastest_configuration_of_each_shape_is_written_beside_the_model_and_read_at_load(
-    model, monkeypatch, capsys
+    model, tuned
 ):
-    run(monkeypatch, first_is_fastest, "--model", model, "--slots", "1,2", "--weights", "bf16")
+    code, out, err = tuned("--model", model, "--slots", "1,2", "--weights", "bf16")
+    assert code == 0, err
     found = TunedFile.read(model / FILE)
     assert (found.card, found.sm) == ("cpu", 90)
     assert found.dlm.startswith("0.1.0")
@@ -61,7 +66,6 @@ def test_the_fastest_configuration_of_each_shape_is_written_beside_the_model_and
         candidates = KERNELS[each.kernel].candidates(9, each.shape)
         assert each.configuration == candidates[0]
         assert each.microseconds == 1.0
-    out = capsys.readouterr().out
     assert "by rule, us" in out
     assert f"{model / FILE}: 5 shapes on cpu" in out
 
@@ -77,35 +81,33 @@ def test_the_fastest_configuration_of_each_shape_is_written_beside_the_model_and
 
 
 def test_a_configuration_that_does_not_run_is_passed_over_and_a_kernel_that_does_not_is_named(
-    model, monkeypatch, capsys
+    model, tuned
 ):
     def measure(case, configuration, failing):
         if case.kernel is GATE_UP and configuration["BLOCK_N"] in failing:
             raise OutOfResources(300_000, 101_376, "shared memory")
         return first_is_fastest(case, configuration)
 
-    args = "--model", model, "--slots", "1", "--weights", "bf16"
-    run(monkeypatch, partial(measure, failing={16}), *args)
+    args = "--model", model, "--slots", 1, "--weights", "bf16"
+    assert tuned(*args, measure=partial(measure, failing={16})).code == 0
     found = {each.kernel: each.configuration for each in TunedFile.read(model / FILE).timings}
     assert found["gate_up"]["BLOCK_N"] == 32
     assert found["down"]["BLOCK_N"] == 16
     (model / FILE).unlink()
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, partial(measure, failing={16, 32, 64}), *args)
-    assert end.value.code == 1
-    err = capsys.readouterr().err
+    code, _, err = tuned(*args, measure=partial(measure, failing={16, 32, 64}))
+    assert code == 1
     assert "gate_up at {'bits': 16" in err
     assert "no configuration runs on this GPU: out of resource: shared memory" in err
     assert not (model / FILE).exists()
 
 
-def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path):
+def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path, tuned):
     config = ModelConfig.from_hf(read_json(EXAMPLES / "diffusiongemma-26b-a4b.json"))
     assert ModelConfig.from_hf(tune.LARGE) == config
     given = []
     monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args) or [])
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, first_is_fastest)
+    assert tuned().code == 0
     assert given == [(config, "nvfp4", [1, 2, 4, 8, 16], 8192, CPU)]
     assert TunedFile.read(tmp_path / FILE).timings == []
 
@@ -120,29 +122,26 @@ def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path):
     ],
 )
 def test_the_type_of_weights_is_that_of_the_model_s_directory_unless_it_is_given(
-    file, content, weights, model, monkeypatch
+    file, content, weights, model, monkeypatch, tuned
 ):
     if file is not None:
         known = read_json(model / file) if (model / file).exists() else {}
         (model / file).write_text(json.dumps({**known, **content}))
     given = []
     monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args[1]) or [])
-    run(monkeypatch, first_is_fastest, "--model", model)
+    tuned("--model", model)
     for kind in ("nvfp4", "bf16"):
-        run(monkeypatch, first_is_fastest, "--model", model, "--weights", kind)
-    run(monkeypatch, first_is_fastest, "--model", model / "config.json")
+        tuned("--model", model, "--weights", kind)
+    tuned("--model", model / "config.json")
     assert given == [weights, "nvfp4", "bf16", "nvfp4"]
 
 
-def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(
-    model, monkeypatch, capsys
-):
+def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(model, tuned):
     config = read_json(model / "config.json") | {"quantization_config": {"quant_method": "awq"}}
     (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, first_is_fastest, "--model", model)
-    assert end.value.code == 2
-    assert "quant_method 'awq' are not read" in capsys.readouterr().err
+    code, _, err = tuned("--model", model)
+    assert code == 2
+    assert "quant_method 'awq' are not read" in err
 
 
 @pytest.mark.parametrize(
@@ -159,55 +158,30 @@ def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(
         (["--output", "/no/such/file"], "there is no directory /no/such"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_code_2(args, problem, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, first_is_fastest, *args)
-    assert end.value.code == 2
-    err = capsys.readouterr().err
-    assert problem in err
-    assert err.count("\n") == 1
+def test_bad_usage_is_one_line_and_exit_code_2(args, problem, refusal_of):
+    assert problem in refusal_of(tune, *args, main=partial(tune.main, first_is_fastest))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, None)
-    assert end.value.code == 2
-    assert "there is no CUDA device whose kernels could be tuned" in capsys.readouterr().err
+def test_without_a_gpu_nothing_is_timed(refusal_of):
+    assert "there is no CUDA device whose kernels could be tuned" in refusal_of(tune)
 
 
-def test_a_file_of_another_card_is_an_error_if_it_is_given_and_a_line_of_warning_if_it_is_found(
-    model, monkeypatch, capsys, caplog, tmp_path
+def test_a_file_of_another_card_is_an_error_if_it_is_named_and_a_warning_if_it_is_found(
+    model, tuned, refusal_of, caplog, tmp_path
 ):
-    run(
-        monkeypatch,
-        first_is_fastest,
-        "--model",
-        model,
-        "--slots",
-        "1",
-        "--output",
-        tmp_path / "one",
-    )
-    content = json.loads((tmp_path / "one").read_text()) | {"card": "NVIDIA H200"}
-    (tmp_path / "one").write_text(json.dumps(content))
+    file = tmp_path / "one"
+    assert tuned("--model", model, "--slots", 1, "--output", file).code == 0
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"card": "NVIDIA H200"}))
     problem = "is of another card: of NVIDIA H200, and this one is cpu"
     for load in (
-        partial(Engine.load, model, device="cpu", tuned=tmp_path / "one"),
-        Loading(
-            policy=Policy(), model=str(model), device="cpu", tuned=str(tmp_path / "one")
-        ).engine,
+        partial(Engine.load, model, device="cpu", tuned=file),
+        Loading(policy=Policy(), model=str(model), device="cpu", tuned=str(file)).engine,
     ):
         with pytest.raises(DlmError, match=problem):
             load()
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["generate.py", "--tuned", str(tmp_path / "one"), "Hello"])
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest has its own
-    with pytest.raises(SystemExit) as end:
-        generate.main()
-    assert end.value.code == 2
-    assert problem in capsys.readouterr().err
-    shutil.copy(tmp_path / "one", model / FILE)
+    assert problem in refusal_of(generate, "--tuned", file, "Hello")
+    shutil.copy(file, model / FILE)
     with caplog.at_level(logging.WARNING, "dlm"):
         engine = Engine.load(model, device="cpu")
     (record,) = caplog.records
@@ -217,8 +191,8 @@ def test_a_file_of_another_card_is_an_error_if_it_is_given_and_a_line_of_warning
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_tuned_with_its_own_clock(model, monkeypatch):
-    run(monkeypatch, None, "--model", model, "--slots", "1")
+def test_a_gpu_is_tuned_with_its_own_clock(model, tuned):
+    assert tuned("--model", model, "--slots", 1, measure=None).code == 0
     found = TunedFile.read(model / FILE)
     assert found.card == torch.cuda.get_device_name()
     assert all(each.microseconds > 0 for each in found.timings)

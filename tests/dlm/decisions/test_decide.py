@@ -1,11 +1,11 @@
-"""Decisions: their probabilities against the definition, and what is refused before any work."""
+"""Decisions: their probabilities against the definition, and refusals before any work."""
 
 from random import Random as Draws
 
 import numpy as np
 import pytest
 from chained import STOPS, one_by_one
-from doubles import Double, Random
+from doubles import Double, Fixed
 from spellings import probability
 from values import PROMPT, V
 
@@ -26,58 +26,41 @@ INPUT = Request(token_ids=PROMPT)
 
 
 class Broken(Double):
-    """A model that must not be asked."""
+    """A model whose passes fail."""
 
     def wish(self, *_):
-        raise AssertionError("it was asked")
+        raise AssertionError("a pass ran")
 
 
-class Fixed(Random):
-    """The same random logits at every pass."""
-
-    def __init__(self, seed: int, canvas_length: int = 16):
-        super().__init__(V, seed, canvas_length=canvas_length)
-        self.logits = super().wish([], None, None)
-
-    def wish(self, *_):
-        return self.logits
-
-    @property
-    def p(self) -> np.ndarray:
-        """At a temperature of 1."""
-        return self.logits.double().softmax(-1).numpy()
+def probabilities(model: Fixed) -> np.ndarray:
+    """Return the probabilities at a temperature of 1."""
+    return model.logits.double().softmax(-1).numpy()
 
 
 def selection(*values: str) -> Selection:
     return Selection(choices=[Label(value) for value in values])
 
 
-def test_labels_that_share_a_first_token_have_their_exact_posterior(engine_of):
-    model = Fixed(3)
+@pytest.mark.parametrize(
+    ("values", "differ"),
+    [(["mage", "mage two", "mark", "warrior"], False), (["red", "blue", "green and blue"], True)],
+)
+def test_labels_have_their_exact_posterior(engine_of, values, differ):
+    """Labels whose first tokens differ are compared by these alone."""
+    model = Fixed(V, 3)
     engine = engine_of(model)
-    values = ["mage", "mage two", "mark", "warrior"]
     first = [engine.vocabulary.encode(value)[0] for value in values]
-    assert len(set(first)) < len(first)
+    assert (len(set(first)) == len(first)) is differ
     (answer,) = engine.decide(INPUT, [selection(*values)])
-    pieces = engine.vocabulary.pieces
-    expected = np.array([probability(v.encode(), pieces, model.p, STOPS) for v in values])
+    if differ:
+        expected = probabilities(model)[0, first]
+    else:
+        pieces, p = engine.vocabulary.pieces, probabilities(model)
+        expected = np.array([probability(v.encode(), pieces, p, STOPS) for v in values])
     assert answer.mass == pytest.approx(expected.sum(), rel=1e-4)
     found = np.array([*answer.probabilities.values()])
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
     assert answer.choice == values[int(expected.argmax())]
-
-
-def test_labels_that_their_first_tokens_tell_apart_are_compared_by_these(engine_of):
-    model = Fixed(5)
-    engine = engine_of(model)
-    values = ["red", "blue", "green and blue"]
-    first = [engine.vocabulary.encode(value)[0] for value in values]
-    assert len(set(first)) == 3
-    (answer,) = engine.decide(INPUT, [selection(*values)])
-    expected = model.p[0, first]
-    assert answer.mass == pytest.approx(expected.sum(), rel=1e-4)
-    found = np.array([*answer.probabilities.values()])
-    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
     assert answer.confidence == found.max()
 
 
@@ -91,18 +74,18 @@ def test_255_labels_of_several_tokens_are_decided_in_one_call(built_in):
         assert all(p >= 0 for p in answer.probabilities.values())
 
 
-def test_questions_do_not_show_in_each_others_answers(built_in):
-    """More of them than there are slots; some share a prompt, and some share its beginning."""
+def test_questions_do_not_change_each_others_answers(built_in):
+    """There are more of them than slots; some share a prompt, some only its beginning."""
     request = Request(prompt="Anna lives in Paris, and is aged 30. " * 6, seed=4)
-    asked = [
+    questions = [
         Predicate(name="one"),
         Predicate(instructions="Does Anna live in Paris?"),
         Rating(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
         *[selection("Paris", f"Rome {i}", "Oslo") for i in range(6)],
     ]
     for by in ("canvas", "causal"):
-        together = built_in.decide(request, asked, by)
-        alone = [built_in.decide(request, [one], by)[0] for one in asked]
+        together = built_in.decide(request, questions, by)
+        alone = [built_in.decide(request, [one], by)[0] for one in questions]
         assert together[0].name == "one"
         for one, other in zip(together, alone, strict=True):
             assert type(one) is type(other)
@@ -122,25 +105,25 @@ def test_left_to_right_the_probabilities_are_those_of_the_chain_rule(built_in):
     assert answer.probabilities["red"] == pytest.approx(1 / (1 + odds), rel=1e-3)
 
 
-def test_instructions_and_labels_are_put_behind_the_input(built_in):
-    asked = Selection(instructions="Which?", choices=[Label("red"), Label("blue")])
+def test_instructions_and_labels_follow_the_input(built_in):
+    question = Selection(instructions="Which?", choices=[Label("red"), Label("blue")])
     plain = selection("red", "blue")
-    behind = Request(prompt="A red car.\n\nWhich?\nAnswer with one of red, blue.")
+    whole = Request(prompt="A red car.\n\nWhich?\nAnswer with one of red, blue.")
     turns = [{"role": "user", "content": "A red car."}]
-    (expected,) = built_in.decide(behind, [plain])
-    assert built_in.decide(Request(prompt="A red car."), [asked]) == [expected]
-    assert built_in.decide(Request(messages=turns), [asked]) == [expected]
+    (expected,) = built_in.decide(whole, [plain])
+    assert built_in.decide(Request(prompt="A red car."), [question]) == [expected]
+    assert built_in.decide(Request(messages=turns), [question]) == [expected]
     turns.append({"role": "assistant", "content": "Yes."})
-    (longer,) = built_in.decide(Request(messages=turns), [asked])
+    (longer,) = built_in.decide(Request(messages=turns), [question])
     turns.append({"role": "user", "content": "Which?\nAnswer with one of red, blue."})
     assert built_in.decide(Request(messages=turns), [plain]) == [longer]
 
 
 def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
-    model = Fixed(3)
+    model = Fixed(V, 3)
     (answer,) = engine_of(model).decide(INPUT, [selection("<turn|>", "x")])
     assert answer.probabilities["<turn|>"] < 1
-    stops = model.p[0, STOPS].sum()
+    stops = probabilities(model)[0, STOPS].sum()
     assert answer.mass != pytest.approx(stops, rel=0.01)
 
 
@@ -163,14 +146,12 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_any_work(
-    engine_of, request_, questions, by, reason
-):
+def test_bad_questions_are_refused_before_any_work(engine_of, request_, questions, by, reason):
     with pytest.raises(RequestError, match=reason):
         engine_of(Broken(V)).decide(request_, questions, by)
 
 
-def test_a_model_that_predicts_no_tokens_is_not_asked_left_to_right(engine_of):
+def test_a_model_that_predicts_no_tokens_cannot_decide_left_to_right(engine_of):
     class Denoising(Broken):
         predict = None
 
@@ -194,8 +175,8 @@ def test_a_label_that_the_tokenizer_cannot_spell_is_refused_by_name(engine_of, m
         ("causal", "slots of requests that are running"),
     ],
 )
-def test_while_requests_run_a_call_does_not_wait_for_decisions(engine_of, by, reason):
-    engine = engine_of(Fixed(0))
+def test_a_call_that_waits_for_decisions_is_refused_while_requests_run(engine_of, by, reason):
+    engine = engine_of(Fixed(V, 0))
     engine.add(Request(token_ids=PROMPT))
     with pytest.raises(DlmError, match=reason):
         engine.decide(INPUT, [Predicate()], by)
@@ -203,7 +184,7 @@ def test_while_requests_run_a_call_does_not_wait_for_decisions(engine_of, by, re
 
 def test_a_pass_that_fails_leaves_the_slots_empty(engine_of):
     engine = engine_of(Broken(V))
-    with pytest.raises(AssertionError, match="it was asked"):
+    with pytest.raises(AssertionError, match="a pass ran"):
         engine.decide(INPUT, [Predicate()] * 20)
     assert not engine.busy
     assert sorted(engine._scheduler._free) == list(range(8))
@@ -219,25 +200,25 @@ def test_a_pass_that_fails_leaves_the_slots_empty(engine_of):
         ({"step_work": 1}, r"its 3 labels are too long.*more than the 1 units of work"),
     ],
 )
-def test_a_decision_larger_than_the_policy_has_it_is_refused(engine_of, limits, reason):
+def test_a_decision_over_a_limit_of_the_policy_is_refused(engine_of, limits, reason):
     words = ["mark a", "mark be", "mark cold"]
     longer = [f"mark {'abcd' * 60} {i}" for i in range(3)]
-    asked = [selection(*words), selection(*reversed(words))]
+    questions = [selection(*words), selection(*reversed(words))]
     if "step_work" in limits:
-        asked = [selection(*longer)]
+        questions = [selection(*longer)]
     engine = engine_of(Broken(V, canvas_length=256), policy=Policy(**limits))
     with pytest.raises(RequestError, match=reason):
-        engine.decide(INPUT, asked)
+        engine.decide(INPUT, questions)
 
 
 def test_equal_labels_of_many_questions_count_once(engine_of):
     words = ["mark a", "mark be", "mark cold"]
-    engine = engine_of(Fixed(1), policy=Policy(max_label_bytes=22))
+    engine = engine_of(Fixed(V, 1), policy=Policy(max_label_bytes=22))
     assert len(engine.decide(INPUT, [selection(*words)] * 3)) == 3
 
 
-def test_an_engine_that_writes_left_to_right_reads_no_canvases(engine_of):
-    engine = engine_of(Fixed(2), decoding=Autoregressive())
+def test_an_engine_without_canvases_decides_left_to_right_only(engine_of):
+    engine = engine_of(Fixed(V, 2), decoding=Autoregressive())
     with pytest.raises(RequestError, match="it decides by 'causal' alone"):
         engine.decide(INPUT, [Predicate()])
     (answer,) = engine.decide(INPUT, [Predicate()], "causal")

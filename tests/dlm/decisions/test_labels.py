@@ -1,4 +1,4 @@
-"""What a canvas says of labels, against all of their spellings."""
+"""Probabilities of labels on a canvas, against sums over all of their spellings."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,9 @@ V = len(VOCABULARY)
 
 
 def parts(labels, logits):
-    """Log-probabilities of `labels` at the first positions of a canvas, one more each time."""
-    return list(labels.forward(sums(labels, logits)))
-
-
-def sums(labels, logits):
-    return FullRows(logits).class_sums(labels.tokens, labels.classes, labels.count, labels.length)
+    """Return log-probabilities of `labels` on the first 1, 2, 3, ... positions of a canvas."""
+    sizes = labels.tokens, labels.classes, labels.count, labels.length
+    return list(labels.forward(FullRows(logits).class_sums(*sizes)))
 
 
 @given(
@@ -36,8 +33,7 @@ def sums(labels, logits):
 def test_a_label_has_the_probability_of_all_its_spellings_and_a_stop(labels, L, seed):
     logits = torch.tensor(3 * np.random.default_rng(seed).normal(size=(L, V)))
     p = logits.softmax(-1).numpy()
-    asked = Labels(labels, VOCABULARY)
-    found = parts(asked, logits)[-1]
+    found = parts(Labels(labels, VOCABULARY), logits)[-1]
     expected = [probability(each.encode(), VOCABULARY.pieces, p, STOPS) for each in labels]
     np.testing.assert_allclose(np.exp(found), expected, rtol=1e-9, atol=1e-300)
 
@@ -47,24 +43,23 @@ def test_a_label_that_no_tokens_spell_is_refused_by_name():
         Labels(["ab", "abd"], VOCABULARY)
 
 
-def test_labels_that_are_spelled_alike_in_part_are_told_apart():
-    """ "ab" is the beginning of "abc", and "bc" its end."""
+def test_labels_that_share_parts_are_distinguished():
+    """The label "ab" is the beginning of "abc", and "bc" its end."""
     logits = torch.full((4, V), -50.0)
     logits[0, 5], logits[1, 4], logits[2, 1] = 50.0, 50.0, 50.0
-    asked = Labels(["ab", "bc", "abc"], VOCABULARY)
-    found = parts(asked, logits)[-1]
+    found = parts(Labels(["ab", "bc", "abc"], VOCABULARY), logits)[-1]
     assert found.argmax() == 2
     assert found[2] == pytest.approx(0, abs=1e-6)
 
 
 def test_sums_over_the_first_positions_are_those_of_a_shorter_canvas():
     logits = torch.tensor(3 * np.random.default_rng(1).normal(size=(6, V)))
-    asked = Labels(["ab", "abc", "cab"], VOCABULARY)
-    assert asked.length == 4
-    found = parts(asked, logits)
+    labels = Labels(["ab", "abc", "cab"], VOCABULARY)
+    assert labels.length == 4
+    found = parts(labels, logits)
     assert len(found) == 4
     for end, each in enumerate(found, start=1):
-        np.testing.assert_array_equal(each, parts(asked, logits[:end])[-1])
+        np.testing.assert_array_equal(each, parts(labels, logits[:end])[-1])
 
 
 def test_first_tokens_are_compared_at_the_first_position():

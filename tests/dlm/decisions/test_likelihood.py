@@ -19,8 +19,8 @@ def spelled(built_in):
     ("slots", "long"),
     by_default([(1, 3), (2, 1), (4, 40), (9, 40), (4, 700), (1, 700), (2, 40), (9, 3)], 5),
 )
-def test_the_tree_has_the_probabilities_of_its_texts_alone(built_in, spelled, slots, long):
-    """A prompt of one token, of a page, and of more than is encoded at once."""
+def test_texts_in_a_tree_have_the_probabilities_that_each_has_alone(built_in, spelled, slots, long):
+    """Prompts are shorter than a page, longer, and longer than what is encoded at once."""
     model, rng = built_in.model, torch.Generator().manual_seed(long)
     prompt = torch.randint(200, 1500, (long,), generator=rng).tolist()
     cache = model.new_cache(slots)
@@ -30,7 +30,7 @@ def test_the_tree_has_the_probabilities_of_its_texts_alone(built_in, spelled, sl
     assert [cache.length(slot) for slot in range(slots)] == [0] * slots
 
 
-def test_what_texts_share_is_encoded_once(built_in, spelled, monkeypatch):
+def test_a_beginning_that_texts_share_is_encoded_once(built_in, spelled, monkeypatch):
     model, encoded = built_in.model, []
     encode = type(model).encode
 
@@ -45,8 +45,8 @@ def test_what_texts_share_is_encoded_once(built_in, spelled, monkeypatch):
     assert len(beginnings) < sum(map(len, spelled))
 
 
-def test_where_memory_is_short_fewer_slots_are_used(built_in, spelled):
-    """A cache of 64 tokens, for a prompt of 40 and texts of up to 20 behind it."""
+def test_fewer_slots_are_used_if_memory_is_short(built_in, spelled):
+    """The cache holds 64 tokens, for a prompt of 40 and texts of up to 20 after it."""
     model, prompt = built_in.model, list(range(200, 240))
     cache = model.new_cache(4, None, 64, 512)
     found = log_probabilities(model, cache, range(4), prompt, spelled, STOPS)
@@ -55,7 +55,7 @@ def test_where_memory_is_short_fewer_slots_are_used(built_in, spelled):
     assert cache.fits(64)
 
 
-def test_slots_are_empty_again_where_a_pass_fails(built_in, spelled, monkeypatch):
+def test_slots_are_empty_again_after_a_failed_pass(built_in, spelled, monkeypatch):
     model = built_in.model
     cache = model.new_cache(2)
     monkeypatch.setattr(type(model), "logits", lambda *_: 1 / 0)

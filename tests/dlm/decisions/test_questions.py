@@ -1,4 +1,4 @@
-"""What may be asked, and how it is refused."""
+"""Questions in the protocol's JSON, and their refusals."""
 
 import pytest
 
@@ -8,15 +8,15 @@ from dlm import Label, Predicate, Rating, RequestError, Selection, question_of
 def test_a_question_in_the_protocols_json_is_the_same_question():
     labels = [{"value": "a", "description": "the first"}, {"value": "b"}]
     choices = [Label("a", "the first"), Label("b")]
-    asked = {"name": "n", "instructions": "Which?"}
-    assert question_of({"type": "choice", "choices": labels} | asked) == Selection(
-        choices=choices, **asked
+    common = {"name": "n", "instructions": "Which?"}
+    assert question_of({"type": "choice", "choices": labels} | common) == Selection(
+        choices=choices, **common
     )
     levels = [{"label": "a", "description": "the first"}, {"label": "b"}]
-    assert question_of({"type": "score", "levels": levels} | asked) == Rating(
-        levels=choices, **asked
+    assert question_of({"type": "score", "levels": levels} | common) == Rating(
+        levels=choices, **common
     )
-    assert question_of({"type": "predicate", **asked}) == Predicate(**asked)
+    assert question_of({"type": "predicate", **common}) == Predicate(**common)
     assert question_of({"type": "choice", "choices": ["a"]}) == Selection(choices=[Label("a")])
 
 
@@ -43,17 +43,17 @@ def test_a_question_in_the_protocols_json_is_the_same_question():
         ({"type": "predicate", "name": "\ud800"}, "name is .* that can be written"),
     ],
 )
-def test_what_is_no_question_is_refused_with_what_would_be_right(data, reason):
+def test_data_that_is_no_question_is_refused_with_what_would_be_right(data, reason):
     with pytest.raises(RequestError, match=reason):
         question_of(data)
 
 
-def test_what_is_put_behind_the_input_has_the_labels_and_what_they_mean():
-    asked = Selection(instructions="Which?", choices=[Label("a", "the first"), Label("b")])
-    assert asked.text == "Which?\n- a: the first\nAnswer with one of a, b."
+def test_the_text_after_the_input_has_the_labels_and_their_descriptions():
+    question = Selection(instructions="Which?", choices=[Label("a", "the first"), Label("b")])
+    assert question.text == "Which?\n- a: the first\nAnswer with one of a, b."
 
 
-def test_answers_say_what_probabilities_mean():
+def test_answers_have_the_score_and_the_choice_of_their_probabilities():
     rest = {"mass": 0.5, "prompt_tokens": 7}
     assert Predicate(name="n").answer({"yes": 0.7, "no": 0.3}, **rest).probability == 0.7
     levels = Rating(levels=[Label("low"), Label("mid"), Label("high")])

@@ -1,11 +1,11 @@
-"""Decisions beside requests: answers and texts are those that each gets alone, and none waits."""
+"""Decisions beside requests: each has the answer that it has alone, and none waits."""
 
 from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
-from doubles import Double, Random
+from doubles import Double, Fixed, Random
 from exhaustive import by_default
 from values import PROMPT, V
 
@@ -49,7 +49,7 @@ ALIKE = Selection(choices=[Label(f"mark {word}") for word in ("one", "two", "thr
 
 
 class Shut(Double):
-    """Takes no label: all mass is on one token, and the others have none at all."""
+    """Model with all mass on one token, which begins no label."""
 
     def wish(self, committed, canvas, soft_embedding):
         logits = torch.full((self.canvas_length, self.vocab_size), -torch.inf)
@@ -57,48 +57,53 @@ class Shut(Double):
         return logits
 
 
-def decision(questions=QUESTIONS, **more):
-    return Decision(request=Request(**{"prompt": INPUT, "seed": 4} | more), questions=questions)
+def decision(questions=QUESTIONS):
+    return Decision(request=Request(prompt=INPUT, seed=4), questions=questions)
+
+
+def of_tokens(questions):
+    """Return a decision about a prompt of tokens, for doubles of the model."""
+    return Decision(request=Request(token_ids=PROMPT, seed=4), questions=questions)
 
 
 def ends_of(engine, steps=10_000):
-    """The ends by number, and what each step told of."""
-    ends, told = {}, []
-    while engine.busy and len(told) < steps:
-        told.append(engine.step())
-        for event in told[-1]:
+    """Run an engine; return the ends by number, and the events of each step."""
+    ends, events_of_steps = {}, []
+    while engine.busy and len(events_of_steps) < steps:
+        events_of_steps.append(engine.step())
+        for event in events_of_steps[-1]:
             assert event.request not in ends
             if isinstance(event, End):
                 ends[event.request] = event
-    return ends, told
+    return ends, events_of_steps
 
 
 @pytest.fixture(scope="module")
 def alone():
-    """The answers of engines that read a question each."""
+    """The answer to each question of an engine without other questions."""
     return [Engine.load(device="cpu").decide(decision().request, [one])[0] for one in QUESTIONS]
 
 
 @pytest.mark.parametrize("slots", by_default([3, 1, 8]))
-def test_decisions_and_requests_do_not_show_in_each_other(built_in, alone, slots):
-    """Bit for bit, on the CPU in fp32; whatever shares the passes, and the pages."""
+def test_decisions_and_requests_do_not_change_each_other(built_in, alone, slots):
+    """Answers are equal bit for bit, on the CPU in fp32, though passes and pages are shared."""
     texts = [built_in.generate(request).token_ids for request in REQUESTS]
     engine = Engine.load(device="cpu", slots=slots)
     numbers = [engine.add(request) for request in REQUESTS[:2]]
     engine.step()
-    asked = [engine.add(decision()), engine.add(decision(QUESTIONS[::-1]))]
+    decided = [engine.add(decision()), engine.add(decision(QUESTIONS[::-1]))]
     numbers.append(engine.add(REQUESTS[2]))
     ends, _ = ends_of(engine)
     assert [ends[number].result.token_ids for number in numbers] == texts
-    assert ends[asked[0]].answers == alone
-    assert ends[asked[1]].answers == alone[::-1]
+    assert ends[decided[0]].answers == alone
+    assert ends[decided[1]].answers == alone[::-1]
     engine.close()
 
 
 def test_a_decision_ends_once_with_all_of_its_answers_and_what_they_cost(built_in):
     number = built_in.add(decision())
-    ends, told = ends_of(built_in)
-    assert [event for events in told for event in events] == [ends[number]]
+    ends, steps = ends_of(built_in)
+    assert [event for events in steps for event in events] == [ends[number]]
     (end,) = ends.values()
     assert isinstance(end, Decided)
     assert [answer.name for answer in end.answers] == [one.name for one in QUESTIONS]
@@ -109,25 +114,20 @@ def test_a_decision_ends_once_with_all_of_its_answers_and_what_they_cost(built_i
 
 
 def test_a_question_is_read_at_a_temperature_of_1_beside_canvases_of_others(engine_of):
-    fixed = 3 * torch.randn(16, V, generator=torch.Generator().manual_seed(1))
-
-    class Fixed(Random):
-        def wish(self, *_):
-            return fixed
-
-    engine = engine_of(Fixed(V, 0), slots=4)
+    model = Fixed(V, 1)
+    engine = engine_of(model, slots=4)
     engine.add(Request(token_ids=PROMPT))
     engine.step()
-    number = engine.add(decision([Predicate()], prompt=None, token_ids=PROMPT))
+    number = engine.add(of_tokens([Predicate()]))
     ends, _ = ends_of(engine)
     (answer,) = ends[number].answers
     first = [engine.vocabulary.encode(word)[0] for word in ("yes", "no")]
-    expected = fixed.double().softmax(-1)[0, first].numpy()
+    expected = model.logits.double().softmax(-1)[0, first].numpy()
     assert answer.mass == pytest.approx(expected.sum(), rel=1e-5)
     assert answer.probability == pytest.approx(expected[0] / expected.sum(), rel=1e-5)
 
 
-def test_nothing_is_expected_of_a_canvas_that_is_only_read(engine_of):
+def test_a_canvas_of_a_decision_needs_no_expected_embedding(engine_of):
     class Watched(Random):
         rows: list[int] = []  # noqa: RUF012
 
@@ -139,19 +139,19 @@ def test_nothing_is_expected_of_a_canvas_that_is_only_read(engine_of):
 
     model = Watched(V, 0)
     engine = engine_of(model, slots=3)
-    asked = decision([Predicate()] * 6, prompt=None, token_ids=PROMPT)
-    engine.add(asked)
+    several = of_tokens([Predicate()] * 6)
+    engine.add(several)
     ends_of(engine)
     assert model.rows == []
     engine.add(Request(token_ids=PROMPT, max_tokens=16))
-    engine.add(asked)
+    engine.add(several)
     ends_of(engine)
     assert set(model.rows) == {16}
 
 
 def test_cancelling_a_decision_drops_its_questions_wherever_they_are(engine_of):
     engine = engine_of(Random(V, 0), slots=3, policy=Policy(step_work=1))
-    number = engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
+    number = engine.add(of_tokens([ALIKE] * 9))
     other = engine.add(Request(token_ids=PROMPT))
     engine.step()
     running = engine._scheduler.running
@@ -167,7 +167,7 @@ def test_cancelling_a_decision_drops_its_questions_wherever_they_are(engine_of):
 
 def test_a_question_that_fails_ends_its_decision_alone(engine_of):
     engine = engine_of(Shut(V), slots=4)
-    doomed = engine.add(decision([Predicate(), Predicate()] * 9, prompt=None, token_ids=PROMPT))
+    doomed = engine.add(of_tokens([Predicate(), Predicate()] * 9))
     fine = engine.add(Request(token_ids=PROMPT, max_tokens=16))
     ends, _ = ends_of(engine)
     assert isinstance(ends[doomed], Failed)
@@ -176,7 +176,7 @@ def test_a_question_that_fails_ends_its_decision_alone(engine_of):
     assert sorted(engine._scheduler._free) == [0, 1, 2, 3]
 
 
-def test_what_cannot_be_read_of_a_canvas_ends_that_decision_alone(engine_of, monkeypatch):
+def test_an_error_in_reading_a_canvas_ends_that_decision_alone(engine_of, monkeypatch):
     engine = engine_of(Random(V, 0), slots=4)
     whole = Labels.forward
 
@@ -185,38 +185,37 @@ def test_what_cannot_be_read_of_a_canvas_ends_that_decision_alone(engine_of, mon
         yield from whole(self, scores)
 
     monkeypatch.setattr(Labels, "forward", broken)
-    doomed = engine.add(decision([ALIKE], prompt=None, token_ids=PROMPT))
-    fine = engine.add(decision([Predicate()], prompt=None, token_ids=PROMPT))
+    doomed = engine.add(of_tokens([ALIKE]))
+    fine = engine.add(of_tokens([Predicate()]))
     ends, _ = ends_of(engine)
     assert "OSError: broken" in str(ends[doomed].error)
     assert isinstance(ends[fine], Decided)
 
 
-def test_a_request_behind_a_large_decision_has_half_of_the_slots_at_once(engine_of):
-    """Behind two: all decisions share the other half."""
+def test_requests_after_two_large_decisions_have_half_of_the_slots_at_once(engine_of):
     engine = engine_of(Random(V, 0), slots=4)
     free = Request(token_ids=PROMPT, max_tokens=48)
-    asked = [engine.add(decision([ALIKE] * 50, prompt=None, token_ids=PROMPT)) for _ in range(2)]
+    large = [engine.add(of_tokens([ALIKE] * 50)) for _ in range(2)]
     later = [engine.add(free) for _ in range(3)]
     engine.step()
     running = [sequence.number for sequence in engine._scheduler.running.values()]
     assert [number for number in running if number in later] == later[:2]
-    ends, told = ends_of(engine)
-    assert all(isinstance(ends[number], Decided) for number in asked)
-    order = [event.request for events in told for event in events if isinstance(event, End)]
-    assert order.index(later[0]) < order.index(asked[0]) < order.index(asked[1])
+    ends, steps = ends_of(engine)
+    assert all(isinstance(ends[number], Decided) for number in large)
+    order = [event.request for events in steps for event in events if isinstance(event, End)]
+    assert order.index(later[0]) < order.index(large[0]) < order.index(large[1])
 
 
 def test_without_requests_that_wait_a_decision_has_all_slots(engine_of):
     engine = engine_of(Random(V, 0), slots=4)
-    engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
+    engine.add(of_tokens([ALIKE] * 9))
     engine._scheduler.admit()
     assert len(engine._scheduler.running) == 4
 
 
 @pytest.fixture
 def counted(monkeypatch):
-    """Work of labels by step: of reading canvases, and of sums; of either, single pieces."""
+    """Units of work by kind and step: pieces of reading canvases, and pieces of sums of labels."""
     work = defaultdict(list)
     step, read, forward = Engine.step, RunningQuestion.read, Labels.forward
     steps = 0
@@ -242,7 +241,7 @@ def counted(monkeypatch):
 
 
 def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counted, monkeypatch):
-    """60 questions of 255 long labels each; as costly to read as if they were longer still."""
+    """There are 60 questions of 255 long labels each, made costlier to read than they are."""
     monkeypatch.setattr("dlm.decisions.running._NUMBERS", 64)
     model, work = Random(V, 0, canvas_length=32), 40
     engine = engine_of(model, slots=6, policy=Policy(step_work=work))
@@ -250,9 +249,9 @@ def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counte
     large = Selection(choices=[Label(value) for value in values])
     labels = Labels(values, engine.vocabulary)
     assert 6 * reading_units(labels) > work > labels.work
-    asked = engine.add(decision([large] * 60, prompt=None, token_ids=PROMPT))
+    number = engine.add(of_tokens([large] * 60))
     ends, _ = ends_of(engine)
-    assert len(ends[asked].answers) == 60
+    assert len(ends[number].answers) == 60
     sums = sum(sum(pieces) for (kind, _), pieces in counted.items() if kind == "sum")
     assert sums == 60 * labels.work * labels.length
     for (kind, _), pieces in counted.items():
@@ -260,30 +259,24 @@ def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counte
 
 
 def test_requests_that_run_go_on_in_each_step_while_labels_are_summed(engine_of, counted):
-    """The canvas beside them is denoised at each step, be the labels as many as they will."""
+    """The request's canvas is denoised at each step, however many labels there are."""
     engine = engine_of(Random(V, 0), slots=3, policy=Policy(step_work=1))
     beside = engine.add(Request(token_ids=PROMPT, max_tokens=96))
     engine.step()
-    asked = engine.add(decision([ALIKE] * 20, prompt=None, token_ids=PROMPT))
-    ends, told = ends_of(engine)
-    until = next(i for i, events in enumerate(told) if ends[beside] in events)
-    drafts = [any(isinstance(e, Draft) and e.request == beside for e in events) for events in told]
+    number = engine.add(of_tokens([ALIKE] * 20))
+    ends, steps = ends_of(engine)
+    until = next(i for i, events in enumerate(steps) if ends[beside] in events)
+    drafts = [any(isinstance(e, Draft) and e.request == beside for e in events) for events in steps]
     assert all(drafts[: until + 1])
     assert until > 20
-    assert isinstance(ends[asked], Decided)
+    assert isinstance(ends[number], Decided)
     assert all(len(pieces) == 1 for pieces in counted.values())
 
 
-def test_how_the_work_is_cut_does_not_show_in_the_answers(engine_of):
-    fixed = 3 * torch.randn(16, V, generator=torch.Generator().manual_seed(1))
-
-    class Fixed(Random):
-        def wish(self, *_):
-            return fixed
-
+def test_pieces_of_work_of_any_size_have_the_same_answers(engine_of):
     answers = []
     for work in (1, 2, 2000):
-        engine = engine_of(Fixed(V, 0), policy=Policy(step_work=work))
+        engine = engine_of(Fixed(V, 1), policy=Policy(step_work=work))
         answers.append(engine.decide(Request(token_ids=PROMPT), [ALIKE, Predicate()] * 7))
     assert answers[0] == answers[1] == answers[2]
     assert not np.isnan(answers[0][0].mass)

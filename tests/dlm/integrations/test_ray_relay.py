@@ -13,7 +13,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from dlm.integrations.ray.application import Relay
 from dlm.serving.app import application
-from dlm.serving.settings import Settings
+from dlm.serving.guard import Settings
 
 BODY = b'{"ok": true}'
 

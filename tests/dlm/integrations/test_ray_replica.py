@@ -15,7 +15,7 @@ from values import V
 pytest.importorskip("ray")
 
 from dlm.integrations.ray.application import Call, Replica
-from dlm.serving.settings import Settings
+from dlm.serving.guard import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
 

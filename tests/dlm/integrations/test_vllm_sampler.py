@@ -41,7 +41,9 @@ class Worker:
     def __init__(self, compiler, seed=0, work=10**6, slots=4):
         self.compiler, self.rng = compiler, torch.Generator().manual_seed(seed)
         self.slots = Slots(
-            Compiler(compiler.vocabulary), Policy(looks=50), DecodeConfig(max_steps=STEPS)
+            Compiler(compiler.vocabulary),
+            Policy(max_unfinished_steps=50),
+            DecodeConfig(max_steps=STEPS),
         )
         self.states = States(slots, L, STEPS)
         self.inner = Sampler(self.states)

@@ -84,7 +84,9 @@ def test_settled_is_the_reference_criterion(drawn, repeats):
             stable = guess is not None and (guess == argmax).all(-1)
             ours.append(
                 [
-                    sampling.settled(bool(guess is not None and stable[i]), mean[i].item(), 0.005)
+                    sampling.stable_and_confident(
+                        bool(guess is not None and stable[i]), mean[i].item(), 0.005
+                    )
                     for i in range(len(mean))
                 ]
             )

@@ -239,7 +239,9 @@ def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
     request = Request(token_ids=PROMPT, constraint=JsonSchema(schema), max_tokens=60)
     answers, steps = [], []
     for work in (2000, 3):
-        engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=work, looks=100_000))
+        engine = engine_of(
+            Dreamer(V, 1), policy=Policy(step_work=work, max_unfinished_steps=100_000)
+        )
         engine.compile(request.constraint).result()
         engine.add(request)
         ends, count = [], 0
@@ -253,7 +255,7 @@ def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
 
 
 def test_a_grammar_that_takes_more_than_its_share_ends_its_request_alone(engine_of):
-    engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=1, looks=2))
+    engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=1, max_unfinished_steps=2))
     bad = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema(PERSON)))
     good = engine.add(Request(token_ids=PROMPT, max_tokens=5))
     ends = ends_of(engine)

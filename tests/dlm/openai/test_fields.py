@@ -3,7 +3,7 @@
 import pytest
 
 from dlm import Request, RequestError, Tools
-from dlm.openai.messages import EFFORT, thinking_of
+from dlm.openai.messages import EFFORT
 from dlm.openai.other_fields import LABELS
 from dlm.openai.requests import chat_of, completion_of, request_of
 from dlm.policy import Policy
@@ -272,6 +272,11 @@ def test_a_field_that_would_be_lost_is_refused_by_name(fields, problem):
 def test_a_completion_that_makes_no_sense_says_what_would(body, problem):
     with pytest.raises(RequestError, match=problem):
         completion_of(body, LIBRARY)
+
+
+def thinking_of(body):
+    request = request_of({"prompt": "hi", **body}, LIBRARY)
+    return request.thinking, request.thinking_budget
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm import Policy, RequestError
-from dlm.openai.errors import describe_error
+from dlm.openai.answers import describe_error
 from dlm.openai.other_fields import NEUTRAL
 from dlm.openai.requests import ChatBody, CompletionBody, Generation, chat_of, completion_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from dlm import Policy, RequestError, Tools
 from dlm.openai.messages import EFFORT
-from dlm.openai.response_store import ResponseStore, StoredResponse
+from dlm.openai.response_items import ResponseStore, StoredResponse
 from dlm.openai.responses import response_of
 
 POLICY = Policy()

@@ -18,7 +18,7 @@ from dlm.grammar import Vocabulary
 from dlm.openai.answers import ChatAnswers
 from dlm.openai.requests import chat_of
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ResponseStore
+from dlm.openai.response_items import ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.request import Result, Stats

@@ -17,9 +17,9 @@ from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.serving.app import app_of
+from dlm.serving.guard import Settings
 from dlm.serving.protocol import Connections, Limits
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
-from dlm.serving.settings import Settings
 
 JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
 

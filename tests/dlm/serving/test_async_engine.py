@@ -17,9 +17,9 @@ from waiting import PATIENCE
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.grammar import Task
+from dlm.openai.body import LARGE
 from dlm.serving.answering import MergedEvents
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.settings import LARGE
 
 REQUEST = Request(token_ids=PROMPT, max_tokens=32)
 

@@ -5,7 +5,8 @@ import resource
 import pytest
 
 from dlm import DlmError
-from dlm.serving.protocol import FILES, Connections, connections_allowed, network_of
+from dlm.serving.guard import network_of
+from dlm.serving.protocol import FILES, Connections, connections_allowed
 
 
 class Line:

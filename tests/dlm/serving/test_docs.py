@@ -13,8 +13,8 @@ from dlm.engine import Occupancy
 from dlm.openai.decisions import DecisionFields
 from dlm.serving.app import app_of
 from dlm.serving.fields import with_tables
+from dlm.serving.guard import Settings
 from dlm.serving.metrics import Metrics
-from dlm.serving.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 DOC = "".join(

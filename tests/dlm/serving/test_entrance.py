@@ -7,8 +7,7 @@ from doubles import Random
 from values import V
 
 from dlm import DlmError
-from dlm.serving.guard import Entrance
-from dlm.serving.settings import Settings
+from dlm.serving.guard import Entrance, Settings
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from values import V
 from dlm import DlmError
 from dlm.errors import RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
-from dlm.openai.errors import describe_error, status_of
+from dlm.openai.answers import describe_error, status_of
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 

@@ -12,8 +12,8 @@ from values import V
 from waiting import PATIENCE
 
 from dlm.errors import QueueFullError, UnavailableError
-from dlm.serving.guard import ClientGoneError, Guard, _Upload
-from dlm.serving.settings import LARGE, Settings
+from dlm.openai.body import LARGE
+from dlm.serving.guard import ClientGoneError, Guard, Settings, _Upload
 
 
 def test_where_too_much_is_received_the_one_that_takes_longest_gets_a_429(engine_of, serve):

@@ -14,7 +14,7 @@ from values import V
 from waiting import wait_until
 
 from dlm import DlmError
-from dlm.serving.settings import Settings
+from dlm.serving.guard import Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
 

@@ -35,7 +35,7 @@ def samples(text):
 
 def test_what_took_long_to_arrive_has_waited_and_was_not_decoded_for_longer(built_in):
     metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
-    stream = EventStream(0, 1, False, print, arrived=perf_counter() - 30)
+    stream = EventStream(0, False, print, arrived=perf_counter() - 30)
     metrics.on_event(stream, Finished(request=0, result=RESULT), stream.opened + 0.75)
     found = samples(metrics.text().decode())
     spent = {
@@ -53,7 +53,7 @@ def test_every_sample_stays_and_is_labelled_by_its_replica(built_in):
     for replica, ends in (("a", 1), ("b", 3)):
         metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
         for _ in range(ends):
-            metrics.on_abandoned(EventStream(0, 1, False, print), 0.0)
+            metrics.on_abandoned(EventStream(0, False, print), 0.0)
         texts[replica] = metrics.text().decode()
     right = {
         (name, *sorted([*labels, ("replica", replica)])): value

@@ -1,15 +1,18 @@
-"""Answers close within their budget, whatever the model wants."""
+"""Answers end within their budget, for any scores of the model."""
 
 import json
+from itertools import repeat
 
 import pytest
 import torch
+from answers import canvas_answer, needed_tokens
 from exhaustive import by_default, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of
+from measure.schemas import of_bytes
 from oracle import judge
-from scores import logits_of, scores_of
+from scores import logits_of, random_scores, scores_of
 
 from dlm.grammar import (
     BudgetError,
@@ -22,7 +25,6 @@ from dlm.grammar import (
     JsonSchema,
     Matcher,
     Regex,
-    Vocabulary,
 )
 from dlm.grammar.canvas import Warmup
 
@@ -46,53 +48,30 @@ SPECS = [
 ]
 
 
-def random_scores(seed, size, scale=4.0):
-    logits = scale * torch.randn(L, size, generator=torch.Generator().manual_seed(seed))
-    return scores_of(logits)
-
-
-def answer(frontier, canvases):
-    """All that is committed up to the stop, canvas by canvas."""
-    said = []
-    for scores in canvases:
-        guidance = frontier.guide(scores, LAST)
-        said += guidance.guess[: guidance.stop + 1]
-        frontier.commit(guidance.guess[: guidance.stop + 1])
-        if guidance.stop < L:
-            return said
-    raise AssertionError("there is no end")
-
-
-def needed_for(compiled):
-    with pytest.raises(BudgetError) as raised:
-        Frontier(compiled, 1)
-    return raised.value.needed
-
-
 @examples(60)
 @given(spec=st.sampled_from(SPECS), more=st.integers(0, 10), seed=st.integers(0, 2**32))
-def test_whatever_the_model_wants_the_answer_closes_within_its_budget(
+def test_an_answer_ends_within_its_budget_for_any_scores_of_the_model(
     compiler, vocabulary, spec, more, seed
 ):
-    """It wants noise, or only ever one token, which may open what has to be closed."""
+    """The model prefers noise, or one token everywhere, which may open what has to be closed."""
     compiled, size = compiler.compile(spec), len(vocabulary)
-    budget = needed_for(compiled) + more
+    budget = needed_tokens(compiled) + more
     opening = vocabulary.encode('[{"(ab1ж')[seed % 6]
     for canvases in (
-        (random_scores(seed + i, size) for i in range(budget)),
-        (scores_of(logits_of(vocabulary, [opening] * L, L)) for _ in range(budget)),
+        (random_scores(size, L, seed + i) for i in range(budget)),
+        repeat(scores_of(logits_of(vocabulary, [opening] * L, L)), budget),
     ):
-        said = answer(Frontier(compiled, budget), canvases)
-        assert len(said) <= budget
+        tokens = canvas_answer(Frontier(compiled, budget), canvases)
+        assert len(tokens) <= budget
         matcher = judge(spec, vocabulary)
-        assert all(matcher.accept_token(token) for token in said)
+        assert all(matcher.accept_token(token) for token in tokens)
         assert matcher.is_terminated()
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_budget_error_tells_the_least_that_would_do(compiler, spec):
+def test_a_budget_error_states_the_least_budget_that_is_enough(compiler, spec):
     compiled = compiler.compile(spec)
-    needed = needed_for(compiled)
+    needed = needed_tokens(compiled)
     Frontier(compiled, needed)
     with pytest.raises(BudgetError, match=f"takes {needed} tokens, more than {needed - 1}") as no:
         Frontier(compiled, needed - 1)
@@ -105,7 +84,7 @@ def test_a_huge_budget_and_an_ample_one_give_equal_guesses(compiler, vocabulary,
     compiled = compiler.compile(spec)
     one, two = Frontier(compiled, AMPLE), Frontier(compiled, 10**9)
     for canvas in range(3):
-        scores = random_scores(seed + canvas, len(vocabulary))
+        scores = random_scores(len(vocabulary), L, seed + canvas)
         ample, huge = one.guide(scores, LAST), two.guide(scores, LAST)
         assert ample.guess == huge.guess
         assert torch.equal(rows_of(ample), rows_of(huge))
@@ -117,16 +96,8 @@ def test_a_huge_budget_and_an_ample_one_give_equal_guesses(compiler, vocabulary,
 
 @pytest.fixture(scope="module")
 def by_byte():
-    """A compiler whose tokens are single bytes: what is shortest in bytes is so in tokens."""
-    vocabulary = Vocabulary(
-        [b"", b"", *(bytes([byte]) for byte in range(256))],
-        control=[0, 1],
-        stops=[1],
-        pad=0,
-        thought=None,
-        encode=lambda text: [2 + byte for byte in text.encode()],
-    )
-    return Compiler(vocabulary)
+    """A compiler whose tokens are single bytes: the fewest bytes are the fewest tokens."""
+    return Compiler(of_bytes())
 
 
 @pytest.mark.parametrize(
@@ -138,10 +109,10 @@ def by_byte():
         (SPECS[9], "ab" * 20 + "!"),
     ],
 )
-def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, text):
-    """Not even with a budget that its text and the stop take up entirely."""
+def test_a_text_of_the_model_that_fits_its_budget_is_not_closed_early(by_byte, spec, text):
+    """The text and the stop take up the budget entirely."""
     vocabulary = by_byte.vocabulary
-    wanted = [*vocabulary.encode(text), 1]
+    wanted = [*vocabulary.encode(text), vocabulary.stops[0]]
     frontier = Frontier(by_byte.compile(spec), len(wanted))
     for start in range(0, len(wanted), L):
         scores = scores_of(logits_of(vocabulary, wanted[start:], L))
@@ -150,8 +121,8 @@ def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, 
         assert guidance.guess[: guidance.stop + 1] == wanted[start:][:L]
         frontier.commit(guidance.guess[: guidance.stop + 1])
     short = Frontier(by_byte.compile(spec), len(wanted) - 1)
-    tokens = (scores_of(logits_of(vocabulary, wanted[i:], L)) for i in range(0, 999, L))
-    assert len(answer(short, tokens)) < len(wanted)
+    canvases = (scores_of(logits_of(vocabulary, wanted[i:], L)) for i in range(0, 999, L))
+    assert len(canvas_answer(short, canvases)) < len(wanted)
 
 
 LONG = [
@@ -165,23 +136,18 @@ LONG = [
 def test_a_long_answer_is_admitted_at_its_exact_number_of_tokens_and_closes_within_it(
     compiler, vocabulary, spec
 ):
-    """However the model wanders before it is made to close; and one token less is refused."""
     compiled, canvas = compiler.compile(spec), 256
     text = compiled.parser.completion(compiled.parser.start, 1 << 20)
     needed = len(vocabulary.fewest(text)) + 1
     with pytest.raises(BudgetError, match=f"takes {needed} tokens, more than") as no:
         Frontier(compiled, needed - 1)
     assert no.value.needed == needed
-    frontier, said = Frontier(compiled, needed), []
     logits = torch.zeros(canvas, len(vocabulary))
     logits[:, vocabulary.encode("a")[0]] = 9.0
-    while not said or said[-1] not in vocabulary.stops:
-        guidance = frontier.guide(scores_of(logits), LAST)
-        said += guidance.guess[: guidance.stop + 1]
-        frontier.commit(guidance.guess[: guidance.stop + 1])
-    assert len(said) <= needed
+    tokens = canvas_answer(Frontier(compiled, needed), repeat(scores_of(logits)))
+    assert len(tokens) <= needed
     matcher = judge(spec, vocabulary)
-    assert all(matcher.accept_token(token) for token in said)
+    assert all(matcher.accept_token(token) for token in tokens)
 
 
 KEYS = [f"{word}_{i:02d}" for i in range(50) for word in ("patient", "born", "code", "rate")]
@@ -199,40 +165,40 @@ def test_two_hundred_keys_are_admitted_at_the_tokens_of_their_shortest_answer(co
     compiled = compiler.compile(form(KEYS))
     tokens = vocabulary.fewest([shortest.encode()])
     Frontier(compiled, len(tokens) + 1)
-    assert needed_for(compiled) == len(tokens) + 1
+    assert needed_tokens(compiled) == len(tokens) + 1
 
 
 @pytest.mark.parametrize("summary", [{"type": "string"}, {"type": "string", "maxLength": 3000}])
 @pytest.mark.parametrize("more", by_default([1, 0, 300]))
-def test_a_free_text_before_many_keys_is_not_cut_while_tokens_stay_unused(
+def test_a_free_text_before_many_keys_is_not_cut_while_the_budget_has_tokens_left(
     compiler, vocabulary, summary, more
 ):
     """The model's own answer fits its budget, so every token of it is allowed."""
-    said = {"summary": "He fell at home and reported pain. " * 14, **dict.fromkeys(KEYS[:60])}
-    text = json.dumps(said, separators=(",", ":"))
+    value = {"summary": "He fell at home and reported pain. " * 14, **dict.fromkeys(KEYS[:60])}
+    text = json.dumps(value, separators=(",", ":"))
     wanted = [*vocabulary.encode(text), vocabulary.stops[0]]
     matcher = Matcher(compiler.compile(form(KEYS[:60], summary=summary)))
-    for place, token in enumerate(wanted):
-        left = len(wanted) + more - place
-        allowed = matcher.allowed(left) if place % 7 == 0 or place < 40 else matcher.allowed()
-        assert allowed[token >> 5] >> (token & 31) & 1, (place, vocabulary.text(wanted[:place]))
+    for position, token in enumerate(wanted):
+        left = len(wanted) + more - position
+        checked = position % 7 == 0 or position < 40
+        allowed = matcher.allowed(left) if checked else matcher.allowed()
+        assert allowed[token >> 5] >> (token & 31) & 1, vocabulary.text(wanted[:position])
         assert matcher.accept(token)
         assert matcher.closes_within(left - 2) or matcher.ended
 
 
-def test_a_free_text_before_many_keys_may_take_all_tokens_that_these_leave(compiler, vocabulary):
+def test_a_free_text_before_many_keys_may_take_all_tokens_that_the_keys_leave(compiler, vocabulary):
     compiled = compiler.compile(form(KEYS[:60], summary={"type": "string"}))
-    budget, letter = needed_for(compiled) + 100, vocabulary.encode("a")
+    budget, letter = needed_tokens(compiled) + 100, vocabulary.encode("a")
     begun = vocabulary.encode('{"summary":"')
     canvases = (
         scores_of(logits_of(vocabulary, (begun if i == 0 else []) + letter * L, L))
         for i in range(budget)
     )
-    assert len(answer(Frontier(compiled, budget), canvases)) == budget
+    assert len(canvas_answer(Frontier(compiled, budget), canvases)) == budget
 
 
-def test_no_length_is_too_much_work(compiler):
-    """A look at what cannot fit, and the warm-up of it, take as little as any other."""
+def test_refusals_and_warm_ups_of_answers_too_long_for_any_budget_take_little_work(compiler):
     twice = {
         f"d{i}": {
             "type": "object",

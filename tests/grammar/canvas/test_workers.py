@@ -1,4 +1,4 @@
-"""Work in other processes: what comes back, what never does, and that nothing is left behind."""
+"""Work in worker processes: results, errors, limits, and the end of every process."""
 
 import os
 import subprocess
@@ -32,10 +32,14 @@ def workers():
 
 
 def alive(process: int) -> bool:
-    """It runs, and is no zombie."""
+    """Whether a process runs and is no zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+def wait_for_end_of(processes: list[int]) -> None:
+    wait_until(lambda: not any(map(alive, processes)))
 
 
 def processes_of(workers: Workers) -> list[int]:
@@ -52,13 +56,13 @@ def processes_of(workers: Workers) -> list[int]:
     return found
 
 
-def test_a_task_comes_back_with_its_result_and_the_next_finds_the_same_process(workers):
+def test_a_task_returns_its_result_and_the_next_one_runs_in_the_same_process(workers):
     assert workers.submit(tasks.double, (21,), seconds=5.0).result(PATIENCE) == 42
     first, second = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))
     assert first.result(PATIENCE) == second.result(PATIENCE) != os.getpid()
 
 
-def test_what_is_to_be_done_with_a_result_is_done_here(workers):
+def test_the_callback_for_a_result_runs_in_this_process(workers):
     future = workers.submit(tasks.double, (21,), seconds=5.0, then=lambda n: (n, os.getpid()))
     assert future.result(PATIENCE) == (42, os.getpid())
 
@@ -71,14 +75,14 @@ def test_what_is_to_be_done_with_a_result_is_done_here(workers):
         LimitError("too many states"),
     ],
 )
-def test_an_error_about_a_grammar_comes_back_whole(workers, error):
+def test_an_error_about_a_grammar_keeps_its_type_and_attributes(workers, error):
     found = workers.submit(tasks.fail, (error,), seconds=5.0).exception(PATIENCE)
     assert type(found) is type(error)
     assert (str(found), vars(found)) == (str(error), vars(error))
 
 
 @pytest.mark.parametrize(
-    ("task", "error", "said"),
+    ("task", "error", "message"),
     [
         ((tasks.fail, OverflowError("too far")), CrashError, "OverflowError: too far"),
         ((tasks.fail_strangely,), CrashError, "cannot be read: .*missing"),
@@ -92,24 +96,26 @@ def test_an_error_about_a_grammar_comes_back_whole(workers, error):
         ((tasks.spin,), LimitError, r"grammar: takes over 0\.5 s to compile"),
     ],
 )
-def test_what_goes_wrong_is_told_and_the_next_task_notices_nothing(workers, task, error, said):
+def test_a_task_that_fails_raises_its_reason_and_the_next_one_runs(workers, task, error, message):
     function, *args = task
     label, seconds = "grammar: {} to compile", 0.5 if function is tasks.spin else 5.0
     doomed = workers.submit(function, tuple(args), seconds=seconds, label=label)
     fine = workers.submit(tasks.double, (4,), seconds=5.0)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         doomed.result(PATIENCE)
     assert fine.result(PATIENCE) == 8
 
 
-def test_what_another_process_cannot_import_is_done_here(workers):
+def test_a_task_that_no_other_process_can_import_runs_in_this_one(workers):
     def local():
         return os.getpid()
 
     assert workers.submit(local, (), seconds=5.0).result(PATIENCE) == os.getpid()
 
 
-def test_what_is_done_here_without_limits_is_logged_once_for_each_kind_of_task(workers, caplog):
+def test_running_in_this_process_without_limits_is_logged_once_for_each_kind_of_task(
+    workers, caplog
+):
     for label in ("choice: {} to compile", "choice: {} to compile", "the result {} to check"):
         workers.submit(lambda: 3, (), seconds=5.0, label=label).result(PATIENCE)
     workers.submit(tasks.double, (4,), seconds=5.0).result(PATIENCE)
@@ -121,7 +127,7 @@ def test_what_is_done_here_without_limits_is_logged_once_for_each_kind_of_task(w
     assert second.getMessage().startswith("the result ... to check")
 
 
-def test_quick_tasks_do_not_wait_for_one_that_is_done_here(workers):
+def test_quick_tasks_do_not_wait_for_one_that_runs_in_this_process(workers):
     begun, end = Event(), Event()
 
     def local():
@@ -137,7 +143,7 @@ def test_quick_tasks_do_not_wait_for_one_that_is_done_here(workers):
     assert here.result(PATIENCE)
 
 
-def test_tasks_that_take_long_do_not_hold_up_the_quick_ones():
+def test_long_tasks_do_not_hold_up_quick_ones():
     workers = Workers()
     long = [workers.submit(tasks.spin, (), seconds=1000.0) for _ in range(2)]
     quick = [workers.submit(tasks.double, (i,), seconds=5.0) for i in range(5)]
@@ -150,7 +156,7 @@ def test_a_task_that_takes_its_time_finishes_in_the_slow_lane(workers):
     assert workers.submit(tasks.spin, (0.6,), seconds=30.0).result(PATIENCE) == "done"
 
 
-def test_what_all_have_left_before_its_turn_is_never_done(workers):
+def test_a_task_that_all_callers_left_before_its_turn_never_runs(workers):
     workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE)
     running = workers.submit(tasks.spin, (0.25,), seconds=30.0)
     left, kept = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))
@@ -163,10 +169,10 @@ def test_what_all_have_left_before_its_turn_is_never_done(workers):
     assert running.result(PATIENCE) == "done"
     assert kept.result(PATIENCE)
     kept.leave()
-    assert kept.join()  # what is done stays
+    assert kept.join()  # a finished task stays
 
 
-def test_what_all_have_left_is_not_done_in_the_slow_lane_either(workers):
+def test_a_task_that_all_callers_left_does_not_run_in_the_slow_lane_either(workers):
     long = workers.submit(tasks.spin, (2.0,), seconds=30.0)
     left = workers.submit(tasks.spin, (1000.0,), seconds=1000.0)
     sooner = workers.submit(tasks.double, (4,), seconds=5.0)
@@ -177,7 +183,7 @@ def test_what_all_have_left_is_not_done_in_the_slow_lane_either(workers):
         left.result(PATIENCE)
 
 
-def test_what_has_been_left_may_be_waited_for_again_until_its_turn():
+def test_a_task_that_was_left_may_be_joined_again_until_its_turn():
     task = Task()
     task.set_running_or_notify_cancel()  # in the quick lane; its turn in the slow one comes
     task.leave()
@@ -194,7 +200,9 @@ def test_what_has_been_left_may_be_waited_for_again_until_its_turn():
     ("head_start", "order"),
     [(10.0, ["urgent", "first", "second"]), (0.0, ["first", "second", "urgent"])],
 )
-def test_what_is_urgent_overtakes_what_has_not_waited_long(workers, monkeypatch, head_start, order):
+def test_an_urgent_task_overtakes_those_that_have_not_waited_long(
+    workers, monkeypatch, head_start, order
+):
     monkeypatch.setattr(module, "_HEAD_START", head_start)
     done, ends = [], []
     running = workers.submit(tasks.spin, (0.25,), seconds=30.0)
@@ -207,7 +215,7 @@ def test_what_is_urgent_overtakes_what_has_not_waited_long(workers, monkeypatch,
     assert done == order
 
 
-def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
+def test_a_task_that_sleeps_is_given_up_by_wall_clock_time(monkeypatch):
     monkeypatch.setattr(module, "_START", 1.0)
     workers = Workers()
     asleep = workers.submit(tasks.sleep, (), seconds=0.01)
@@ -228,18 +236,18 @@ def test_closing_ends_everything_at_once(task):
     assert len(found) >= 2
     workers.close()
     assert all(isinstance(future.exception(PATIENCE), CrashError) for future in futures)
-    wait_until(lambda: not any(alive(process) for process in found))  # they are being killed
+    wait_for_end_of(found)
     workers.close()
     with pytest.raises(CrashError, match="closed"):
         workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE)
 
 
-def test_workers_that_nobody_has_any_more_are_ended():
+def test_workers_without_references_are_ended():
     workers = Workers()
     assert workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE) == 2
     found = processes_of(workers)
     del workers
-    wait_until(lambda: not any(alive(process) for process in found))
+    wait_for_end_of(found)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +259,8 @@ def test_workers_that_nobody_has_any_more_are_ended():
         ("os.kill(os.getpid(), 9)", -9),
     ],
 )
-def test_a_program_that_ends_leaves_no_process_behind(end, code):
-    """However it ends; one that a signal ends cannot tell its workers, but they notice."""
+def test_a_program_that_ends_leaves_no_process_running(end, code):
+    """A program that a signal ends cannot stop its workers, so they notice its end themselves."""
     script = f"""if True:
         import os, sys
         sys.path.insert(0, {TESTS!r})
@@ -274,10 +282,10 @@ def test_a_program_that_ends_leaves_no_process_behind(end, code):
     assert done.returncode == code, done.stderr
     found = [int(line) for line in done.stdout.split()]
     assert len(found) == 2
-    wait_until(lambda: not any(alive(process) for process in found))
+    wait_for_end_of(found)
 
 
-def test_a_worker_starts_without_what_takes_long_to_import():
+def test_a_worker_imports_no_large_package():
     code = "import sys, dlm.grammar.canvas.workers; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "transformers", "xgrammar"} & {*done.stdout.split()}

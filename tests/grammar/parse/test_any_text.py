@@ -1,4 +1,4 @@
-"""Terminals that come to take any text share what follows: masks are those of full walks."""
+"""Masks of terminals that share the walks for any text, compared with full walks."""
 
 import json
 import random
@@ -46,17 +46,16 @@ def test_masks_are_those_of_full_walks(vocabulary, sharing, schema):
             tokens = [t for t in tokens_in(words).tolist() if t not in vocabulary.stops]
             if not tokens:
                 break
-            wanted = vocabulary.encode(
-                json.dumps(rng.choice(NAMES), ensure_ascii=rng.random() < 0.5)
-            )
+            name = json.dumps(rng.choice(NAMES), ensure_ascii=rng.random() < 0.5)
+            wanted = vocabulary.encode(name)
             likely = [token for token in wanted if token in tokens]
             token = rng.choice(likely if likely and rng.random() < 0.6 else tokens)
             assert one.accept(token)
             assert other.accept(token)
 
 
-def test_tokens_that_lead_to_the_same_place_are_as_far_from_the_end(vocabulary, sharing):
-    """Shared walks number their states as others do: `a` ends what asks for it, `%` does not."""
+def test_tokens_of_the_same_transition_are_equally_far_from_the_end(vocabulary, sharing):
+    """Shared walks number their states as others do: `a` matches the pattern, `%` does not."""
     schema = {"type": "object", "additionalProperties": {"type": "string", "pattern": "[ab]"}}
     grammar = sharing.compile(JsonSchema(schema))
     matcher = Matcher(grammar)
@@ -72,7 +71,7 @@ def test_tokens_that_lead_to_the_same_place_are_as_far_from_the_end(vocabulary, 
     assert len({*known.values()}) > 1
 
 
-def test_what_is_shared_is_kept_where_all_else_is_forgotten(vocabulary, sharing, monkeypatch):
+def test_shared_walks_are_kept_when_all_other_masks_are_dropped(vocabulary, sharing, monkeypatch):
     grammar = sharing.compile(JsonSchema({"type": "string"}))
     before = Matcher(grammar).allowed().copy()
     walks, walk = [], WalkTable.walk

@@ -1,4 +1,4 @@
-"""Every walk through a grammar ends, whichever of the allowed tokens a model takes."""
+"""Dead ends: any choice of allowed tokens leads to the end of an answer."""
 
 import random
 
@@ -21,7 +21,7 @@ from dlm.grammar import (
 )
 from dlm.grammar.masks import tokens_in
 
-SCHEMAS = 150  # that are walked through, in groups
+SCHEMAS = 150  # random ones, in groups
 GROUPS = 10
 FOUND = [505, 1572, 1781, 1927, 1967]  # seeds at which some version had a dead end
 IMPOSSIBLE = "no finite value fits"
@@ -30,8 +30,8 @@ COMPILER = Compiler(BYTES)
 
 
 @pytest.mark.parametrize("group", by_default(range(GROUPS), 3))
-def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
-    """Each text is valid, fits its budget, and could be completed shortly at any time."""
+def test_an_answer_of_a_model_that_prefers_escapes_ends(group):
+    """Each text is valid, fits its budget, and can be completed at any position."""
     walked, refused = 0, 0
     for seed in [*range(group, SCHEMAS, GROUPS), *(FOUND if group == 0 else ())]:
         dice = random.Random(seed)
@@ -65,7 +65,9 @@ def test_control_characters_take_their_shortest_escapes(compiler, vocabulary, pa
 
 
 @pytest.mark.parametrize("pattern", ["^", "$", "(?:)", "a{0}"])
-def test_a_pattern_of_the_empty_text_can_only_stop(compiler, vocabulary, pattern):
+def test_a_pattern_that_matches_only_the_empty_text_allows_only_stops(
+    compiler, vocabulary, pattern
+):
     grammar = compiler.compile(Regex(pattern))
     stops = sorted(vocabulary.stops)
     for budget in (1, 2, 9):
@@ -92,7 +94,7 @@ NAMES = {
 
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("least", [1, 2])
-def test_keys_that_are_written_with_escapes_run_out_without_a_dead_end(names, least):
+def test_an_object_of_few_escaped_keys_has_no_dead_end(names, least):
     schema = {"type": "object", "propertyNames": names, "additionalProperties": {"const": 0}}
     try:
         spec = JsonSchema(schema | {"minProperties": least}, max_whitespace=1)
@@ -110,7 +112,7 @@ def test_keys_that_are_written_with_escapes_run_out_without_a_dead_end(names, le
 
 
 @pytest.mark.parametrize("escape", [r"\uD83D\uDE00", r"\ud83d\ude01", r"\ud83d\ude02"])
-def test_a_begun_pair_of_surrogates_can_be_completed_at_each_place(escape):
+def test_a_surrogate_pair_can_be_completed_after_each_of_its_characters(escape):
     grammar = COMPILER.compile(JsonSchema({"type": "string", "pattern": "^[😀-😂]+$"}))
     matcher = Matcher(grammar)
     for byte in b'"' + escape.encode():

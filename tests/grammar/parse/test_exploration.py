@@ -1,4 +1,4 @@
-"""Terminals that are looked at ahead of the texts that read them."""
+"""Exploration: masks of terminals that are computed before a text needs them."""
 
 from contextlib import suppress
 from sys import maxsize
@@ -17,7 +17,7 @@ CASES = {
 
 
 def explored(vocabulary, spec, work=maxsize):
-    """A grammar whose terminals have been looked at, with so much work each time."""
+    """Return a grammar whose terminals were explored in calls of at most `work` units."""
     compiled = Compiler(vocabulary).compile(spec)
     exploration = compiled.exploration()
     while exploration:
@@ -45,11 +45,10 @@ def test_no_mask_walks_the_vocabulary_once_terminals_are_explored(
     found = masks(compiled)
     assert not walks
     assert found == masks(Compiler(vocabulary).compile(spec))
-    assert walks  # that is where the work is, otherwise
+    assert walks  # without exploration
 
 
-def test_terminals_are_explored_side_by_side(vocabulary):
-    """What is cut short has seen the beginnings of all of them."""
+def test_an_exploration_that_stops_early_has_begun_several_terminals(vocabulary):
     schema = {"properties": {"a": ADDRESS, "b": ADDRESS | {"maxLength": 9}, "c": {"const": "d"}}}
     compiled = Compiler(vocabulary).compile(JsonSchema(schema))
     exploration, terminals = compiled.exploration(), set()

@@ -1,25 +1,16 @@
-"""Texts of the fewest tokens: by trying, and what a budget between bytes and tokens is good for."""
+"""Texts of the fewest tokens, if they are not those of the fewest bytes."""
 
 from itertools import product
 
 import pytest
-import torch
+from answers import needed_tokens
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from scores import scores_of
+from scores import random_scores
+from toys import toy_vocabulary
 
-from dlm.grammar import (
-    BudgetError,
-    Choice,
-    Compiler,
-    Fixed,
-    Frontier,
-    Grammar,
-    JsonSchema,
-    Regex,
-    Vocabulary,
-)
+from dlm.grammar import Choice, Compiler, Fixed, Frontier, Grammar, JsonSchema, Regex
 
 L = 8
 WORDS = st.lists(
@@ -27,34 +18,22 @@ WORDS = st.lists(
 )
 
 
-def needed_for(compiled):
-    try:
-        Frontier(compiled, 1)
-    except BudgetError as error:
-        return error.needed
-    return 1
-
-
 @examples(60)
 @given(options=WORDS, count=st.integers(1, 2))
-def test_no_text_takes_fewer_tokens_than_are_said_to_be_needed(
+def test_the_needed_tokens_are_those_of_the_text_of_the_fewest_tokens(
     compiler, vocabulary, options, count
 ):
     literals = " | ".join(f'"{option}"' for option in options)
     compiled = compiler.compile(Grammar(f"root ::= ({literals}){{{count}}}"))
     texts = ("".join(each).encode() for each in product(options, repeat=count))
-    assert needed_for(compiled) == 1 + min(len(vocabulary.fewest([text])) for text in texts)
+    assert needed_tokens(compiled) == 1 + min(len(vocabulary.fewest([text])) for text in texts)
 
 
 @pytest.fixture(scope="module")
 def words():
-    """Every lower-case letter is a token, and so are some long words."""
-    pieces = [b"", b"", *(bytes([byte]) for byte in range(97, 123)), b"ought", b"tho", b"ugh"]
-
-    def encode(text):
-        return [pieces.index(letter.encode()) for letter in text]
-
-    return Vocabulary(pieces, control=[0, 1], stops=[1], pad=0, thought=None, encode=encode)
+    """A vocabulary of every lower-case letter and some longer words."""
+    letters = (bytes([byte]) for byte in range(97, 123))
+    return toy_vocabulary([*letters, b"ought", b"tho", b"ugh"])
 
 
 @pytest.mark.parametrize(
@@ -66,13 +45,12 @@ def words():
     ],
 )
 def test_a_budget_for_the_fewest_tokens_is_enough(words, spec, needed, text):
-    """Whatever the model wants, and though fewer bytes would take more tokens."""
+    """Also if the text of the fewest bytes takes more tokens, for any scores of the model."""
     compiled = Compiler(words).compile(spec)
-    assert needed_for(compiled) == needed
+    assert needed_tokens(compiled) == needed
     for seed in range(20):
-        logits = 9 * torch.randn(L, len(words), generator=torch.Generator().manual_seed(seed))
-        frontier = Frontier(compiled, needed)
-        guidance = frontier.guide(scores_of(logits), Fixed(last=True))
+        scores = random_scores(len(words), L, seed, scale=9)
+        guidance = Frontier(compiled, needed).guide(scores, Fixed(last=True))
         assert words.text(guidance.guess) == text
         assert guidance.stop == needed - 1
 
@@ -80,11 +58,11 @@ def test_a_budget_for_the_fewest_tokens_is_enough(words, spec, needed, text):
 def test_a_text_that_the_fewest_bytes_cannot_spell_is_found(words):
     """There is no token for an A, and `ought` has more bytes."""
     compiled = Compiler(words).compile(Choice(["A", "ought"]))
-    assert needed_for(compiled) == 2
+    assert needed_tokens(compiled) == 2
     assert Frontier(compiled, 5)
 
 
-def test_where_there_is_too_much_to_look_at_the_fewest_bytes_count(
+def test_if_the_search_is_too_long_the_text_of_the_fewest_bytes_counts(
     compiler, vocabulary, monkeypatch
 ):
     spec = JsonSchema(
@@ -92,10 +70,10 @@ def test_where_there_is_too_much_to_look_at_the_fewest_bytes_count(
     )
     compiled = Compiler(vocabulary).compile(spec)
     monkeypatch.setattr("dlm.grammar.parse.remainders._MOST_BYTES", 10)
-    assert needed_for(compiled) == 1 + len(vocabulary.fewest([b'{"a":""}']))
+    assert needed_tokens(compiled) == 1 + len(vocabulary.fewest([b'{"a":""}']))
 
 
-def test_fewer_tokens_are_searched_for_only_if_the_fewest_bytes_take_too_many(vocabulary):
+def test_fewer_tokens_are_searched_for_only_if_the_fewest_bytes_exceed_the_budget(vocabulary):
     spec = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
     compiled = Compiler(vocabulary).compile(spec)
     state = compiled.parser.start

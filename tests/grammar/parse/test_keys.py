@@ -1,17 +1,17 @@
-"""No object holds a key twice, whatever is wanted."""
+"""Keys of objects: none occurs twice, and open objects have them in any order."""
 
 import json
 import random
 
 import pytest
 import torch
-from exhaustive import examples
+from answers import canvas_answer, matcher_answer, needed_tokens
+from exhaustive import by_default, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 
-from dlm.grammar import BudgetError, Fixed, Frontier, JsonObject, JsonSchema, Matcher
-from dlm.grammar.masks import tokens_in
+from dlm.grammar import Fixed, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.parse import Keys
 from dlm.grammar.vocabulary import QuotedTokens
 
@@ -27,7 +27,7 @@ VALUES = st.recursive(
 
 
 def twice(text: str) -> bool:
-    """Some object of the JSON `text` holds a key twice."""
+    """Whether an object of the JSON `text` has a key twice."""
     found = []
 
     def pairs(items):
@@ -39,7 +39,7 @@ def twice(text: str) -> bool:
 
 
 @given(value=VALUES, key=st.sampled_from(["a", "b", 'q"', "\\", "é", ""]), ascii_=st.booleans())
-def test_a_key_is_refused_where_it_is_there_already(value, key, ascii_):
+def test_a_key_that_the_object_already_has_is_refused(value, key, ascii_):
     once = json.dumps({"x": value}, ensure_ascii=ascii_)
     assert Keys().after(once.encode()) is not None
     spelled = json.dumps(key, ensure_ascii=ascii_)
@@ -53,8 +53,7 @@ PIECES = st.text('ab"{}[]:,\\\\u0061é 1', min_size=1, max_size=6).map(str.encod
 
 
 @given(value=VALUES, cut=st.integers(0, 60), pieces=st.lists(PIECES, max_size=40))
-def test_tokens_that_end_a_double_key_are_found(value, cut, pieces):
-    """All of them, however a text begins."""
+def test_all_tokens_that_end_a_repeated_key_are_found(value, cut, pieces):
     pieces += [b'a"', b'"a"', b'","a"', b'":1,"a"', b'"}, "a"', b'\\u0061"', b'"', b'""', b'q\\""']
     text = json.dumps({"a": value, "b": 1, "": [value], 'q"': value})[:cut]
     keys = Keys().after(text.encode())
@@ -62,16 +61,9 @@ def test_tokens_that_end_a_double_key_are_found(value, cut, pieces):
     for token, piece in enumerate(pieces):
         try:
             double = keys.after(piece) is None
-        except ValueError:  # what a grammar of JSON would not let pass
+        except ValueError:  # no grammar of JSON allows it
             continue
         assert token in suspects or not double, piece
-
-
-def obsessed(vocabulary, text):
-    tokens = (vocabulary.encode(text) * L)[:L]
-    logits = torch.zeros(L, len(vocabulary))
-    logits[range(L), tokens] = 50.0
-    return scores_of(logits, tokens)
 
 
 NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
@@ -94,29 +86,24 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @examples(20)
-@given(
-    text=st.sampled_from(WANTED),
-    budget=st.integers(24, 96),
-)
-def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
-    compiler, vocabulary, spec, text, budget
-):
-    frontier, said = Frontier(compiler.compile(spec), budget), []
-    begun = vocabulary.encode("{")
-    while not said or said[-1] not in vocabulary.stops:
-        scores = obsessed(vocabulary, text)
-        if not said:
-            scores.argmax[: len(begun)] = begun
-        guidance = frontier.guide(scores, Fixed(last=True))
-        tokens = guidance.guess[: guidance.stop + 1]
-        frontier.commit(tokens)
-        said += tokens
-    assert len(said) <= budget
-    assert not twice(vocabulary.text(said))
-    assert spec.value(vocabulary.text(said)) is not None
+@given(text=st.sampled_from(WANTED), budget=st.integers(24, 96))
+def test_the_keys_of_a_model_that_repeats_itself_differ(compiler, vocabulary, spec, text, budget):
+    def canvases():
+        begun, wanted = vocabulary.encode("{"), (vocabulary.encode(text) * L)[:L]
+        for canvas in range(budget):
+            logits = torch.zeros(L, len(vocabulary))
+            logits[range(L), wanted] = 50.0
+            yield scores_of(logits, wanted if canvas else (begun + wanted)[:L])
+
+    tokens = canvas_answer(Frontier(compiler.compile(spec), budget), canvases())
+    assert len(tokens) <= budget
+    assert not twice(vocabulary.text(tokens))
+    assert spec.value(vocabulary.text(tokens)) is not None
 
 
 TWENTY = {"patternProperties": {"^[a-t]$": {"const": 1}}, "additionalProperties": False}
+INTEGERS = {name: {"type": "integer"} for name in ("a", "ab", "abc", "b", "id")}
+INNER = {"o": {"properties": INTEGERS, "required": ["a"]}}
 
 
 @pytest.mark.parametrize(
@@ -124,28 +111,46 @@ TWENTY = {"patternProperties": {"^[a-t]$": {"const": 1}}, "additionalProperties"
     [
         NUMBERS | {"propertyNames": {"pattern": "^[A-Z]{1,2}$"}, "minProperties": 3},
         NUMBERS | {"propertyNames": {"format": "date"}},
-        {"type": "object"} | TWENTY,
+        TWENTY,
         {"type": "array", "items": {"type": "object", "minProperties": 2} | TWENTY},
+        {"properties": INTEGERS},
+        {"properties": INTEGERS, "required": ["ab", "id"]},
+        {"properties": INTEGERS, "required": ["b"], "additionalProperties": {"type": "null"}},
+        {"properties": dict(list(INTEGERS.items())[:3]), "additionalProperties": False},
+        {"properties": INNER, "required": ["o"]},
+        {"properties": INTEGERS, "required": [*INTEGERS]},
     ],
 )
-def test_whatever_is_taken_of_what_may_come_there_is_a_key_for_it(compiler, vocabulary, schema):
-    grammar, spec = compiler.compile(JsonSchema(schema)), JsonSchema(schema)
-    for seed in range(3):
-        rng, matcher, said = random.Random(seed), Matcher(grammar), []
-        while not matcher.ended:
-            tokens = tokens_in(matcher.allowed(400 - len(said))).tolist()
-            wanted = [
-                t for t in tokens if t not in vocabulary.stops and b"}" not in vocabulary.pieces[t]
-            ]
-            token = rng.choice(wanted or tokens)
-            assert matcher.accept(token)
-            said.append(token)
-        text = vocabulary.text(said)
-        assert not twice(text)
-        spec.value(text)
+@pytest.mark.parametrize("greedy", [True, False], ids=["long", "short"])
+@pytest.mark.parametrize("seed", by_default(range(3)))
+def test_any_allowed_tokens_make_an_object_of_different_keys(
+    compiler, vocabulary, schema, greedy, seed
+):
+    """Also if the model closes no object as long as it may go on."""
+    spec = JsonSchema({"type": "object"} | schema, additional_properties="schema")
+    choose, pieces = random.Random(seed), vocabulary.pieces
+
+    def any_token(tokens):
+        open_ = [t for t in tokens if t not in vocabulary.stops and b"}" not in pieces[t]]
+        return choose.choice(open_ if greedy and open_ else tokens)
+
+    text = vocabulary.text(matcher_answer(Matcher(compiler.compile(spec)), 200, any_token))
+    assert not twice(text)
+    spec.value(text)
 
 
-def test_masks_hold_no_token_that_ends_a_double_key(compiler, vocabulary):
+def test_the_shortest_completion_of_an_open_object_has_its_required_keys(compiler, vocabulary):
+    schema = {"type": "object", "properties": INTEGERS, "required": ["ab", "id"]}
+    spec = JsonSchema(schema, additional_properties="schema")
+    matcher = Matcher(compiler.compile(spec))
+    begun = vocabulary.encode('{"zz": 1, "id": 2, "b": 3, "a')
+    assert matcher.accept_all(begun) == len(begun)
+    completion = matcher.shortest_completion()
+    assert completion is not None
+    assert spec.value(vocabulary.text([*begun, *completion])).keys() >= {"ab", "id", "zz", "b"}
+
+
+def test_masks_allow_no_token_that_ends_a_repeated_key(compiler, vocabulary):
     matcher = Matcher(compiler.compile(JsonObject()))
     tokens = vocabulary.encode('{"ab": 1, "ab')
     assert matcher.accept_all(tokens) == len(tokens)
@@ -166,23 +171,20 @@ ALIKE = {name: {"type": "string"} for name in ("k", "kk", "kkName", "kkNameOf", 
 
 @examples(60)
 @given(seed=st.integers(0, 2**32), more=st.integers(0, 30))
-def test_keys_that_begin_alike_fit_the_tightest_budget(compiler, vocabulary, seed, more):
-    """Where one is a beginning of the next one, it is no double of it."""
+def test_keys_with_equal_beginnings_fit_the_least_budget(compiler, vocabulary, seed, more):
+    """A key that is the beginning of another one is no repetition of it."""
     spec = JsonSchema({"type": "object", "properties": ALIKE, "required": [*ALIKE][1:]})
     compiled = compiler.compile(spec)
-    with pytest.raises(BudgetError) as no:
-        Frontier(compiled, 1)
-    budget, rng, said = no.value.needed + more, torch.Generator().manual_seed(seed), []
-    frontier = Frontier(compiled, budget)
-    while not said or said[-1] not in vocabulary.stops:
+    budget, rng = needed_tokens(compiled) + more, torch.Generator().manual_seed(seed)
+    frontier, tokens = Frontier(compiled, budget), []
+    while not tokens or tokens[-1] not in vocabulary.stops:
         pinned: tuple[int, ...] = ()
         for _ in range(4):  # each pass pins what the last one repaired
             logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
             guidance = frontier.guide(scores_of(logits), Fixed(pinned=pinned, last=True))
             repaired = (guidance.suspect or 0) if guidance.repaired else 0
             pinned = tuple(guidance.guess[: max(len(pinned), repaired)])
-        tokens = guidance.guess[: guidance.stop + 1]
-        frontier.commit(tokens)
-        said += tokens
-    assert len(said) <= budget
-    assert spec.value(vocabulary.text(said)) is not None
+        frontier.commit(guidance.guess[: guidance.stop + 1])
+        tokens += guidance.guess[: guidance.stop + 1]
+    assert len(tokens) <= budget
+    assert spec.value(vocabulary.text(tokens)) is not None

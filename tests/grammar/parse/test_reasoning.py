@@ -1,4 +1,4 @@
-"""Reasoning in front of an answer: its markers, its budget, and where it ends."""
+"""Reasoning before an answer: its markers, its budget, and its end."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from answers import canvas_answer
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from scores import logits_of, scores_of
+from toys import toy_vocabulary
 from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import (
     Choice,
     Compiler,
-    Fixed,
     Frontier,
     JsonSchema,
     Matcher,
@@ -47,30 +48,24 @@ def reasoning_of(vocabulary, budget=None):
 
 @pytest.fixture(scope="module", params=[TEXTS, None], ids=["text", "control tokens"])
 def thinking(request):
-    """A compiler whose vocabulary has markers of either kind."""
+    """A compiler whose vocabulary has markers of text, or control tokens as markers."""
     return Compiler(tiny(thought=request.param))
 
 
-def toy(*pieces):
-    """Tokens 0 and 1 are padding and the stop."""
-    return Vocabulary(
-        [b"", b"", *pieces], control=[0, 1], stops=[1], pad=0, thought=None, encode=lambda text: []
-    )
-
-
 WORDS = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bb", b"aab", b"bab", b"abc"]
-MARKS = st.lists(st.sampled_from([2, 3]), min_size=1, max_size=5)  # of a and b, a byte a token
+MARKS = st.lists(
+    st.sampled_from([2, 3]), min_size=1, max_size=5
+)  # texts of a and b, one byte for each token
 
 
 @examples(60)
 @given(mark=MARKS, tokens=st.lists(st.integers(2, 11), max_size=12))
-def test_a_marker_is_found_whatever_tokens_spell_it_and_never_within_one(mark, tokens):
-    """The text alone says where: a token may hold the end of the marker as its own end only."""
-    vocabulary = toy(*WORDS)
+def test_any_tokens_may_spell_a_marker_and_none_may_go_on_after_it(mark, tokens):
+    vocabulary = toy_vocabulary(WORDS)
     marker = Marker(mark, vocabulary)
-    text, done, said = b"".join(vocabulary.pieces[token] for token in mark), 0, b""
+    text, done, spelled = b"".join(vocabulary.pieces[token] for token in mark), 0, b""
     for token in tokens:
-        longer = said + vocabulary.pieces[token]
+        longer = spelled + vocabulary.pieces[token]
         end = longer.find(text) + len(text) if text in longer else None
         then = marker.after(done, token)
         assert (then is None) == (end is not None and end < len(longer))
@@ -82,11 +77,11 @@ def test_a_marker_is_found_whatever_tokens_spell_it_and_never_within_one(mark, t
         if marker.complete(then):
             break
         assert b"".join(vocabulary.pieces[t] for t in marker.rest(then)) == text[then:]
-        done, said = then, longer
+        done, spelled = then, longer
 
 
 @pytest.mark.parametrize("thought", [TEXTS, None], ids=["text", "control tokens"])
-def test_a_marker_is_found_as_by_reading_all_tokens(thought):
+def test_a_search_for_a_marker_agrees_with_reading_token_by_token(thought):
     vocabulary = tiny(thought=thought)
     reasoning = reasoning_of(vocabulary)
 
@@ -113,7 +108,7 @@ def test_a_marker_is_found_as_by_reading_all_tokens(thought):
 
 
 def test_a_marker_that_begins_within_its_own_beginning_is_found():
-    vocabulary = toy(b"a", b"b", b"aa")
+    vocabulary = toy_vocabulary([b"a", b"b", b"aa"])
     marker = Marker([2, 2, 3], vocabulary)
     assert marker.find([2, 2, 2, 3]) == (1, 4)  # aab in aaab
     assert marker.find([4, 4, 3]) == (1, 3)
@@ -122,8 +117,8 @@ def test_a_marker_that_begins_within_its_own_beginning_is_found():
 
 @pytest.mark.parametrize("size", [1500, 1600])
 @pytest.mark.parametrize("thought", [TEXTS, ("aab", "in, in"), ("<|channel>", "so<channel|>.")])
-def test_what_a_marker_allows_is_what_it_takes(size, thought):
-    """Also where the model has more logits than there are tokens: none of them is text."""
+def test_a_marker_allows_the_tokens_that_it_accepts(size, thought):
+    """Also if the model has more logits than there are tokens: none of them is text."""
     vocabulary = tiny(size, thought)
     reasoning = reasoning_of(vocabulary)
     for marker in (reasoning.open, reasoning.close):
@@ -133,7 +128,7 @@ def test_what_a_marker_allows_is_what_it_takes(size, thought):
             assert not taken & set(vocabulary.stops)
 
 
-def test_reasoning_and_answer_come_apart(thinking):
+def test_reasoning_and_answer_are_separated(thinking):
     vocabulary = thinking.vocabulary
     reasoning, (opened, closed) = reasoning_of(vocabulary), markers(vocabulary)
     thought, answer = vocabulary.encode("so it's 7"), vocabulary.encode('{"age": 7}')
@@ -148,7 +143,7 @@ def markers(vocabulary):
 
 
 def masks(compiled, tokens):
-    """What a matcher allows at each of `tokens`, from the grammar's beginning."""
+    """Yield the masks of a matcher at each of `tokens`."""
     matcher = Matcher(compiled)
     for token in tokens:
         yield torch.from_numpy(matcher.allowed().view(np.int32).copy())
@@ -156,13 +151,13 @@ def masks(compiled, tokens):
 
 
 @pytest.mark.parametrize("spec", [Regex("[0-9]+[a-z]*"), Choice(["7 or so", "70"])])
-@pytest.mark.parametrize("said", ["", "so ", "I say so, and so: "])
-def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, said):
-    """It stands in the first canvas, or in the second, or in both."""
+@pytest.mark.parametrize("thought", ["", "so ", "I say so, and so: "])
+def test_after_the_closing_marker_the_grammar_constrains_the_answer(thinking, spec, thought):
+    """The marker is in the first canvas, in the second, or in both."""
     vocabulary, compiled = thinking.vocabulary, thinking.compile(spec)
     opened, closed = markers(vocabulary)
     answer = [*vocabulary.encode("70"), STOP]
-    wanted = [*opened, *vocabulary.encode(said), *closed, *answer]
+    wanted = [*opened, *vocabulary.encode(thought), *closed, *answer]
     expected = {len(wanted) - len(answer) + i: m for i, m in enumerate(masks(compiled, answer))}
     frontier = Frontier(compiled, 100, reasoning_of(vocabulary))
     for start in range(0, len(wanted), L):
@@ -177,7 +172,7 @@ def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, 
         frontier.commit(tokens)
 
 
-def test_the_answer_may_begin_at_once(thinking):
+def test_the_answer_may_begin_without_reasoning(thinking):
     vocabulary = thinking.vocabulary
     answer = [*vocabulary.encode('{"age": 7}'), STOP]
     frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
@@ -189,7 +184,7 @@ def test_the_answer_may_begin_at_once(thinking):
     assert not first & set(vocabulary.encode("so"))
 
 
-def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
+def test_reasoning_contains_no_stop_and_no_other_control_token(thinking):
     vocabulary = thinking.vocabulary
     opened, closed = markers(vocabulary)
     frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
@@ -201,8 +196,8 @@ def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
 
 
 @pytest.mark.parametrize("before", ["", "a", "t"])
-def test_no_token_takes_the_marker_and_part_of_the_answer(before):
-    """Where `th` closes the reasoning, `the` would hold more than its end; so would `he` at `t`."""
+def test_no_token_contains_the_end_of_the_marker_and_more(before):
+    """If `th` closes the reasoning, `the` goes on after it, and so does `he` after `t`."""
     vocabulary = tiny(thought=("so", "th"))
     compiled = Compiler(vocabulary).compile(PERSON)
     matcher = Matcher(compiled, reasoning_of(vocabulary))
@@ -222,27 +217,25 @@ def test_no_token_takes_the_marker_and_part_of_the_answer(before):
 def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     thinking, budget, more, seed, noise
 ):
-    """The model never wants to end: it opens the reasoning, then wants noise or one word."""
+    """The model never ends its reasoning: after the marker it prefers noise or one word."""
     vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
     opened, closed = markers(vocabulary)
     reasoning = reasoning_of(vocabulary, budget)
     total = len(compiled.shortest_completion(compiled.parser.start) or []) + 1 + budget + more
-    frontier, said = Frontier(compiled, total, reasoning), []
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
-    while not said or said[-1] not in vocabulary.stops:
-        wanted = [*opened, *[so] * L][len(said) :] if len(said) < len(opened) else [so] * L
-        logits = logits_of(vocabulary, wanted, L)
-        if noise:
-            logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
-        argmax = [*wanted[:1], *logits.argmax(-1).tolist()[1:]]
-        guidance = frontier.guide(scores_of(logits, argmax), Fixed(last=True))
-        tokens = guidance.guess[: guidance.stop + 1]
-        frontier.commit(tokens)
-        said += tokens
-    assert len(said) <= total
-    thought, answer = reasoning.split(said[:-1])
+
+    def canvases():
+        for wanted in [[*opened, *[so] * L]] + [[so] * L] * total:
+            logits = logits_of(vocabulary, wanted, L)
+            if noise:
+                logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
+            yield scores_of(logits, [wanted[0], *logits.argmax(-1).tolist()[1:]])
+
+    tokens = canvas_answer(Frontier(compiled, total, reasoning), canvases())
+    assert len(tokens) <= total
+    thought, answer = reasoning.split(tokens[:-1])
     assert json.loads(vocabulary.text(answer)).keys() == {"age"}
-    spent = len(said) - 1 - len(answer)
+    spent = len(tokens) - 1 - len(answer)
     assert spent <= budget
     if not noise and budget >= len(opened) + len(closed):
         assert spent == budget
@@ -253,10 +246,9 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
 
 @examples(40)
 @given(data=st.data())
-def test_what_is_forgotten_was_never_read(thinking, data):
-    """Within the reasoning, across its end, and in the answer with its stop."""
+def test_rollback_leaves_no_trace_in_the_reasoning_and_the_answer(thinking, data):
     vocabulary = thinking.vocabulary
-    compiled = [Compiler(vocabulary).compile(PERSON) for _ in range(2)]  # neither knows the other
+    compiled = [Compiler(vocabulary).compile(PERSON) for _ in range(2)]  # they share nothing
     opened, closed = markers(vocabulary)
     thought = vocabulary.encode(data.draw(st.sampled_from(["", "so", "</thi <", "{"])))
     answer = [*vocabulary.encode('{"age": 71}'), STOP]

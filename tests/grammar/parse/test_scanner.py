@@ -1,4 +1,4 @@
-"""Terminals, byte by byte, against JSON's own reader and against all short strings."""
+"""Terminals byte by byte, compared with Python's `json` and with all short strings."""
 
 import itertools
 import json
@@ -7,19 +7,18 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import node_of, trees
 
 from dlm.grammar import InvalidGrammarError
 from dlm.grammar.parse import Lengths, LiteralScanner, Network, Scanner
 from dlm.grammar.regex import (
-    Alternation,
     Automaton,
     Characters,
-    Concatenation,
     Literal,
-    Repetition,
     Spelling,
     Terminal,
     automaton_of,
+    determinized,
 )
 from dlm.grammar.rules import Rules
 
@@ -40,7 +39,7 @@ def characters(ranges) -> Characters:
 
 
 def read(scanner, raw: bytes) -> int | None:
-    """The state behind `raw`."""
+    """Return the state after `raw`."""
     state = scanner.start
     for byte in raw:
         state = next((to for a, b, to in scanner.moves(state) if a <= byte <= b), None)
@@ -55,7 +54,7 @@ def accepts(scanner, raw: bytes) -> bool:
 
 
 def spellings(character: str) -> list[bytes]:
-    """A character in UTF-8, and in every escape that JSON has for it."""
+    """Return a character in UTF-8, and in each of JSON's escapes of it."""
     units = character.encode("utf-16-be").hex()
     parts = [units[i : i + 4] for i in range(0, len(units), 4)]
     escapes = ["".join(f"\\u{part}" for part in parts)]
@@ -68,10 +67,10 @@ def spellings(character: str) -> list[bytes]:
 
 
 @given(RANGES, st.lists(POINTS, max_size=6))
-def test_one_character_is_read_in_all_its_spellings_and_no_other_is(ranges, others):
+def test_a_character_is_read_in_all_its_spellings_and_no_other_is_read(ranges, others):
     node = characters(ranges)
-    quoted = Scanner(Automaton.of(node), Spelling.QUOTED)
-    raw = Scanner(Automaton.of(node), Spelling.RAW)
+    quoted = Scanner(determinized(node), Spelling.QUOTED)
+    raw = Scanner(determinized(node), Spelling.RAW)
     edges = [p for low, high in node.ranges for p in (low, high, low - 1, high + 1)]
     for point in {*edges, *others, 0x41, 0x22, 0x5C, 0x0A, 0x7F, 0x80, 0xFFFF, 0x10000}:
         if not 0 <= point <= 0x10FFFF or SURROGATES[0] <= point <= SURROGATES[1]:
@@ -84,7 +83,7 @@ def test_one_character_is_read_in_all_its_spellings_and_no_other_is(ranges, othe
 
 
 @given(st.binary(max_size=8))
-def test_any_string_is_what_json_takes_for_one(raw):
+def test_the_strings_that_are_read_are_those_that_json_reads(raw):
     scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
     text = b'"' + raw + b'"'
     try:
@@ -99,38 +98,20 @@ def test_any_string_is_what_json_takes_for_one(raw):
 @pytest.mark.parametrize(
     "text", [r'"\ud800"', r'"\udc00"', r'"\ud83da"', r'"\ud83d\n"', '"\\ud83d\\u0041"', '"a\tb"']
 )
-def test_half_a_character_and_control_characters_are_no_json(text):
+def test_half_a_surrogate_pair_and_raw_control_characters_are_refused(text):
     assert not accepts(Scanner(Automaton.ANY, Spelling.QUOTED), text.encode())
     assert accepts(Scanner(Automaton.ANY, Spelling.QUOTED), rb'"\ud83d\ude00"')
 
 
-TREES = st.recursive(  # of nodes that are made later: beartype draws random numbers of its own
-    st.sampled_from([Literal("a"), Literal('b"'), Characters(((97, 99),)), Characters(((0, 31),))]),
-    lambda inner: st.one_of(
-        st.tuples(st.just(Concatenation), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just(Alternation), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just(Repetition), inner, st.sampled_from([(0, None), (2, 3)])),
-    ),
-    max_leaves=5,
-)
-
-
-def node_of(tree):
-    match tree:
-        case (kind, list(parts)):
-            return kind(tuple(map(node_of, parts)))
-        case (kind, part, bounds):
-            return kind(node_of(part), *bounds)
-    return tree
-
-
+LEAVES = [Literal("a"), Literal('b"'), Characters(((97, 99),)), Characters(((0, 31),))]
+TREES = trees(st.sampled_from(LEAVES), max_leaves=5)
 BOUNDS = st.tuples(st.integers(0, 4), st.none() | st.integers(0, 6))
 
 
 @given(TREES, BOUNDS)
 def test_the_cost_is_that_of_the_shortest_text_between_the_bounds(node, bounds):
-    """Against all texts of up to six characters."""
-    automaton, (low, high) = Automaton.of(node_of(node)), bounds
+    """Compares with all texts of up to six characters."""
+    automaton, (low, high) = determinized(node_of(node)), bounds
     scanner = Scanner(automaton, Spelling.QUOTED)
     texts = ("".join(t) for n in range(7) for t in itertools.product('abc"\n', repeat=n))
     fit = [
@@ -145,34 +126,28 @@ def test_the_cost_is_that_of_the_shortest_text_between_the_bounds(node, bounds):
         assert cost is not None
         assert cost <= min(fit)
     if cost is not None:
-        said = scanner.completion(scanner.start, low, high)
-        text = json.loads(said)
-        assert len(said) == cost
-        assert accepts(scanner, said)
+        completion = scanner.completion(scanner.start, low, high)
+        text = json.loads(completion)
+        assert len(completion) == cost
+        assert accepts(scanner, completion)
         assert low <= len(text)
         assert high is None or len(text) <= high
 
 
-def test_a_completion_goes_on_from_within_a_character():
+BEGUN = [b'"\xe2', b'"\xe2\x82', b'"\\', b'"\\u', b'"\\u00', b'"\\ud83', b'"\\ud83d\\', b'"ab']
+
+
+@pytest.mark.parametrize("low", [0, 1, 5])
+@pytest.mark.parametrize("begun", BEGUN)
+def test_a_completion_may_begin_within_a_character(begun, low):
     scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
-    for begun in (
-        b'"\xe2',
-        b'"\xe2\x82',
-        b'"\\',
-        b'"\\u',
-        b'"\\u00',
-        b'"\\ud83',
-        b'"\\ud83d\\',
-        b'"ab',
-    ):
-        state = read(scanner, begun)
-        for low in (0, 1, 5):
-            said = begun + scanner.completion(state, low)
-            assert len(said) - len(begun) == scanner.cost(state, low)
-            json.loads(said).encode()
+    state = read(scanner, begun)
+    completion = scanner.completion(state, low)
+    assert len(completion) == scanner.cost(state, low)
+    json.loads(begun + completion).encode()
 
 
-def test_a_length_of_a_billion_costs_nothing():
+def test_the_cost_of_a_billion_characters_is_known_at_once():
     scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
     assert scanner.cost(scanner.start, 10**9, None) == 10**9 + 2
     assert scanner.cost(scanner.start, 10**9, 10**9) == 10**9 + 2
@@ -180,7 +155,7 @@ def test_a_length_of_a_billion_costs_nothing():
 
 @given(data=st.data())
 def test_shortest_texts_between_bounds_are_those_of_all_lengths(data):
-    """Bellman's recursion, length by length, as far as any of them matters."""
+    """Compares with Bellman's recursion, length by length."""
     letter = st.sampled_from("abé€")
     several = st.recursive(
         letter,
@@ -226,14 +201,14 @@ def test_shortest_texts_between_bounds_are_those_of_all_lengths(data):
         ("x|(é)*", 9, 18, b"x"),
     ],
 )
-def test_lengths_that_come_round_are_known_at_any_length(pattern, low, fewest, only):
+def test_costs_of_periodic_lengths_are_known_at_any_length(pattern, low, fewest, only):
     scanner = Scanner(automaton_of(pattern, whole=True), Spelling.RAW)
     assert scanner.cost(scanner.start, low) == fewest
     scanner.check(low, None)
     assert scanner.cost(read(scanner, only), 1) is None  # nothing follows
 
 
-def test_bounds_that_are_too_hard_are_refused_before_any_text():
+def test_bounds_that_are_too_intricate_are_refused_at_once():
     rules = Rules("root")
     rules.nodes["root"] = Terminal(automaton_of("(é){2,}|(a){2,}", whole=True), 10**9)
     with pytest.raises(InvalidGrammarError, match="too intricate for a length"):

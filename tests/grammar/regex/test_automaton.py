@@ -1,4 +1,4 @@
-"""Automata against Python's `re`, and against all short texts."""
+"""Automata, compared with Python's `re` over all short texts."""
 
 import re
 from itertools import pairwise, product
@@ -27,14 +27,14 @@ from dlm.grammar.regex import (
     any_of_length,
     bounded,
     concatenation,
+    determinized,
 )
 
 TEXTS = ["".join(text) for n in range(5) for text in product("abé", repeat=n)]
 LETTERS = Characters(((97, 98),))
 COUNTS = [(0, None), (1, None), (0, 1), (2, 2), (0, 3), (1, 2), (2, None), (0, 0)]
 
-
-# Patterns as tuples, since strategies may not call what is checked by chance: `node` makes nodes.
+# Patterns are tuples of which `node` makes nodes: beartype draws random numbers of its own.
 PATTERNS = st.recursive(
     st.sampled_from(["", "a", "ba", "é", "[ab]", "[^b]"]),
     lambda inner: st.one_of(
@@ -65,7 +65,7 @@ def node(pattern) -> Node:
 
 
 def source(pattern) -> str:
-    """The same for `re`."""
+    """Return the pattern in the notation of `re`."""
     match pattern:
         case "row", *parts:
             return "".join(map(source, parts))
@@ -79,7 +79,7 @@ def source(pattern) -> str:
 
 
 def automaton_of(pattern) -> Automaton:
-    return Automaton.of(node(pattern))
+    return determinized(node(pattern))
 
 
 def texts_of(automaton: Automaton) -> set[str]:
@@ -92,14 +92,14 @@ def step(automaton: Automaton, state: int, character: str) -> int | None:
 
 
 @given(PATTERNS)
-def test_it_accepts_what_re_matches(pattern):
+def test_an_automaton_accepts_what_re_matches(pattern):
     matches = re.compile(source(pattern)).fullmatch
     assert texts_of(automaton_of(pattern)) == {text for text in TEXTS if matches(text)}
 
 
 @examples(50)
 @given(PATTERNS, PATTERNS)
-def test_operations_are_those_of_sets(one, other):
+def test_operations_on_automata_are_those_on_sets_of_texts(one, other):
     one, other = automaton_of(one), automaton_of(other)
     assert texts_of(one.union(other)) == texts_of(one) | texts_of(other)
     assert texts_of(one.intersection(other)) == texts_of(one) & texts_of(other)
@@ -109,12 +109,12 @@ def test_operations_are_those_of_sets(one, other):
 
 @examples(50)
 @given(PATTERNS, PATTERNS)
-def test_equal_texts_make_equal_automata(one, other):
-    """By identities of sets, each side of which is made in another way."""
+def test_automata_of_the_same_texts_are_equal(one, other):
+    """Checks identities of sets, each side of which is computed in another way."""
     one, other = automaton_of(one), automaton_of(other)
     assert one.complement().complement() == one
     assert one.union(other) == other.union(one)
-    assert one.union(other) == Automaton.of(alternation(Terminal(one), Terminal(other)))
+    assert one.union(other) == determinized(alternation(Terminal(one), Terminal(other)))
     assert one.difference(other) == one.intersection(other.complement())
     assert one.intersection(other).complement() == one.complement().union(other.complement())
     assert hash(one.union(other)) == hash(other.union(one))
@@ -123,7 +123,7 @@ def test_equal_texts_make_equal_automata(one, other):
 
 
 @given(PATTERNS)
-def test_no_state_is_useless_no_two_are_alike_and_edges_are_sorted(pattern):
+def test_automata_are_minimal_and_their_edges_are_sorted(pattern):
     automaton = automaton_of(pattern)
     count = len(automaton.edges)
     differ = {
@@ -154,17 +154,17 @@ def test_no_state_is_useless_no_two_are_alike_and_edges_are_sorted(pattern):
 
 
 @given(st.lists(st.text(st.sampled_from("abé"), max_size=4)))
-def test_words_are_just_these(texts):
+def test_an_automaton_of_words_accepts_and_lists_exactly_them(texts):
     automaton = Automaton.words(texts)
     assert texts_of(automaton) == set(texts)
-    assert automaton == Automaton.of(Alternation(tuple(map(Literal, texts))))
+    assert automaton == determinized(Alternation(tuple(map(Literal, texts))))
     assert automaton.is_finite
     assert automaton.words_up_to(len(set(texts))) == sorted(set(texts))
     if texts:
         assert automaton.words_up_to(len(set(texts)) - 1) is None
 
 
-def test_words_may_be_tens_of_thousands():
+def test_an_automaton_may_have_thousands_of_words():
     words = [f"{number * 7919:x}" for number in range(12_000)]
     automaton = Automaton.words(words)
     assert automaton.accepts(words[-1])
@@ -181,15 +181,15 @@ def test_half_a_surrogate_pair_is_no_character():
 
 
 @given(PATTERNS, st.integers(0, 6), st.integers(0, 6) | st.none())
-def test_lengths_are_counted(pattern, low, high):
+def test_lengths_can_be_restricted(pattern, low, high):
     automaton = automaton_of(pattern)
     fits = {t for t in texts_of(automaton) if low <= len(t) <= (9 if high is None else high)}
     assert texts_of(automaton.intersection(Automaton.lengths(low, high))) == fits
-    assert texts_of(Automaton.of(Terminal(automaton, low, high))) == fits
+    assert texts_of(determinized(Terminal(automaton, low, high))) == fits
 
 
 @given(PATTERNS)
-def test_the_shortest_text_is_one_and_no_shorter_one_is(pattern):
+def test_the_shortest_text_is_accepted_and_no_shorter_one_is(pattern):
     automaton = automaton_of(pattern)
     shortest = automaton.shortest()
     assert (shortest is None) == automaton.is_empty
@@ -198,13 +198,13 @@ def test_the_shortest_text_is_one_and_no_shorter_one_is(pattern):
         assert not any(len(text) < len(shortest) for text in texts_of(automaton))
 
 
-def test_the_shortest_text_is_of_plain_characters():
+def test_the_shortest_text_has_letters_and_digits_if_possible():
     assert Automaton.lengths(3, None).shortest() == "aaa"
-    assert Automaton.of(Characters(((0, 9), (48, 57)))).shortest() == "0"
+    assert determinized(Characters(((0, 9), (48, 57)))).shortest() == "0"
 
 
 @given(PATTERNS)
-def test_few_texts_can_be_listed(pattern):
+def test_a_small_set_of_texts_can_be_listed(pattern):
     automaton = automaton_of(pattern)
 
     def count(state: int) -> int:
@@ -218,15 +218,15 @@ def test_few_texts_can_be_listed(pattern):
         assert words == sorted(words)
 
 
-def test_the_ends_of_the_range_of_automata():
-    assert Automaton.of(EMPTY) == Automaton.words([""]) == Automaton.lengths(0, 0)
-    assert Automaton.of(NOTHING) == Automaton.words([]) == Automaton.NONE == Automaton.lengths(3, 2)
+def test_the_automata_of_no_text_of_any_text_and_of_the_empty_text():
+    assert determinized(EMPTY) == Automaton.words([""]) == Automaton.lengths(0, 0)
+    assert determinized(NOTHING) == Automaton.words([]) == Automaton.NONE == Automaton.lengths(3, 2)
     assert Automaton.NONE.complement() == Automaton.ANY == Automaton.lengths(0, None)
     assert Automaton.NONE.is_finite
     assert not Automaton.ANY.is_finite
     assert Automaton.NONE.shortest() is None
     assert Automaton.NONE.words_up_to(0) == []
-    assert Automaton.of(Concatenation((NOTHING, LETTERS))).is_empty
+    assert determinized(Concatenation((NOTHING, LETTERS))).is_empty
 
 
 @pytest.mark.parametrize(
@@ -240,13 +240,13 @@ def test_the_ends_of_the_range_of_automata():
         Repetition(concatenation(Repetition(Literal("a"), 0, 1), LETTERS), 3000),
     ],
 )
-def test_what_would_be_too_large_is_refused(node):
+def test_a_node_whose_automaton_would_be_too_large_is_refused(node):
     with pytest.raises(TooLargeError, match="over"):
-        Automaton.of(node)
+        determinized(node)
 
 
 def test_a_product_that_would_be_too_large_is_refused():
-    primes = [Automaton.of(Repetition(Literal("a" * prime))) for prime in (61, 67, 71)]
+    primes = [determinized(Repetition(Literal("a" * prime))) for prime in (61, 67, 71)]
     several = primes[0].intersection(primes[1])
     assert len(several.edges) == 61 * 67 <= MOST_STATES
     with pytest.raises(TooLargeError):
@@ -255,30 +255,27 @@ def test_a_product_that_would_be_too_large_is_refused():
         Automaton.lengths(0, 10**9)
 
 
-def test_nesting_has_an_end():
+def test_a_node_that_is_nested_too_deep_is_refused():
     node: Node = LETTERS
     for _ in range(5000):
         node = Concatenation((node, LETTERS))
     with pytest.raises(TooLargeError, match="nested"):
-        Automaton.of(node)
+        determinized(node)
 
 
 @pytest.mark.parametrize(
     "node", [Reference("rule"), Terminal(Automaton.ANY, 0, 9, Spelling.QUOTED)]
 )
-def test_what_is_no_set_of_texts_is_no_part_of_an_automaton(node):
+def test_references_and_spelled_terminals_are_no_parts_of_an_automaton(node):
     with pytest.raises(TypeError, match="no part of a pattern"):
-        Automaton.of(Concatenation((LETTERS, node)))
-
-
-FAR = 10**9
+        determinized(Concatenation((LETTERS, node)))
 
 
 @pytest.mark.parametrize(
     "pattern",
     ["(ab)*", "(abc)*|(ab)*", "a(bbb)*", "(a{6})*|(a{10})*b?", "(a|bb)*c", "(a{7})*(b{3})?"],
 )
-def test_they_are_those_that_are_found_by_counting(pattern):
+def test_the_lengths_of_an_automaton_are_those_found_by_counting(pattern):
     automaton = bounded(pattern, whole=True)[0]
     lengths, states = set(), {0}
     for length in range(200):
@@ -291,8 +288,8 @@ def test_they_are_those_that_are_found_by_counting(pattern):
             assert any_of_length(automaton, low, high) == any(fits), (low, high)
 
 
-def test_far_ones_take_no_time():
-    automaton = bounded("(ab)*", whole=True)[0]
-    assert any_of_length(automaton, FAR, FAR)
-    assert not any_of_length(automaton, FAR + 1, FAR + 1)
-    assert any_of_length(automaton, FAR + 1, FAR + 2)
+def test_lengths_of_a_billion_characters_are_known_at_once():
+    automaton, even = bounded("(ab)*", whole=True)[0], 10**9
+    assert any_of_length(automaton, even, even)
+    assert not any_of_length(automaton, even + 1, even + 1)
+    assert any_of_length(automaton, even + 1, even + 2)

@@ -1,4 +1,4 @@
-"""Formats of texts: against the standard library's own idea of them, and case by case."""
+"""Formats of strings, compared with the standard library and case by case."""
 
 import datetime
 import ipaddress
@@ -6,9 +6,11 @@ import json
 import random
 import re
 from fractions import Fraction
+from functools import partial
 from uuid import UUID
 
 import pytest
+from exhaustive import share
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
@@ -24,6 +26,7 @@ from pydantic import (
     IPvAnyNetwork,
     ValidationError,
 )
+from readers import misread
 
 from dlm.grammar.regex import Automaton, read
 from dlm.grammar.schema import format_texts
@@ -40,7 +43,7 @@ def test_every_date_fits(date):
 
 
 @pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2021, 2023, 2024])
-def test_only_days_that_were_fit(year):
+def test_days_that_do_not_exist_are_no_dates(year):
     for month in range(14):
         for day in range(33):
             text = f"{year:04}-{month:02}-{day:02}"
@@ -53,7 +56,7 @@ def test_only_days_that_were_fit(year):
 
 
 @given(st.datetimes(timezones=st.just(datetime.UTC)))
-def test_every_moment_fits(moment):
+def test_every_datetime_fits(moment):
     text = moment.isoformat()
     assert fits("date-time", text)
     assert fits("date-time", text.replace("+00:00", "Z"))
@@ -90,71 +93,33 @@ def test_addresses_are_those_of_the_standard_library(text):
         assert fits("ipv6", text)
 
 
+UUID_OF = "2eb8aa08-aa98-{}1ea-{}4aa-73b441d16380"
+
+
 @pytest.mark.parametrize(
     ("name", "accepted", "refused"),
     [
         ("date", ["0400-02-29"], ["2021-02-29", "0100-02-29", "0000-01-01", "1963-06-1\u09ea"]),
-        (
-            "time",
-            ["23:59:60Z", "08:30:06Z", "01:29:60+01:30", "08:30:06.123456789Z"],
-            ["24:00:00Z", "22:59:60Z", "12:00:00", "08:30:06z", "08:30:06.1234567891Z"],
-        ),
-        (
-            "date-time",
-            ["1963-06-19T08:30:06.283185Z"],
-            [
-                "2024-01-01T10:00:00",
-                "2013-350T01:01:01Z",
-                "1963-06-19t08:30:06Z",
-                "1963-06-19T08:30:06z",
-                "1963-06-19 08:30:06Z",
-                "1963-06-19T08:30:06." + "1" * 10 + "Z",
-            ],
-        ),
-        (
-            "date-time",
-            ["1998-12-31T15:59:60.123-08:00"],
-            ["1998-12-31T23:58:60Z", "2024-01-01T10:00:00Z\n"],
-        ),
-        (
-            "duration",
-            ["P1Y2M3DT4H5M6S", "P2W", "PT0S", "P" + "9" * 9 + "D"],
-            [
-                "P" + "9" * 10 + "D",
-                "PT" + "0" * 10 + "S",
-                "P",
-                "PT",
-                "P1Y2D",
-                "P1YT",
-                "PT0.5S",
-                "P1Y2W",
-            ],
-        ),
-        (
-            "email",
-            ["ada.l+x@example.org", '"a b\\""@b', "a@[127.0.0.1]"],
-            [".a@b", "a@-b", "a@[127.0.0.300]"],
-        ),
-        ("email", ["~@b.c"], ["a..b@c", "a@b@c", "a b@c", "not an email", "é@b"]),
+        ("time", ["23:59:60Z", "08:30:06Z", "01:29:60+01:30", "08:30:06.123456789Z"],
+         ["24:00:00Z", "22:59:60Z", "12:00:00", "08:30:06z", "08:30:06.1234567891Z"]),
+        ("date-time", ["1963-06-19T08:30:06.283185Z", "1998-12-31T15:59:60.123-08:00"],
+         ["2024-01-01T10:00:00", "2013-350T01:01:01Z", "1963-06-19t08:30:06Z",
+          "1963-06-19T08:30:06z", "1963-06-19 08:30:06Z", "1963-06-19T08:30:06.1111111111Z",
+          "1998-12-31T23:58:60Z", "2024-01-01T10:00:00Z\n"]),
+        ("duration", ["P1Y2M3DT4H5M6S", "P2W", "PT0S", "P" + "9" * 9 + "D"],
+         ["P" + "9" * 10 + "D", "PT" + "0" * 10 + "S", "P", "PT", "P1Y2D", "P1YT", "PT0.5S",
+          "P1Y2W"]),
+        ("email", ["ada.l+x@example.org", '"a b\\""@b', "a@[127.0.0.1]", "~@b.c"],
+         [".a@b", "a@-b", "a@[127.0.0.300]", "a..b@c", "a@b@c", "a b@c", "not an email", "é@b"]),
         ("idn-email", ["실례@실례.테스트", "a@b"], ["2962", "user\uff20example.com", "a@b..c"]),
-        (
-            "hostname",
-            ["a-b.example", "a--b", "a" * 63],
-            ["-a", "a-", "a" * 64, "a.", "a_b", "xn--X"],
-        ),
-        ("hostname", ["a." * 126 + "a"], ["a." * 126 + "aa", ""]),
+        ("hostname", ["a-b.example", "a--b", "a" * 63, "a." * 126 + "a"],
+         ["-a", "a-", "a" * 64, "a.", "a_b", "xn--X", "a." * 126 + "aa", ""]),
         ("ipv4", ["255.255.255.255"], ["256.1.1.1", "01.1.1.1", "1.1.1"]),
         ("ipv6", ["::ffff:1.2.3.4"], ["::ffff:1.2.3.04", "fe80::1%eth0", "1::2::3"]),
-        (
-            "uri",
-            ["https://a.example/x?y=%20#z", "urn:a:b"],
-            ["https://a b", "no-scheme", "http://a/%6G"],
-        ),
-        (
-            "uri",
-            ["http://-.~_!$&'()*+,;=:%40:80%2f::::::@a"],
-            ["//a", "http:/[::1]", "http://a:b/c", "1a:b"],
-        ),
+        ("uri",
+         ["https://a.example/x?y=%20#z", "urn:a:b", "http://-.~_!$&'()*+,;=:%40:80%2f::::::@a"],
+         ["https://a b", "no-scheme", "http://a/%6G", "//a", "http:/[::1]", "http://a:b/c",
+          "1a:b"]),
         ("uri-reference", ["//a/b", "", "#x", "./a:b"], ["\\a", "#a#b", "a b"]),
         ("iri", ["http://ƒøø.ßår/?∂éœ=πîx#πîüx"], ["/abc", "http://a\\b", "a:\ufdd0"]),
         ("iri-reference", ["âππ", "http://ƒøø"], ["#ƒräg\\mênt", "\\\\WIN"]),
@@ -162,14 +127,32 @@ def test_addresses_are_those_of_the_standard_library(text):
         ("uuid", ["2EB8AA08-aa98-11ea-b4aa-73b441d16380"], ["2eb8aa08aa9811eab4aa73b441d16380"]),
         ("json-pointer", ["", "/a~1b/", "/\n"], ["a", "/~2", "/~"]),
         ("relative-json-pointer", ["0#", "1/a//"], ["01#", "-1/a", "/a", "0##"]),
+        ("uuid4", [UUID_OF.format("4", "b")], [UUID_OF.format("1", "b"), UUID_OF.format("4", "c")]),
+        ("uuid7", [UUID_OF.format("7", "8")], [UUID_OF.format("6", "8")]),
+        ("ipvanyaddress", ["1.2.3.4", "::1"], ["1.2.3", "1.2.3.4/8", ""]),
+        ("ipv4network", ["10.0.0.0/8", "0.0.0.0/0", "1.2.3.4", "1.2.3.4/32", "10.128.0.0/9"],
+         ["10.0.0.1/8", "10.0.0.0/33", "10.64.0.0/9", "10.0.0.0/08"]),
+        ("ipv6network", ["2001:db8::/32", "::/0", "::1", "fe80::/12", "1:2:3:4:5:6:7:0/112"],
+         ["2001:db8::1/32", "fe8f::/12", "::/129"]),
+        ("ipvanynetwork", ["10.0.0.0/8", "2001:db8::/32"], ["10.0.0.1/8"]),
+        ("ipv4interface", ["10.0.0.1/8", "10.0.0.1"], ["10.0.0.1/33"]),
+        ("ipvanyinterface", ["::1/64", "10.0.0.1/8"], ["::1/129"]),
+        ("base64", ["", "aGVsbG8=", "/+==".replace("+", "w")], ["a", "ab=", "a-b_", "aGVsbG8"]),
+        ("base64url", ["_-8="], ["/+8=", "_-8"]),
+        ("json-string", ['{"a": [1, {"b": null}]}', " 1 ", '"\\u00e9"'], ["{", "{a: 1}", "'a'"]),
+        ("regex", ["^(a|b)*$", r"[^a-f\d_]{1,3}?x+", r"(?:(?!b)a)\.", ""],
+         ["(", "a)", "[a", "*a", "a{3,2}", "[z-a]", "\\", "^(abc]"]),
+        ("name-email", ["Ada L <a@b.c>"], ["Ada <a>", "Ada"]),
+        ("multi-host-uri", ["postgresql://u:p@a:1,b.c:2/d?e=f", "mongodb://a"], ["a", "//a"]),
+        ("fraction", ["1/3", "-2"], ["1/0", "1/", "a"]),
+        ("zoneinfo", ["UTC", "Europe/Berlin", "America/Argentina/Ushuaia"], ["here", "Europe/"]),
     ],
-)
-def test_a_format_tells_what_it_means(name, accepted, refused):
-    assert [text for text in accepted if not fits(name, text)] == []
-    assert [text for text in refused if fits(name, text)] == []
+)  # fmt: skip
+def test_a_format_accepts_its_texts_and_no_others(name, accepted, refused):
+    assert misread(partial(fits, name), accepted, refused) == []
 
 
-def test_a_format_meets_lengths_and_patterns():
+def test_a_format_can_be_intersected_with_lengths():
     email, *_ = format_texts("email")
     short = email.intersection(Automaton.lengths(0, 6))
     assert short.accepts("a@b.cd")
@@ -177,13 +160,10 @@ def test_a_format_meets_lengths_and_patterns():
     assert not short.accepts("abcdef")
 
 
-def test_other_formats_assert_nothing():
+def test_unknown_formats_are_not_enforced():
     assert format_texts("idn-hostname") is None
     assert format_texts("colour") is None
     assert format_texts("password") is None
-
-
-UUID_OF = "2eb8aa08-aa98-{}1ea-{}4aa-73b441d16380"
 
 
 class Everything(BaseModel):
@@ -223,7 +203,7 @@ def test_every_format_of_pydantic_is_enforced():
 
 
 @pytest.mark.parametrize("field", FORMATS)
-def test_what_a_format_of_pydantic_accepts_is_a_value_of_its_type(field: str):
+def test_texts_of_a_format_of_pydantic_are_values_of_its_type(field: str):
     automaton, *_ = format_texts(FORMATS[field])
     choose, good = random.Random(field), 0
     for _ in range(300):
@@ -249,7 +229,7 @@ def problem_of(field: str, text: str) -> str | None:
 
 
 def walked(automaton: Automaton, choose: random.Random, most: int = 60) -> str | None:
-    """A text that the automaton accepts, found by chance; None if it became too long."""
+    """Return a random text that the automaton accepts; None if it became too long."""
     text, state = "", 0
     while len(text) < most:
         if state in automaton.final and (not automaton.edges[state] or choose.random() < 0.2):
@@ -260,42 +240,14 @@ def walked(automaton: Automaton, choose: random.Random, most: int = 60) -> str |
 
 
 @pytest.mark.parametrize("name", ["regex", "json-string"])
-def test_notations_within_strings_are_what_their_readers_read(name: str):
+def test_texts_of_a_notation_within_strings_are_read_by_its_parser(name: str):
     (automaton, *_), choose = format_texts(name), random.Random(name)
-    texts = {walked(automaton, choose, 200) for _ in range(2000)} - {None}
-    assert len(texts) > 200
+    drawn = share(2000)
+    texts = {walked(automaton, choose, 200) for _ in range(drawn)} - {None}
+    assert len(texts) > drawn // 10
     for text in texts:
         if name == "regex":
             re.compile(text)
             read(text)
         else:
             json.loads(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "accepted", "refused"),
-    [
-        ("uuid4", [UUID_OF.format("4", "b")], [UUID_OF.format("1", "b"), UUID_OF.format("4", "c")]),
-        ("uuid7", [UUID_OF.format("7", "8")], [UUID_OF.format("6", "8")]),
-        ("ipvanyaddress", ["1.2.3.4", "::1"], ["1.2.3", "1.2.3.4/8", ""]),
-        ("ipv4network", ["10.0.0.0/8", "0.0.0.0/0", "1.2.3.4", "1.2.3.4/32", "10.128.0.0/9"],
-         ["10.0.0.1/8", "10.0.0.0/33", "10.64.0.0/9", "10.0.0.0/08"]),
-        ("ipv6network", ["2001:db8::/32", "::/0", "::1", "fe80::/12", "1:2:3:4:5:6:7:0/112"],
-         ["2001:db8::1/32", "fe8f::/12", "::/129"]),
-        ("ipvanynetwork", ["10.0.0.0/8", "2001:db8::/32"], ["10.0.0.1/8"]),
-        ("ipv4interface", ["10.0.0.1/8", "10.0.0.1"], ["10.0.0.1/33"]),
-        ("ipvanyinterface", ["::1/64", "10.0.0.1/8"], ["::1/129"]),
-        ("base64", ["", "aGVsbG8=", "/+==".replace("+", "w")], ["a", "ab=", "a-b_", "aGVsbG8"]),
-        ("base64url", ["_-8="], ["/+8=", "_-8"]),
-        ("json-string", ['{"a": [1, {"b": null}]}', " 1 ", '"\\u00e9"'], ["{", "{a: 1}", "'a'"]),
-        ("regex", ["^(a|b)*$", r"[^a-f\d_]{1,3}?x+", r"(?:(?!b)a)\.", ""],
-         ["(", "a)", "[a", "*a", "a{3,2}", "[z-a]", "\\", "^(abc]"]),
-        ("name-email", ["Ada L <a@b.c>"], ["Ada <a>", "Ada"]),
-        ("multi-host-uri", ["postgresql://u:p@a:1,b.c:2/d?e=f", "mongodb://a"], ["a", "//a"]),
-        ("fraction", ["1/3", "-2"], ["1/0", "1/", "a"]),
-        ("zoneinfo", ["UTC", "Europe/Berlin", "America/Argentina/Ushuaia"], ["here", "Europe/"]),
-    ],
-)  # fmt: skip
-def test_what_other_formats_mean(name: str, accepted: list[str], refused: list[str]):
-    assert [text for text in accepted if not fits(name, text)] == []
-    assert [text for text in refused if fits(name, text)] == []

@@ -1,9 +1,10 @@
-"""How listed values are written, numbers above all."""
+"""Listed values and keys, and schemas in OpenAI's wrapping."""
 
 import json
 from typing import Any
 
 import pytest
+from readers import misread
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
@@ -27,13 +28,12 @@ DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
         (DRAFT_4 | {"enum": [[1.0, [2.0]]], "items": {}}, ["[1,[2]]"], ["[1.0,[2]]", "[1,[2.0]]"]),
     ],
 )  # fmt: skip
-def test_an_integer_is_written_as_its_draft_knows_integers(schema: Any, texts: Any, others: Any):
+def test_a_listed_number_is_spelled_as_its_draft_defines_integers(
+    schema: Any, texts: Any, others: Any
+):
     spec = JsonSchema(schema)
-    recogniser = Recogniser(spec.rules(None))
-    for text in texts:
-        assert recogniser.accepts(text)
-        assert spec.value(text) == json.loads(text)
-    assert [text for text in others if recogniser.accepts(text)] == []
+    assert misread(Recogniser(spec.rules(None)).accepts, texts, others) == []
+    assert [spec.value(text) for text in texts] == [*map(json.loads, texts)]
 
 
 @pytest.mark.parametrize("low", [21, 65, 10**6])
@@ -47,7 +47,7 @@ def test_an_integer_is_written_as_its_draft_knows_integers(schema: Any, texts: A
         {"properties": {f"k{i}": {} for i in range(20)}, "additionalProperties": {"not": {}}},
     ],
 )  # fmt: skip
-def test_more_properties_than_there_are_keys_fit_nothing(keys: Any, low: int):
+def test_no_value_has_more_properties_than_there_are_keys(keys: Any, low: int):
     with pytest.raises(InvalidGrammarError, match="no finite value fits"):
         JsonSchema({"type": "object", "minProperties": low} | keys).rules(None)
     if low == 21:
@@ -68,7 +68,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         json.dumps({"name": "n", "schema": SCHEMA}),
     ],
 )
-def test_a_schema_in_openai_s_wrapping_is_the_schema(wrapped: Any):
+def test_a_schema_in_openai_s_wrapping_is_unwrapped(wrapped: Any):
     spec = JsonSchema(wrapped)
     assert spec.key == JsonSchema(SCHEMA).key
     assert spec.value('{"a": 1}') == {"a": 1}

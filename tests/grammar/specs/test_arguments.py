@@ -1,4 +1,4 @@
-"""Arguments of tools: exact rules where they are strict, a check where rules cannot say it."""
+"""Arguments of tools: exact rules for strict tools, a check for what no rules can express."""
 
 import pickle
 
@@ -8,59 +8,38 @@ from spoken import MARKERS, misjudged, objects, tools
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError
 
-
-def strict(schema):
-    return tools(schema, strict=True)
-
-
+STRINGS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+MANY = {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}, "minProperties": 45}
 WIDE = [
     (objects(a={"uniqueItems": True}), "/properties/a/uniqueItems", "the keyword uniqueItems"),
-    (
-        objects(a={"type": "array", "items": {"type": "string"}, "uniqueItems": True}, b={}),
-        "/properties/a/uniqueItems",
-        "the keyword uniqueItems",
-    ),
-    (
-        objects(a={"type": "array", "minItems": 5000, "contains": {"const": 1}, "minContains": 99}),
-        "/properties/a",
-        "the schema there",
-    ),
-    (
-        {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}, "minProperties": 45},
-        "",
-        "the schema there",
-    ),
-    (
-        {
-            "allOf": [
-                {"not": objects([f"p{i}"], **{f"p{i}": {}, "q": {"enum": [i]}})} for i in range(14)
-            ]
-        },
-        "",
-        "the schema there",
-    ),
-    (
-        objects(a={"type": "string", "pattern": r"^(a|b)\1$"}),
-        "/properties/a/pattern",
-        "the keyword p",
-    ),
-]
+    (objects(a=STRINGS, b={}), "/properties/a/uniqueItems", "the keyword uniqueItems"),
+    (objects(a={"type": "array", "minItems": 5000, "contains": {"const": 1}, "minContains": 99}),
+     "/properties/a", "the schema there"),
+    (MANY, "", "the schema there"),
+    ({"allOf": [{"not": objects([f"p{i}"], **{f"p{i}": {}, "q": {"enum": [i]}})}
+                for i in range(14)]}, "", "the schema there"),
+    (objects(a={"type": "string", "pattern": r"^(a|b)\1$"}), "/properties/a/pattern",
+     "the keyword p"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "where", "named"), WIDE)
-def test_what_rules_cannot_say_refuses_a_strict_tool_and_no_other(schema, where, named):
+def test_arguments_that_rules_cannot_express_are_refused_only_for_a_strict_tool(
+    schema, where, named
+):
     with pytest.raises(InvalidGrammarError, match="leave strict out") as raised:
-        strict(schema).rules(MARKERS)
+        tools(schema, strict=True).rules(MARKERS)
     place = raised.value.where.removeprefix("/tools/0/function/parameters")
     assert place.startswith(where)
     assert f"tool 'f' is strict, and {named}" in str(raised.value)
     spec = tools(schema)
     assert spec.rules(MARKERS).nodes
     assert spec.checked
-    assert strict(objects(a={})).checked is tools(objects(a={})).checked is False
+    assert not tools(objects(a={})).checked
+    assert not tools(objects(a={}), strict=True).checked
 
 
-def test_the_check_of_finished_arguments_says_which_tokens_are_wrong(vocabulary):
+def test_the_check_of_finished_arguments_names_the_tokens_of_the_wrong_value(vocabulary):
     spec = tools(objects(a={"type": "array", "uniqueItems": True}, n={"type": "string"}))
     good = {"a": [{"k": "é"}, "x"], "n": "y"}
     assert spec.read(call_tokens(vocabulary, "f", good), vocabulary).tool_calls
@@ -75,7 +54,7 @@ def test_the_check_of_finished_arguments_says_which_tokens_are_wrong(vocabulary)
 
 
 @pytest.mark.parametrize("broken", [{"a": {"n": 1}}, {"b": [0, [1, "x"]]}])
-def test_a_wrong_value_without_parts_is_replaced_at_its_end(vocabulary, broken):
+def test_the_check_names_one_token_of_a_wrong_scalar(vocabulary, broken):
     spec = tools(
         objects(
             a=objects(n={"type": "string"}),
@@ -105,7 +84,7 @@ def test_a_wrong_value_without_parts_is_replaced_at_its_end(vocabulary, broken):
         {"type": "object", "maxProperties": 3},
     ],
 )
-def test_a_tool_that_says_of_no_parameter_takes_none(parameters):
+def test_a_tool_whose_schema_names_no_parameter_takes_none(parameters):
     assert misjudged(parameters, [{}], [{"a": 1}, {"": ""}, {"name": {}}]) == []
 
 
@@ -118,6 +97,6 @@ def test_a_tool_that_says_of_no_parameter_takes_none(parameters):
         {"type": "object", "properties": {"o": {"type": "object"}}},
     ],
 )
-def test_a_tool_that_asks_for_any_parameter_takes_any(parameters):
+def test_a_tool_whose_schema_allows_any_parameter_takes_any(parameters):
     value = {"o": {"a": 1}} if parameters.get("properties") else {"a": 1}
     assert misjudged(parameters, [{}, value], []) == []

@@ -1,4 +1,4 @@
-"""Options of a JSON schema: which properties an object may have, and what white space there is."""
+"""Options of a JSON schema: additional properties and white space."""
 
 import json
 import pickle
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from readers import misread
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, JsonObject, JsonSchema
@@ -29,37 +30,35 @@ def reader(schema: Any, **options: Any) -> Recogniser:
     return Recogniser(JsonSchema(schema, **options).rules(None))
 
 
+NULL = {"type": "null"}
+TEXT = '{"a": 1, "b": 2, "z": [3]}'
+
+
 @pytest.mark.parametrize(
-    ("schema", "others"),
+    ("schema", "text", "is_open"),
     [
-        ({"type": "object", "properties": {"a": {"type": "integer"}}}, True),
-        ({"properties": {"a": True}, "required": ["b"], "anyOf": [{"type": "object"}]}, True),
-        ({"type": "object", "properties": {"a": True}, "additionalProperties": False}, False),
-        ({"properties": {"a": True}, "unevaluatedProperties": False}, False),
-        ({"allOf": [{"properties": {"a": True}}, {"additionalProperties": False}]}, False),
-        ({"properties": {"o": {"type": "object", "properties": {"a": {}}}}}, True),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, TEXT, True),
+        ({"properties": {"a": True}, "required": ["b"], "anyOf": [{"type": "object"}]}, TEXT, True),
+        ({"type": "object", "properties": {"a": True}, "additionalProperties": False}, TEXT, False),
+        ({"properties": {"a": True}, "unevaluatedProperties": False}, TEXT, False),
+        ({"allOf": [{"properties": {"a": True}}, {"additionalProperties": False}]}, TEXT, False),
+        ({"properties": {"o": {"properties": {"a": NULL}}}}, TEXT, True),
+        ({"properties": {"o": {"properties": {"a": NULL}}}}, '{"o": {"a": null, "b": 1}}', True),
     ],
 )
-def test_open_objects_are_those_that_the_schema_does_not_close(schema: Any, others: bool):
-    text = '{"a": 1, "b": 2, "z": [3]}'
-    assert reader(schema, additional_properties="schema").accepts(text) == others
+def test_an_object_is_open_only_by_option_and_if_its_schema_does_not_close_it(
+    schema: Any, text: str, is_open: bool
+):
+    assert reader(schema, additional_properties="schema").accepts(text) == is_open
+    assert not reader(schema, additional_properties="closed").accepts(text)
     assert not reader(schema).accepts(text)
 
 
-def test_nested_objects_are_open_or_closed_as_the_outer_one_is():
-    schema = {"properties": {"o": {"type": "object", "properties": {"a": {"type": "null"}}}}}
-    text = '{"o": {"a": null, "b": 1}}'
-    assert reader(schema, additional_properties="schema").accepts(text)
-    assert not reader(schema, additional_properties="closed").accepts(text)
-    assert not reader(schema, additional_properties="schema").accepts('{"o": {"a": 1}}')
-
-
 @pytest.mark.parametrize("indent", [2, 4, "\t"])
-def test_white_space_may_be_what_json_dumps_writes(indent: int | str):
-    found = reader(NESTED)
-    for text in (COMPACT, json.dumps(VALUE), json.dumps(VALUE, indent=indent)):
-        assert found.accepts(text)
-        assert found.accepts(text.replace("\n", "\r\n"))
+def test_the_white_space_of_json_dumps_is_accepted(indent: int | str):
+    texts = [COMPACT, json.dumps(VALUE), json.dumps(VALUE, indent=indent)]
+    texts += [text.replace("\n", "\r\n") for text in texts]
+    assert misread(reader(NESTED).accepts, texts, []) == []
 
 
 @pytest.mark.parametrize(
@@ -77,65 +76,50 @@ def test_white_space_may_be_what_json_dumps_writes(indent: int | str):
         '{"a": []\n' + " " * 36 + "}",
     ],
 )
-def test_no_line_is_empty_and_no_run_of_blanks_is_endless(text: str):
+def test_empty_lines_and_long_runs_of_blanks_are_refused(text: str):
     json.loads(text)
     assert not reader(NESTED).accepts(text)
     assert not Recogniser(JsonObject().rules(None)).accepts(text)
 
 
 def test_compact_text_has_no_white_space():
+    spaced = [json.dumps(VALUE), COMPACT.replace(":", ": ", 1), COMPACT.replace(",", ", ", 1)]
     found = reader(NESTED, whitespace="compact")
-    assert found.accepts(COMPACT)
-    for text in (json.dumps(VALUE), COMPACT.replace(":", ": ", 1), COMPACT.replace(",", ", ", 1)):
-        assert not found.accepts(text)
-    assert found.accepts('{"a":[]}')
-    assert not found.accepts('{"a":[ ]}')
+    assert misread(found.accepts, [COMPACT, '{"a":[]}'], [*spaced, '{"a":[ ]}']) == []
     strings = reader({"type": "array", "items": {"type": "string"}}, whitespace="compact")
-    assert strings.accepts('["a b, c: d"]')  # it is between tokens only
+    assert strings.accepts('["a b, c: d"]')  # white space within strings is content
 
 
 def test_pretty_text_has_a_line_for_each_member_and_item():
-    found = reader(NESTED, whitespace="pretty")
-    assert found.accepts(json.dumps(VALUE, indent=2))
-    assert found.accepts(json.dumps({"a": [], "c": {}}, indent=2))
-    for text in (
+    pretty = json.dumps(VALUE, indent=2)
+    refused = [
         COMPACT,
         json.dumps(VALUE),
-        json.dumps(VALUE, indent=2).replace('": ', '":', 1),
-        json.dumps(VALUE, indent=2).replace(",\n", ", ", 1),
-        json.dumps(VALUE, indent=2).replace("\n", "\n\n", 1),
+        pretty.replace('": ', '":', 1),
+        pretty.replace(",\n", ", ", 1),
+        pretty.replace("\n", "\n\n", 1),
         '{\n"a": []\n}',  # not indented
-    ):
-        assert not found.accepts(text)
+    ]
+    taken = [pretty, json.dumps({"a": [], "c": {}}, indent=2)]
+    assert misread(reader(NESTED, whitespace="pretty").accepts, taken, refused) == []
 
 
 @pytest.mark.parametrize("style", ["any", "compact", "pretty"])
-def test_listed_arrays_and_objects_are_written_in_the_same_style(style: Any):
+def test_constants_and_objects_of_any_content_are_written_in_the_same_style(style: Any):
     value = {"a": [1, {"b": None}], "c": {}}
     texts = {
         "any": json.dumps(value),
         "compact": json.dumps(value, separators=(",", ":")),
         "pretty": json.dumps(value, indent=2),
     }
-    found = reader({"const": value}, whitespace=style)
-    accepted = {name for name, text in texts.items() if found.accepts(text)}
-    assert accepted == ({*texts} if style == "any" else {style})
+    for spec in (JsonSchema({"const": value}, whitespace=style), JsonObject(whitespace=style)):
+        found = Recogniser(spec.rules(None))
+        accepted = {name for name, text in texts.items() if found.accepts(text)}
+        assert accepted == ({*texts} if style == "any" else {style})
 
 
-def test_any_object_takes_the_styles_too():
-    text = '{"a":[1,2],"b":{}}'
-    spread = json.dumps(json.loads(text), indent=2)
-    compact, pretty = (Recogniser(JsonObject(whitespace=w).rules(None)) for w in STYLES)
-    assert compact.accepts(text)
-    assert not compact.accepts(spread)
-    assert pretty.accepts(spread)
-    assert not pretty.accepts(text)
-
-
-STYLES: Any = ("compact", "pretty")
-
-
-def test_options_are_part_of_what_a_spec_is():
+def test_specs_of_other_schemas_or_options_have_other_keys_also_after_pickling():
+    schema = {"type": "string", "maxLength": 3}
     specs = [
         JsonSchema(NESTED),
         JsonSchema(NESTED, additional_properties="schema"),
@@ -143,10 +127,25 @@ def test_options_are_part_of_what_a_spec_is():
         JsonSchema(NESTED, whitespace="pretty"),
         JsonObject(),
         JsonObject(whitespace="compact"),
+        JsonSchema(schema),
+        JsonSchema(schema | {"maxLength": 4}),
+        JsonSchema(schema, max_whitespace=2),
+        JsonSchema(schema, implied_types=False),
+        JsonSchema(schema, unenforced="check"),
+        JsonSchema(schema, formats=False),
+        JsonSchema({"properties": {"a": {}, "b": {}}}),
+        JsonSchema({"properties": {"b": {}, "a": {}}}),  # another order
     ]
     assert len({spec.key for spec in specs}) == len(specs)
     for spec in specs:
         assert pickle.loads(pickle.dumps(spec)).key == spec.key
+
+
+def test_specs_of_equal_meaning_have_equal_keys():
+    assert (
+        JsonSchema('{"type": "null", "title": "x"}').key
+        == JsonSchema({"type": "null", "title": "x"}).key
+    )
     compact = JsonSchema(NESTED, whitespace="compact")
     assert replace(compact, max_whitespace=3).key == compact.key  # there is none to be bounded
 
@@ -162,6 +161,6 @@ def test_options_are_part_of_what_a_spec_is():
         ),
     ],
 )
-def test_an_option_that_is_none_is_refused_with_those_that_there_are(options: Any, problem: str):
+def test_an_unknown_option_is_refused_with_the_known_ones(options: Any, problem: str):
     with pytest.raises(InvalidGrammarError, match=problem):
         JsonSchema(NESTED, **options)

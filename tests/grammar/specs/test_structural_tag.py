@@ -1,4 +1,4 @@
-"""Structural tags: what they accept, by xgrammar's word and their own, and what is refused."""
+"""Structural tags: texts they accept, compared with xgrammar, and tags that are refused."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from ebnf import COMPILER, matches
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from readers import misread
 from spoken import accepts, recogniser
 
 from dlm.grammar import GrammarError, InvalidGrammarError, StructuralTag
@@ -43,17 +44,16 @@ A, B = between("<a>", DIGITS, "</a>"), between("<b>", ANY, ["</b>", "</a>"])
 
 
 @pytest.mark.parametrize("form", [BETWEEN, json.dumps(BETWEEN)])
-def test_a_tag_holds_what_its_content_allows(form):
-    assert accepts(StructuralTag(form), "<n>12</n>")
-    assert not accepts(StructuralTag(form), "<n>twelve</n>")
-    assert not accepts(StructuralTag(form), "12")
+def test_a_tag_encloses_its_content(form):
+    reader = recogniser(StructuralTag(form))
+    assert misread(reader.accepts, ["<n>12</n>"], ["<n>twelve</n>", "12"]) == []
 
 
 @pytest.mark.parametrize("schema", [{"type": "integer"}, '{"type": "integer"}'])
-def test_the_older_form_lets_free_text_lead_to_tags(schema):
-    spec = StructuralTag(older(schema, "<n"))
-    assert accepts(spec, "It is <n>12</n>, or <n>13</n>.")
-    assert not accepts(spec, "It is <n>twelve</n>.")
+def test_the_older_form_allows_free_text_around_tags(schema):
+    reader = recogniser(StructuralTag(older(schema, "<n")))
+    taken, refused = ["It is <n>12</n>, or <n>13</n>."], ["It is <n>twelve</n>."]
+    assert misread(reader.accepts, taken, refused) == []
 
 
 def often(first, once, **more):
@@ -92,34 +92,27 @@ def often(first, once, **more):
         {"type": "grammar", "grammar": 'root ::= "<a>" root "</a>" | x\nx ::= [0-9]{2}'},
     ],
 )
-def test_it_means_what_xgrammar_makes_of_it(form):
+def test_a_tag_accepts_the_texts_that_xgrammar_accepts(form):
     choose = random.Random(0)
     pieces = ["<a>", "</a>", "<b>", "</b>", "<n>", "</n>", "1", "23", "x", ",", "<", "é"]
     texts = ["", "xxx", "1x"]
     texts += ["".join(choose.choices(pieces, k=choose.randint(1, 7))) for _ in range(500)]
-    texts += [
-        "<a>1</a>",
-        "<a>1</a>,<b>x</a>",
-        "x<a>1</a>é<b></b>",
-        "<n>x<a>1</a>é</n>",
-        "<a>12</a>",
-    ]
-    compiled = COMPILER.compile_grammar(xgr.Grammar.from_structural_tag(tag(**form)))
-    matchers = [xgr.GrammarMatcher(compiled) for _ in texts]
-    theirs = [m.accept_string(t) and m.is_completed() for m, t in zip(matchers, texts, strict=True)]
+    texts += ["<a>1</a>", "<a>1</a>,<b>x</a>", "x<a>1</a>é<b></b>", "<n>x<a>1</a>é</n>"]
+    texts += ["<a>12</a>"]
+    theirs = matches(xgr.Grammar.from_structural_tag(tag(**form)), texts)
     assert matches(StructuralTag(tag(**form)).rules(None), texts) == theirs
     assert any(theirs)
 
 
-def test_json_in_a_tag_has_no_endless_whitespace():
+def test_json_in_a_tag_has_bounded_white_space():
     loose = {"type": "json_schema", "json_schema": {"type": "array"}}
     tight = loose | {"max_whitespace_cnt": 1}
-    assert accepts(StructuralTag(tag(**loose)), "[" + " " * 8 + "1]")
-    assert not accepts(StructuralTag(tag(**loose)), "[" + " " * 9 + "1]")
+    reader = recogniser(StructuralTag(tag(**loose)))
+    assert misread(reader.accepts, ["[" + " " * 8 + "1]"], ["[" + " " * 9 + "1]"]) == []
     assert not accepts(StructuralTag(tag(**tight)), "[  1]")
 
 
-def test_the_key_is_what_the_tag_says():
+def test_tags_of_equal_content_have_equal_keys():
     one = StructuralTag(BETWEEN)
     assert one.key == StructuralTag(json.dumps(BETWEEN, indent=1)).key
     assert one.key != StructuralTag(older({"type": "integer"}, "<n")).key
@@ -142,29 +135,20 @@ def element(key, value):
     return f"<parameter={key}>\n{value}\n</parameter>"
 
 
-def test_arguments_in_markup_are_held_to_their_schema():
-    form = {"type": "json_schema", "json_schema": _ARGUMENTS, "style": "qwen_xml"}
-    reader = recogniser(StructuralTag(tag(**form)))
-    q, n = element("q", 'a "b" <c>\né'), element("n", "3")
+def test_arguments_in_markup_fit_their_schema():
+    form = tag(type="json_schema", json_schema=_ARGUMENTS, style="qwen_xml")
+    reader = recogniser(StructuralTag(form))
+    q, n, null = element("q", 'a "b" <c>\né'), element("n", "3"), element("o", "null")
     o, x = element("o", "by date"), element("x", '{"y": "\\n"}')
-    for text in (q, q + n, f"\n{q}\n {n}\n", q + o, q + x, q + element("o", "null")):
-        assert reader.accepts(text), text
-    for text in (
+    taken = [q, q + n, f"\n{q}\n {n}\n", q + o, q + x, q + null, q + n + null]
+    refused = [
         "", n, n + q, q + q, q + element("n", "2"), q + element("n", "x"),
         q + element("s", "abc"), q + element("o", "by"),
         q + element("z", "1"), q + element("x", '{"y": "\n"}'), q[:-1],
-    ):  # fmt: skip
-        assert not reader.accepts(text), text
-
-
-def test_xgrammar_takes_what_is_written_in_markup():
-    form = tag(type="json_schema", json_schema=_ARGUMENTS, style="qwen_xml")
-    matcher = xgr.GrammarMatcher(
-        COMPILER.compile_grammar(xgr.Grammar.from_structural_tag(form)),
-    )
-    text = element("q", "a <b>") + element("n", "3") + element("o", "null")
-    assert accepts(StructuralTag(form), text)
-    assert matcher.accept_string(text)
+    ]  # fmt: skip
+    assert misread(reader.accepts, taken, refused) == []
+    xgrammar = xgr.GrammarMatcher(COMPILER.compile_grammar(xgr.Grammar.from_structural_tag(form)))
+    assert xgrammar.accept_string(q + n + null)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +174,7 @@ def test_xgrammar_takes_what_is_written_in_markup():
         (older({}) | {"structures": 3}, "/structures: a list of tags, not 3"),
         (older({}) | {"structures": [{"begin": "a"}]}, "/structures/0: .*begin, schema and end"),
         (older("{", "<n"), "/structures/0/schema line 1 column 2: not JSON"),
+        (older('{"const": "\\ud800"}', "<n"), "/structures/0/schema: half a surrogate pair"),
         (older({}) | {"triggers": None}, "/format/triggers: it takes a list"),
         (older({}) | {"format": {}}, "'format' is unknown beside structures"),
         (tag(**NUMBER | {"any_order": True}), "/format/any_order: any order is not supported"),
@@ -202,12 +187,12 @@ def test_xgrammar_takes_what_is_written_in_markup():
         (tag(**ANY | {"max_tokens": 5}), "/format/max_tokens: tokens cannot be counted"),
     ],
 )  # fmt: skip
-def test_what_is_no_tag_says_where(form, problem):
+def test_an_invalid_tag_is_refused_with_its_place(form, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
         StructuralTag(form)
 
 
-def test_a_tag_too_deep_for_anyone_is_refused():
+def test_a_tag_that_is_nested_too_deep_is_refused():
     with pytest.raises(InvalidGrammarError, match="not JSON"):
         StructuralTag('{"type": "sequence", "elements": [' * 50_000)
     form = ANY
@@ -240,7 +225,7 @@ def test_a_tag_too_deep_for_anyone_is_refused():
          "", "'a b' cannot be a name in this markup"),
     ],
 )  # fmt: skip
-def test_what_stands_in_a_tag_is_refused_with_its_place(form, where, reason):
+def test_invalid_content_of_a_tag_is_refused_with_its_place(form, where, reason):
     with pytest.raises(InvalidGrammarError, match=reason) as raised:
         StructuralTag(tag(**form)).rules(None)
     assert raised.value.kind == "structural tag"
@@ -258,27 +243,26 @@ def test_what_stands_in_a_tag_is_refused_with_its_place(form, where, reason):
         {"type": "token_dispatch", "rules": [[TURN, {"type": "any_text"}]]},
     ],
 )
-def test_no_tag_names_tokens_however_deep(form):
+def test_a_tag_that_names_token_ids_at_any_depth_is_refused(form):
     within = tag(type="sequence", elements=[ANY, {"type": "star", "content": form}])
     where = f"at /format/elements/1/content: {form['type']} names token ids"
     with pytest.raises(InvalidGrammarError, match=where):
         StructuralTag(within)
 
 
-def test_no_tag_begins_or_ends_with_a_token():
+def test_a_tag_that_begins_or_ends_with_a_token_is_refused():
     token = {"type": "token", "token": TURN_END}
     for end in ("begin", "end"):
         with pytest.raises(InvalidGrammarError, match=f"at /format/{end}: token names"):
             StructuralTag(tag(**BETWEEN["format"] | {end: token}))
 
 
-def test_a_schema_in_a_tag_may_speak_of_tokens():
-    """It is data, not a format: no token is named."""
+def test_a_constant_in_a_tag_may_look_like_a_format_of_tokens():
     form = tag(type="json_schema", json_schema={"const": {"type": "token", "token": 106}})
     assert accepts(StructuralTag(form), '{"type":"token","token":106}')
 
 
-def test_grammars_in_a_tag_have_rules_of_their_own():
+def test_each_grammar_in_a_tag_has_its_own_rules():
     inner = [{"type": "grammar", "grammar": f'root ::= x\nx ::= "{c}"'} for c in "ab"]
     assert accepts(StructuralTag(tag(type="sequence", elements=inner)), "ab")
 
@@ -287,59 +271,45 @@ _WORDS = st.sampled_from(
     ["a", "<n>", "</n>", "(", "root ::= x", 'root ::= "x"', "", "\\", "é", "[b", "\0"]
 )
 _SCHEMAS = st.sampled_from([True, {}, {"type": "integer"}, {"type": 1}, {"$ref": "#/a"}, "x", None])
+_COUNTS = st.integers(-2, 3)
+
+
+def formats(*kinds, **fields):
+    return st.fixed_dictionaries({"type": st.sampled_from(kinds), **fields})
+
+
 _TAG_FORMATS = st.recursive(
-    st.builds(lambda v: {"type": "const_string", "value": v}, _WORDS)
-    | st.builds(lambda v: {"type": "regex", "pattern": v}, _WORDS)
-    | st.builds(lambda v: {"type": "grammar", "grammar": v}, _WORDS)
-    | st.builds(lambda v: {"type": "json_schema", "json_schema": v}, _SCHEMAS)
-    | st.builds(lambda v: {"type": "any_text", "excludes": v}, st.lists(_WORDS, max_size=2)),
+    formats("const_string", value=_WORDS)
+    | formats("regex", pattern=_WORDS)
+    | formats("grammar", grammar=_WORDS)
+    | formats("json_schema", json_schema=_SCHEMAS)
+    | formats("any_text", excludes=st.lists(_WORDS, max_size=2)),
     lambda inner: (
-        st.builds(
-            lambda kind, v: {"type": kind, "elements": v},
-            st.sampled_from(["sequence", "or", "poem"]),
-            st.lists(inner, max_size=3),
-        )
-        | st.builds(
-            lambda kind, v: {"type": kind, "content": v},
-            st.sampled_from(["optional", "star", "plus"]),
-            inner,
-        )
-        | st.builds(
-            lambda low, high, v: {"type": "repeat", "min": low, "max": high, "content": v},
-            st.integers(-2, 3),
-            st.integers(-2, 3),
-            inner,
-        )
-        | st.builds(between, _WORDS, inner, _WORDS | st.lists(_WORDS, max_size=2))
-        | st.builds(
-            lambda trigger, rule, v: {
-                "type": "dispatch",
-                "rules": [[trigger, v]],
-                "excludes": [rule],
-            },
-            _WORDS,
-            _WORDS,
-            inner,
-        )
+        formats("sequence", "or", "poem", elements=st.lists(inner, max_size=3))
+        | formats("optional", "star", "plus", content=inner)
+        | formats("repeat", min=_COUNTS, max=_COUNTS, content=inner)
+        | formats("tag", begin=_WORDS, content=inner, end=_WORDS | st.lists(_WORDS, max_size=2))
+        | formats("dispatch", rules=st.tuples(_WORDS, inner).map(lambda rule: [[*rule]]),
+                  excludes=st.lists(_WORDS, min_size=1, max_size=1))
     ),
     max_leaves=5,
-)
+)  # fmt: skip
 
 
 @examples(80)
 @given(_TAG_FORMATS)
-def test_a_malformed_tag_is_a_grammar_error_and_nothing_else(form):
+def test_a_malformed_tag_raises_only_grammar_errors(form):
     with suppress(GrammarError):
         StructuralTag(tag(**form)).rules(None)
 
 
-def test_a_schema_in_a_tag_is_enforced_to_the_letter_or_refused():
+def test_a_schema_in_a_tag_is_enforced_exactly_or_refused():
     items = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     content = {"type": "json_schema", "json_schema": {"properties": {"a": items}}}
     sequence = {"type": "sequence", "elements": [const("x"), content]}
     with pytest.raises(InvalidGrammarError, match="its items may repeat") as raised:
-        StructuralTag({"type": "structural_tag", "format": sequence}).rules(None)
+        StructuralTag(tag(**sequence)).rules(None)
     assert raised.value.where == "/format/elements/1/json_schema/properties/a/uniqueItems"
     content = {"type": "json_schema", "json_schema": {"type": "string", "maxLength": 3}}
-    assert accepts(StructuralTag(tag(**content)), '"ab"')
-    assert not accepts(StructuralTag(tag(**content)), '"a\n"')
+    reader = recogniser(StructuralTag(tag(**content)))
+    assert misread(reader.accepts, ['"ab"'], ['"a\n"']) == []

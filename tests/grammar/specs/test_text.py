@@ -1,4 +1,4 @@
-"""Texts of one form: context-free grammars, choices and regexes, what they take and refuse."""
+"""Specs of text: context-free grammars, choices and regexes."""
 
 import re
 
@@ -7,10 +7,10 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import REGEXES
+from readers import misread
 from spoken import accepts, recogniser
 
 from dlm.grammar import Choice, Grammar, InvalidGrammarError, InvalidValueError, Regex
-from dlm.grammar.regex import Terminal
 
 
 @pytest.mark.parametrize(
@@ -20,23 +20,16 @@ from dlm.grammar.regex import Terminal
         Grammar('start: "(" start ")" | "x"', syntax="lark"),
     ],
 )
-def test_a_grammar_may_nest(spec):
-    assert accepts(spec, "((x))")
-    assert not accepts(spec, "((x)")
+def test_a_grammar_may_be_recursive(spec):
+    assert misread(recogniser(spec).accepts, ["((x))"], ["((x)"]) == []
     assert spec.value("((x))") == "((x))"
 
 
-def test_a_schema_in_a_grammar_is_exact():
+def test_a_schema_in_a_grammar_is_enforced_exactly():
     schema = '{"type": "object", "properties": {"a": {"maxLength": 2}}, "required": ["a"]}'
     reader = recogniser(Grammar(f'start: "x" %json {schema} /b?/', "lark"))
-    assert reader.accepts('x{"a": "\\u00e9!"}')
-    assert not reader.accepts('x{"a": "abc"}')
-    assert not reader.accepts('x{"a": "a\n"}')
-
-
-def test_an_anchor_in_a_grammar_holds():
-    with pytest.raises(InvalidGrammarError, match="line 1 column 8: in this regex, nothing"):
-        Grammar("start: /a$b/", "lark").rules(None)
+    refused = ['x{"a": "abc"}', 'x{"a": "a\n"}']
+    assert misread(reader.accepts, ['x{"a": "\\u00e9!"}'], refused) == []
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place():
@@ -50,28 +43,31 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place():
     ("make", "problem"),
     [
         (lambda: Grammar(" "), "grammar: rules are text, not ' '"),
-        (
-            lambda: Grammar('root ::= "a" missing').rules(None),
-            "line 1 column 14: .*no rule missing",
-        ),
         (lambda: Grammar("start: nothing", "lark").rules(None), "no rule nothing"),
+        (
+            lambda: Grammar("start: /a$b/", "lark").rules(None),
+            "line 1 column 8: in this regex, nothing",
+        ),
+        (
+            lambda: Grammar('start: %json {"const": "\\ud800"}', "lark").rules(None),
+            "line 1 column 8: %json takes JSON",
+        ),
         (lambda: Grammar('root ::= x\nx ::= "a" x').rules(None), "no finite text fits"),
-        (lambda: Grammar('root ::= "a" Token(106)').rules(None), "names tokens"),
     ],
 )
-def test_what_is_no_grammar_says_why(make, problem):
+def test_an_invalid_grammar_is_refused_with_the_reason(make, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
         make()
 
 
-def test_the_key_of_a_grammar_tells_notations_apart():
+def test_the_key_of_a_grammar_depends_on_its_notation():
     assert Grammar("root ::= x").key != Grammar("root ::= x", "lark").key
 
 
 @examples(20)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
 def test_a_choice_is_its_options_and_nothing_else(options):
-    """Whatever they are made of: quotes, escapes, line breaks, NUL."""
+    """Options may contain quotes, escapes, line breaks and NUL."""
     spec = Choice(options)
     reader = recogniser(spec)
     for option in options:
@@ -89,7 +85,7 @@ def test_thousands_of_words_are_one_terminal():
     assert not node.automaton.accepts("word 9000")
 
 
-def test_a_choice_refuses_what_it_does_not_hold():
+def test_a_text_that_is_no_option_of_a_choice_is_refused():
     with pytest.raises(InvalidValueError, match="'c' is none of the options"):
         Choice(["a", "b"]).value("c")
 
@@ -111,7 +107,7 @@ def test_the_key_of_a_choice_is_its_options():
         (["a" * 3_000_000, "b" * 3_000_000], "choice: 6000000 characters are too many"),
     ],
 )
-def test_what_is_no_choice_says_why(options, problem):
+def test_an_invalid_choice_is_refused_with_the_reason(options, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
         Choice(options)
 
@@ -121,10 +117,6 @@ def test_what_is_no_choice_says_why(options, problem):
     [
         ("[a-z]+[0-9]", ["ab1"], ["ab1 ", "ab", ""]),
         ("b", ["b"], ["ab"]),
-        ("(ac*)?", ["", "a", "acc"], ["c"]),
-        ("(b{1,2}|b)", ["b", "bb"], ["bbb"]),
-        ("(?!if$)[a-z]+", ["i", "ifx"], ["if"]),
-        (r"(?i:é)\p{Lu}", ["ÉA", "éÉ"], ["éa"]),
         ("a{99}(b{99}){99}", ["a" * 99 + "b" * 9801], ["a" * 99 + "b" * 9800]),
         ("[a-z]{1,32767}", ["a", "z" * 32767], ["", "z" * 32768]),
         ("[a-z]{1,5000}|é[0-9]", ["a", "é1"], ["", "é"]),
@@ -133,14 +125,13 @@ def test_what_is_no_choice_says_why(options, problem):
 )
 def test_a_regex_matches_the_whole_text(pattern, taken, refused):
     reader = recogniser(Regex(pattern))
-    assert [text for text in taken if not reader.accepts(text)] == []
-    assert [text for text in refused if reader.accepts(text)] == []
+    assert misread(reader.accepts, taken, refused) == []
     assert Regex(pattern).value(taken[0]) == taken[0]
 
 
 @examples(30)
 @given(REGEXES, st.data())
-def test_made_up_regexes_match_what_python_does(pattern, data):
+def test_random_regexes_match_the_texts_that_python_matches(pattern, data):
     reader = recogniser(Regex(pattern))
     fitting = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
     if "\u2028" not in fitting and "\u2029" not in fitting and "\r" not in fitting:
@@ -149,23 +140,18 @@ def test_made_up_regexes_match_what_python_does(pattern, data):
     assert reader.accepts(text) == bool(re.fullmatch(pattern, text, re.ASCII))
 
 
-def test_a_long_count_is_counted():
-    (node,) = Regex("[a-z]{1,32767}").rules(None).nodes.values()
-    assert isinstance(node, Terminal)
-    assert (len(node.automaton.edges), node.low, node.high) == (1, 1, 32767)
-
-
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
         ("", "regex: a pattern is text, not ''"),
         ("(a", "regex at character"),
-        (r"(a)\1", "regex at character"),
-        ("a{1,99999999999999999}", "regex at character"),
-        ("(?>a)", "regex at character"),
+        ("^" * 1000, "regex: nested too deeply"),
+        ("a{,}", "regex at character 1: `{` repeats nothing"),
+        ("[^]a]", "regex at character 2: a first `]` ends a class in ECMAScript, not in Python"),
+        ("[]a]", "regex at character 1: a first `]` ends a class in ECMAScript, not in Python"),
     ],
 )
-def test_what_is_no_pattern_says_why_at_once(pattern, problem):
+def test_an_invalid_pattern_is_refused_at_once_with_the_reason(pattern, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
         Regex(pattern)
 
@@ -176,6 +162,6 @@ def test_a_pattern_that_nothing_matches_is_refused(pattern):
         accepts(Regex(pattern), "a")
 
 
-def test_what_looks_around_takes_an_automaton_that_is_not_too_large():
+def test_a_pattern_with_a_lookahead_and_too_large_an_automaton_is_refused():
     with pytest.raises(InvalidGrammarError, match="regex: too large: "):
         accepts(Regex("(?!b)(a{99}b?){99}"), "a")

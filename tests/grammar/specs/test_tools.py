@@ -1,4 +1,4 @@
-"""Text or calls: what may be asked for, what is taken, and what is read back."""
+"""Answers of text or tool calls: options, accepted answers, and parsed answers."""
 
 import random
 from functools import partial
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from native_calls import answer_tokens
-from spoken import accepts, spoken
+from readers import misread
+from spoken import accepts, objects, recogniser, spoken
 from training.lessons import tool_call
 from transformers import AutoTokenizer
 
@@ -23,7 +24,7 @@ from dlm.grammar import (
 
 
 def function(name, **properties):
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    parameters = objects(list(properties), **properties)
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
@@ -34,26 +35,23 @@ ALARM = ToolCall("set_alarm.v2", {})
 
 @pytest.fixture
 def write(vocabulary):
-    """Tokens of an answer of texts and calls."""
-
+    """Return the tokens of an answer of texts and calls."""
     return partial(answer_tokens, vocabulary)
 
 
 @pytest.mark.parametrize(
     ("options", "taken", "refused"),
     [
-        (
-            {},
-            [["Hello!"], ["So: ", WEATHER, ALARM], [ALARM, ALARM]],
-            [[], [WEATHER, "and so on"]],
-        ),
+        ({}, [["Hello!"], ["So: ", WEATHER, ALARM], [ALARM, ALARM]], [[], [WEATHER, "and so on"]]),
         ({"parallel": False}, [["Hello!"], ["So: ", WEATHER]], [[WEATHER, ALARM]]),
         ({"choice": "required"}, [[WEATHER], [WEATHER, ALARM]], [["Hello!"], ["So: ", ALARM], []]),
         ({"choice": "required", "parallel": False}, [[ALARM]], [[ALARM, ALARM], []]),
         ({"named": "get-weather"}, [[WEATHER]], [[ALARM], [WEATHER, WEATHER], ["Hello!"], []]),
     ],
 )
-def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options, taken, refused):
+def test_an_answer_is_text_or_calls_as_the_options_require(
+    write, vocabulary, options, taken, refused
+):
     spec = Tools(TOOLS, **options)
     for parts in taken:
         assert accepts(spec, spoken(*parts))
@@ -62,8 +60,7 @@ def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options,
         assert spec.read([*write(*parts), vocabulary.stops[1]], vocabulary) == Answer(
             text or None, calls
         )
-    for parts in refused:
-        assert not accepts(spec, spoken(*parts))
+    assert misread(recogniser(spec).accepts, [], [spoken(*parts) for parts in refused]) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +76,9 @@ def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options,
         ({}, [ToolCall("get-weather", {"city": 3})], r"at /city: 3 is not of type 'string'"),
     ],
 )
-def test_a_free_answer_is_held_to_the_same(write, vocabulary, options, parts, problem):
+def test_an_unconstrained_answer_is_checked_against_the_same_options(
+    write, vocabulary, options, parts, problem
+):
     with pytest.raises(InvalidValueError, match=problem):
         Tools(TOOLS, **options).read(write(*parts), vocabulary)
 
@@ -92,30 +91,18 @@ def test_text_that_reads_like_a_call_is_text(write, vocabulary):
     assert not accepts(Tools(TOOLS, choice="required"), text)
 
 
-def test_a_tool_without_parameters_takes_none():
-    spec = Tools([{"type": "function", "function": {"name": "f"}}])
-    assert accepts(spec, spoken(ToolCall("f", {})))
-    assert not accepts(spec, spoken(ToolCall("f", {"a": 1})))
+def test_equal_names_in_the_schemas_of_two_tools_are_independent():
+    def tool(name, kind):
+        schema = {"$defs": {"d": {"type": kind}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
+        return {"type": "function", "function": {"name": name, "parameters": schema}}
 
-
-def test_tools_have_rules_of_their_own():
-    """The same names mean other things in the next tool's schema."""
-    schemas = [
-        {"$defs": {"d": {"type": kind}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
-        for kind in ("string", "integer")
-    ]
-    spec = Tools(
-        [
-            {"type": "function", "function": {"name": f"f{i}", "parameters": schema}}
-            for i, schema in enumerate(schemas)
-        ]
-    )
+    spec = Tools([tool("f0", "string"), tool("f1", "integer")])
     assert accepts(spec, spoken(ToolCall("f0", {"a": "x"}), ToolCall("f1", {"a": 1})))
     assert not accepts(spec, spoken(ToolCall("f0", {"a": 1})))
     assert not accepts(spec, spoken(ToolCall("f1", {"a": "x"})))
 
 
-def test_the_built_in_models_data_is_taken_and_read(vocabulary):
+def test_calls_of_the_training_data_are_accepted_and_parsed(vocabulary):
     tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
     for seed in range(6):
         sample = tool_call(random.Random(seed), "train")
@@ -126,7 +113,7 @@ def test_the_built_in_models_data_is_taken_and_read(vocabulary):
         assert accepts(spec, spoken(call))
 
 
-def test_the_key_is_what_the_grammar_depends_on():
+def test_the_key_depends_on_everything_that_changes_the_grammar():
     described = [{**tool, "function": {**tool["function"], "description": "d"}} for tool in TOOLS]
     assert Tools(TOOLS).key == Tools(described).key
     strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
@@ -168,9 +155,10 @@ def test_only_the_native_form_needs_the_markers():
         (TOOLS, {"choice": "none"}, "/choice", "none of auto, required"),
         (TOOLS, {"named": "other"}, "/named", "no tool 'other'"),
         (TOOLS, {"format": "gpt"}, "/format", "none of gemma4, hermes"),
+        *((TOOLS, {name: []}, f"/{name}", f"/{name}") for name in ("format", "choice", "named")),
     ],
 )  # fmt: skip
-def test_what_is_no_spec_says_where_and_why(tools, options, where, reason):
+def test_an_invalid_spec_is_refused_with_its_place_and_the_reason(tools, options, where, reason):
     with pytest.raises(InvalidGrammarError, match=reason) as raised:
         Tools(tools, **options)
     assert raised.value.where == where
@@ -179,24 +167,21 @@ def test_what_is_no_spec_says_where_and_why(tools, options, where, reason):
 CONTENT = JsonSchema({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]})
 
 
-def test_without_a_call_an_answer_is_what_content_says():
-    spec = Tools(TOOLS, content=CONTENT)
-    call = ALARM
-    assert accepts(spec, '{"a": 1}')
-    assert accepts(spec, spoken(call, call))
-    for text in ('{"a": 3}', "Hello.", "", spoken('{"a": 1}', call)):
-        assert not accepts(spec, text)
+def test_an_answer_without_calls_fits_the_schema_of_its_content():
+    reader = recogniser(Tools(TOOLS, content=CONTENT))
+    refused = ['{"a": 3}', "Hello.", "", spoken('{"a": 1}', ALARM)]
+    assert misread(reader.accepts, ['{"a": 1}', spoken(ALARM, ALARM)], refused) == []
 
 
-def test_where_a_call_is_asked_for_content_says_nothing():
-    for way in ({"choice": "required"}, {"named": "set_alarm.v2"}):
-        spec = Tools(TOOLS, content=CONTENT, **way)
-        assert spec.key == Tools(TOOLS, **way).key
-        assert not accepts(spec, '{"a": 1}')
+@pytest.mark.parametrize("options", [{"choice": "required"}, {"named": "set_alarm.v2"}])
+def test_a_schema_of_content_has_no_effect_where_a_call_is_required(options):
+    spec = Tools(TOOLS, content=CONTENT, **options)
+    assert spec.key == Tools(TOOLS, **options).key
+    assert not accepts(spec, '{"a": 1}')
     assert Tools(TOOLS, content=CONTENT).key != Tools(TOOLS).key
 
 
-def test_content_that_may_hold_a_key_twice_is_checked_at_the_end():
+def test_content_that_may_repeat_a_key_is_checked_at_the_end():
     assert not Tools(TOOLS, content=CONTENT).checked
     assert Tools(TOOLS, content=JsonObject()).checked
 
@@ -204,9 +189,3 @@ def test_content_that_may_hold_a_key_twice_is_checked_at_the_end():
 def test_content_beside_calls_in_another_form_is_refused():
     with pytest.raises(InvalidGrammarError, match="hermes takes any text beside calls, not a JSON"):
         Tools(TOOLS, content=CONTENT, format="hermes")
-
-
-@pytest.mark.parametrize("field", ["format", "choice", "named"])
-def test_an_option_of_another_type_is_refused_by_name(field):
-    with pytest.raises(InvalidGrammarError, match=f"/{field}"):
-        Tools(TOOLS, **{field: []})

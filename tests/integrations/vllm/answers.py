@@ -3,8 +3,8 @@
     python answers.py MODEL JOBS RESULTS [ENGINE ARGUMENTS AS JSON]
 
 A job has `prompt` (a user's message), `max_tokens`, and, if it is constrained,
-`structured_outputs`. All are given to one call of `generate`. A refused job stands alone: its
-result is the error.
+`structured_outputs`. Jobs under `together` share one call; each job under `alone` has a call of
+its own, and its result is the reason of its refusal.
 """
 
 import json
@@ -52,8 +52,7 @@ def refused(llm: LLM, job: dict[str, Any]) -> str | None:
 
 
 def fail_at(budget: int) -> None:
-    """Have constraints of this budget raise, as a bug of ours would: in this process, so that the
-    engine must be in it as well."""
+    """Make constraints of this budget raise, as a bug would. The engine must be in this process."""
     from dlm.grammar import Frontier
 
     guide = Frontier.guide

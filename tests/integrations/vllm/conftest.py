@@ -50,7 +50,7 @@ Jobs = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Runs jobs through `LLM`, in a process of their own."""
+    """Run jobs through `LLM`, in a process of their own."""
 
     def run(
         together: Jobs,

@@ -1,9 +1,9 @@
-"""Measure what constraints cost in a step of vLLM: its sampler's time, with and without them.
+"""Measure the cost of constraints in a step of vLLM: its sampler's time, with and without them.
 
     PYTHONPATH=scripts python tests/integrations/vllm/cost.py [MODEL]
 
-In an environment as `make vllm` makes it, with the variables of `conftest.ENVIRONMENT`. Both are
-measured in one run, turn by turn, since machines are noisy.
+Run it in the environment of `make vllm`, with the variables of `conftest.ENVIRONMENT`. Steps with
+and without constraints alternate in one run, since machines are noisy.
 """
 
 import json

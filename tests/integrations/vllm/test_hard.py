@@ -1,4 +1,4 @@
-"""Hard cases: a model that wants nothing, real schemas, aborts, a full cache, hostile schemas."""
+"""Hard cases: a model of random weights, real schemas, aborts, a full cache, hostile schemas."""
 
 import json
 import lzma
@@ -21,7 +21,7 @@ MANY = {
     "minItems": 3,
     "maxItems": 5,
 }
-HOSTILE = {  # a thousand states, of which each text walks others
+HOSTILE = {  # a thousand states, different ones for each text
     "type": "array",
     "minItems": 3,
     "items": {"type": "string", "pattern": "^[ab]*a[ab]{10}$"},
@@ -29,7 +29,7 @@ HOSTILE = {  # a thousand states, of which each text walks others
 
 
 def needed(refusal):
-    """The tokens of the shortest answer, from what a budget of one token is refused with."""
+    """Return the tokens of the shortest answer, from the refusal of a budget of one token."""
     return int(refusal.split("the shortest answer takes ")[1].split()[0])
 
 
@@ -39,7 +39,7 @@ def real_schemas(path, count):
     return [row["schema"] for row in Random(0).sample(rows, count)]
 
 
-def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_and_loose(
+def test_a_model_of_random_weights_keeps_real_schemas_in_tight_and_loose_budgets(
     answers, wild_model, request
 ):
     path = request.config.getoption("--schemas")
@@ -65,13 +65,13 @@ def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_an
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A server with a cache that few answers fit."""
+    """A server whose cache has room for few answers."""
     args = ("--max-model-len", "512", "--max-num-seqs", "8", "--num-gpu-blocks-override", "24")
     folder = tmp_path_factory.mktemp("small")
     yield from served(folder, model=TINY, args=args)
 
 
-def test_of_mixed_requests_with_aborts_and_preemptions_nothing_is_lost(small, request):
+def test_no_request_is_lost_among_aborts_and_preemptions(small, request):
     count = request.config.getoption("--mixed")
     form = {"type": "json_schema", "json_schema": {"name": "many", "schema": MANY}}
 
@@ -121,7 +121,7 @@ def test_a_hostile_schema_does_not_hold_up_the_others(server, held_out):
         return choice.finish_reason, [len(one) for one in json.loads(choice.message.content)]
 
     def other():
-        """Another free answer, as long: what takes a turn in each step, and no grammar."""
+        """Generate an equally long answer without a grammar."""
         server.chat("x", max_tokens=400)
 
     seconds()

@@ -21,10 +21,8 @@ def test_this_vllm_has_all_that_the_plugin_needs():
     assert dlm.integrations.vllm.register() is None
 
 
-def test_free_text_is_the_same_with_the_plugin_and_without_and_a_schema_is_refused_without(
-    answers, held_out
-):
-    """Bit for bit: the same seed, the same batches, the same tokens."""
+def test_the_plugin_changes_no_free_text_and_without_it_a_schema_is_refused(answers, held_out):
+    """Tokens of equal seeds and equal batches are equal."""
     free = [job(item, bound=False) for item in held_out[:16]]
     alone = [job(held_out[0])]
     without = answers(free, alone, plugin=False, seed=1)
@@ -35,7 +33,7 @@ def test_free_text_is_the_same_with_the_plugin_and_without_and_a_schema_is_refus
     assert "Structured outputs are not yet supported" in without["refused"][0]
 
 
-def test_budgets_down_to_the_shortest_answer_are_kept_and_what_cannot_be_served_is_refused(
+def test_budgets_down_to_the_shortest_answer_are_kept_and_impossible_jobs_are_refused(
     answers, held_out
 ):
     schema = {
@@ -82,7 +80,7 @@ def test_budgets_down_to_the_shortest_answer_are_kept_and_what_cannot_be_served_
             assert one["text"] in outputs["choice"]
 
 
-def test_a_request_whose_constraint_breaks_ends_with_an_error_and_the_others_go_on(
+def test_a_request_whose_constraint_fails_ends_with_an_error_and_the_others_continue(
     answers, held_out
 ):
     together = [job(item) for item in held_out[:4]] + [job(held_out[4], max_tokens=77)]

@@ -36,7 +36,7 @@ def formatted(schema):
 
 
 def streamed(server, prompt, **more):
-    """The text of a stream, and how it ended."""
+    """Return the text of a stream, and its finish reason."""
     text, reason = "", None
     for chunk in server.chat(prompt, stream=True, **more):
         for choice in chunk.choices:
@@ -50,9 +50,7 @@ def whole(server, prompt, **more):
     return choice.message.content, choice.finish_reason
 
 
-def test_held_out_prompts_are_all_answered_validly_streamed_and_not_eight_at_a_time(
-    server, held_out
-):
+def test_all_held_out_prompts_have_valid_answers_with_and_without_streams(server, held_out):
     def ask(i):
         item = held_out[i]
         how = streamed if i % 2 else whole
@@ -88,7 +86,7 @@ def test_every_kind_of_constraint_is_kept(server):
         jsonschema.validate(json.loads(choice.message.content), INVOICE)
 
 
-def test_reasoning_comes_apart_from_an_answer_that_is_valid(server):
+def test_reasoning_is_separate_from_a_valid_answer(server):
     message = (
         server.chat(
             PROMPT,
@@ -145,12 +143,12 @@ def test_tools_of_responses_are_called_with_valid_arguments(server, choice):
         ({"extra_body": {"vllm_xargs": {"dlm_tools": "{}"}}}, "not a client's to send"),
     ],
 )
-def test_what_cannot_be_served_is_a_400_that_says_why(server, body, reason):
+def test_a_request_that_cannot_be_served_is_a_400_with_the_reason(server, body, reason):
     with pytest.raises(openai.BadRequestError, match=re.escape(reason)):
         server.chat(PROMPT, **body)
 
 
-def test_without_the_plugin_it_is_the_400_that_it_was(tmp_path, held_out):
+def test_without_the_plugin_a_schema_is_still_a_400(tmp_path, held_out):
     from conftest import TINY, served
 
     for bare in served(tmp_path, model=TINY, plugin=False, args=("--max-model-len", "512")):

@@ -1,8 +1,8 @@
-"""A checkpoint with a real vocabulary and canvases of 256, for what depends on their sizes.
+"""A checkpoint with a real vocabulary and canvases of 256 tokens, for tests of these sizes.
 
     python tests/integrations/vllm/wide.py tokenizer.json[.xz] OUT
 
-Two layers, whose embedding is random. Control tokens have the names of the built-in model.
+It has two layers and a random embedding. Control tokens have the names of the built-in model.
 """
 
 import json
@@ -45,7 +45,7 @@ def write(tokenizer: Path, out: Path) -> Path:
 
 
 def _name_control_tokens(words: dict[str, Any], named: dict[str, Any]) -> None:
-    """Give tokens of `words` the names that `named` has for their numbers."""
+    """Rename the control tokens of `words` to the names in `named` with the same numbers."""
     vocab = words["model"]["vocab"]
     old = {number: name for name, number in vocab.items()}
     added = {token["id"]: token for token in words["added_tokens"]}

@@ -1,4 +1,4 @@
-"""A checkpoint that wants nothing in particular: the built-in model, with every matrix redrawn."""
+"""A checkpoint of random weights: the built-in model, with every matrix redrawn."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-_LOUDER = 3.0  # so that the model is sure of its nonsense
+_LOUDER = 3.0  # with it the model is sure of its random tokens
 
 
 def write(source: Path, out: Path, seed: int = 0) -> Path:

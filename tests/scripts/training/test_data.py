@@ -21,7 +21,7 @@ from dlm.cli.compare.judging import leaves
 
 @pytest.fixture(scope="module")
 def samples():
-    """Extractions of each split, those of the first seeds."""
+    """Extractions of each split, drawn from the first seeds."""
     counts = {"train": 2000, "heldout": 600, "unseen": 400}
     return {
         split: [extract(Random(seed), split) for seed in range(count)]
@@ -30,7 +30,7 @@ def samples():
 
 
 def strings(value):
-    """Every string of a value."""
+    """Return every string of a value."""
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         return {string for part in parts for string in strings(part)}
@@ -41,23 +41,25 @@ def bare(answer):
     return json.loads(answer.removeprefix("```json").removesuffix("```"))
 
 
+def values_of(kind):
+    """Return values of training and of exams."""
+    return (
+        {draw(kind, Draw(Random(seed), split)).text for seed in range(2000)}
+        for split in ("train", "heldout")
+    )
+
+
 @pytest.mark.parametrize(
     "kind", ["person", "city", "company", "code", "title", "email", "team", "date", "time", "login"]
 )
 def test_no_held_out_value_is_ever_in_training(kind):
-    train, heldout = (
-        {draw(kind, Draw(Random(seed), split)).text for seed in range(2000)}
-        for split in ("train", "heldout")
-    )
+    train, heldout = values_of(kind)
     assert min(len(train), len(heldout)) > 60
     assert not train & heldout
 
 
-def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one():
-    train, heldout = (
-        {draw("color", Draw(Random(seed), split)).text for seed in range(2000)}
-        for split in ("train", "heldout")
-    )
+def test_known_words_are_in_both_halves_and_made_up_words_in_one():
+    train, heldout = values_of("color")
     known = set(listed("color"))
     assert known < train
     assert known < heldout
@@ -65,15 +67,15 @@ def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one()
 
 
 def test_no_held_out_sentence_is_ever_in_training(samples):
-    told = {s.text for d in domains(True) for s in d.sentences if s.held_out}
-    starts = {text.partition("{")[0] for text in told}
+    held_out = {s.text for d in domains(True) for s in d.sentences if s.held_out}
+    starts = {text.partition("{")[0] for text in held_out}
     rare = {start for start in starts if len(start) > 11}  # no other sentence begins like these
     trained = [s.text for d in domains(True) for s in d.sentences if not s.held_out]
+    heads = [(text, text.partition("{")[0]) for text in trained]
     rare -= {  # what others begin with, or could with a value: "The door of {room}"
         start
         for start in rare
-        for text in trained
-        for head in [text.partition("{")[0]]
+        for text, head in heads
         if text.startswith(start) or (len(head) > 8 and start.startswith(head))
     }
     assert len(rare) > 20
@@ -94,7 +96,7 @@ def test_there_are_hundreds_of_sentences_in_dozens_of_domains():
     assert 0.07 < held_out / len(sentences) < 0.13
 
 
-def test_training_has_all_that_exams_have_and_more_that_they_never_ask():
+def test_training_has_all_sentences_of_exams_and_more():
     examined, all_of = (
         {s for d in each for s in d.sentences} for each in (domains(False), domains(True))
     )
@@ -103,7 +105,7 @@ def test_training_has_all_that_exams_have_and_more_that_they_never_ask():
     assert {d.title for d in domains(False)} < {d.title for d in domains(True)}
 
 
-def test_training_says_labels_in_more_ways_and_exams_stay_as_they_are(monkeypatch):
+def test_labels_have_more_phrases_in_training_and_the_same_in_exams(monkeypatch):
     def drawn(split):
         return [extract(Random(seed), split) for seed in range(200)]
 
@@ -120,10 +122,10 @@ def test_a_value_never_runs_into_the_next_sentence():
     assert not any("Omar We" in text for text in texts)
 
 
-def test_every_field_of_a_domain_is_told_by_some_sentence():
+def test_every_field_of_a_domain_is_in_some_sentence():
     for domain in domains(True):
-        told = {name for s in domain.sentences for name in s.fields}
-        assert told >= domain.fields.keys(), domain.title
+        found = {name for s in domain.sentences for name in s.fields}
+        assert found >= domain.fields.keys(), domain.title
 
 
 @pytest.mark.parametrize("split", ["train", "heldout", "unseen"])
@@ -138,8 +140,7 @@ def test_answers_fit_their_schemas_and_mean_their_values(split, samples):
 
 
 def test_every_text_that_is_wanted_is_in_the_prompt(samples):
-    """But for dates that the key or the schema wants in ISO form, and closed words told by
-    phrases."""
+    """Exceptions: dates that the key or the schema wants in ISO form, and options of an enum."""
     for item in samples["heldout"]:
         closed = re.findall(r'"enum": \[[^]]*\]', json.dumps(item.schema))
         for string in strings(item.value):
@@ -150,17 +151,17 @@ def test_every_text_that_is_wanted_is_in_the_prompt(samples):
 def test_every_number_that_is_wanted_is_in_the_prompt_in_digits_or_as_a_word(samples):
     numbers = 0
     for item in samples["heldout"]:
-        said = {*map(float, re.findall(r"\d+(?:\.\d+)?", item.prompt.replace(",", "")))}
-        said |= {
+        given = {*map(float, re.findall(r"\d+(?:\.\d+)?", item.prompt.replace(",", "")))}
+        given |= {
             i for i, word in enumerate(SMALL) if re.search(rf"\b{word}\b", item.prompt.lower())
         }
         wanted = {abs(leaf) for _, leaf in leaves(item.value) if type(leaf) in (int, float)}
-        assert wanted <= said, (wanted - said, item.prompt)
+        assert wanted <= given, (wanted - given, item.prompt)
         numbers += len(wanted)
     assert numbers > 200
 
 
-def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says(samples):
+def test_a_missing_value_is_null_or_left_out_as_the_schema_demands(samples):
     nulls = left_out = 0
     for item in samples["train"]:
         if "missing" not in item.traits:
@@ -185,7 +186,7 @@ def test_some_prompts_leave_keys_to_the_schema(samples):
     assert not any(item.unasked for item in samples["heldout"])
 
 
-def test_articles_are_said_and_titles_belong_to_names():
+def test_texts_have_articles_and_titles_belong_to_names():
     rooms = [draw("room", Draw(Random(seed), "train")) for seed in range(20)]
     assert all(room.text == f"the {room.value}" for room in rooms)
     people = [draw("person", Draw(Random(seed), "train")) for seed in range(500)]
@@ -207,7 +208,7 @@ def test_samples_have_lists_tables_and_objects_in_objects(samples):
         assert traits.count(trait) > 15, trait
 
 
-def test_copies_list_what_they_are_given():
+def test_copies_have_the_items_of_their_prompts():
     for seed in range(60):
         item = copy(Random(seed), "train")
         if item.prompt.startswith("List as JSON. "):
@@ -218,7 +219,7 @@ def test_copies_list_what_they_are_given():
 
 
 @pytest.mark.parametrize("length", [1, 8, 16])
-def test_strings_to_copy_have_the_length_that_is_asked_for(length):
+def test_strings_to_copy_have_the_requested_length(length):
     for seed in range(40):
         (string,) = copied(Random(seed), "heldout", length).value.values()
         assert len(string) == length

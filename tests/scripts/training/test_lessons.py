@@ -1,4 +1,4 @@
-"""Made-up tools and conversations of the training, what is left to exams, and what they ask."""
+"""Made-up tools and conversations of the training, and those that only exams have."""
 
 import itertools
 import json
@@ -16,15 +16,14 @@ from training.lessons import after_result, exams, made_up_call, sample, short_an
 from training.toolbox import is_held_out, native, usable
 from training.words import Draw, phrases_of
 
-import dlm.models
+from dlm.engine import BUILT_IN
 from dlm.grammar import Compiler, Matcher, Vocabulary
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-ASKED = """if True:
+PRINT_EXAMS = """if True:
     from training.lessons import exams
     print([sample.prompt for samples in exams(20, 0).values() for sample in samples])
 """
-TINY = Path(dlm.models.__file__).parent / "tiny"
 MAKERS = (made_up_call, after_result, short_answer)
 SPLITS = ("train", "heldout")
 
@@ -36,7 +35,7 @@ def drawn(make, split, count=150):
 
 @cache
 def tokenizer():
-    return batches.tokenizer_of(TINY)
+    return batches.tokenizer_of(BUILT_IN)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def functions(split):
 
 
 def keys_of(schema):
-    """Every key that a schema names, also of objects in objects and of rows."""
+    """Return every key that a schema names, also in nested objects and in rows."""
     inner = schema.get("properties", {})
     found = set(inner)
     for part in inner.values():
@@ -59,7 +58,7 @@ def keys_of(schema):
 
 
 def spelled(names):
-    """Names as one of words, whatever the style of programmers they are in."""
+    """Return the words of names, equal for names that differ only in their style."""
     return {toolbox.words(name) for name in names}
 
 
@@ -76,8 +75,8 @@ def test_no_tool_or_parameter_of_an_exam_is_in_training():
 
 def test_no_parameter_of_an_exam_is_a_key_that_extraction_trains_on():
     heldout = {key for f in functions("heldout") for key in keys_of(f["parameters"])}
-    asked = (keys_of(extract(Random(seed), "train").schema) for seed in range(600))
-    assert not spelled(heldout) & spelled(set[str]().union(*asked))
+    trained = (keys_of(extract(Random(seed), "train").schema) for seed in range(600))
+    assert not spelled(heldout) & spelled(set[str]().union(*trained))
 
 
 @pytest.mark.parametrize("section", ["actions", "parameters", "options", "lists", "outcomes"])
@@ -178,14 +177,14 @@ def test_conversations_have_choices_calls_at_once_system_messages_and_history():
     assert all(each[-1] == "user" for each in roles)
 
 
-def test_answers_after_results_say_what_the_result_has():
+def test_answers_after_results_have_the_numbers_of_the_result():
     for item in drawn(after_result, "train"):
         *_, user, called, result = item.messages
         assert user == {"role": "user", "content": item.prompt}
         assert called["tool_calls"][0]["function"]["name"] == result["name"]
         assert result["role"] == "tool"
-        said = {word.strip(".,:") for word in item.answer.split() if any(map(str.isdigit, word))}
-        assert all(word in result["content"] for word in said), (item.answer, result)
+        numbers = {word.strip(".,:") for word in item.answer.split() if any(map(str.isdigit, word))}
+        assert all(word in result["content"] for word in numbers), (item.answer, result)
 
 
 def test_keys_in_objects_of_calls_are_given_and_others_are_not():
@@ -237,7 +236,7 @@ def test_native_values_are_gemma_s_own():
     assert native(value) == '{a:[<|"|>x<|"|>,1],b:{c:true},d:2.5}'
 
 
-def test_what_is_talked_about_is_split_too():
+def test_topics_of_conversations_are_split_too():
     train, heldout = ({item.prompt for item in drawn(short_answer, split)} for split in SPLITS)
     lines = {line.partition(" = ")[0] for line in phrases_of("toolbox.txt", "talk")}
     assert len(train & lines) > 10
@@ -250,9 +249,9 @@ def test_names_of_other_training_data_belong_to_training():
     assert json.dumps(sorted(toolbox.tools()))[:2] == '["'
 
 
-def test_every_process_asks_the_same():
-    """Python hashes text otherwise in each of them, and sets come in another order."""
+def test_exams_are_the_same_in_every_process():
+    """Each process hashes texts differently, so that its sets have another order."""
     here = f"{[s.prompt for x in exams(20, 0).values() for s in x]}\n"
     for seed in ("1", "2"):
-        assert printed(ASKED, PYTHONHASHSEED=seed, PYTHONPATH=str(SCRIPTS)) == here
+        assert printed(PRINT_EXAMS, PYTHONHASHSEED=seed, PYTHONPATH=str(SCRIPTS)) == here
     assert here.count("JSON") > 50

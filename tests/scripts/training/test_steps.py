@@ -1,12 +1,8 @@
-"""Samples that a step chooses, networks that grow, a step of decoding, and Muon beside torch's own.
-
-Muon computes its update in single precision, torch in bf16.
-"""
+"""Samples that a step chooses, networks that grow, a step of decoding, and Muon beside torch's."""
 
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,18 +10,17 @@ from training import directory, steps
 from training.batches import tokenizer_of
 from training.steps import Muon, orthogonal
 
-import dlm.models
 from dlm import DecodeConfig
+from dlm.engine import BUILT_IN
 from dlm.models import ModelConfig, checkpoint
 from dlm.models.objective import TrainingBatch
 
-TINY = Path(dlm.models.__file__).parent / "tiny"
 B = 12
 
 
 @pytest.fixture
 def pool(rng) -> TrainingBatch:
-    """Samples that their first token numbers."""
+    """Samples whose first token is their number."""
     tokens = torch.randint(1000, (B, 8), generator=rng)
     tokens[:, 0] = torch.arange(B)
     return TrainingBatch(
@@ -39,7 +34,7 @@ def pool(rng) -> TrainingBatch:
     )
 
 
-def test_shares_are_as_the_scores_but_for_those_that_are_sure_to_be_chosen():
+def test_shares_are_proportional_to_scores_up_to_certainty():
     share = steps.shares(torch.tensor([100.0, 9.0, 1.0, 1.0, 1.0, 1.0]), 3)
     expected = [1, 1, 0.25, 0.25, 0.25, 0.25]
     assert share.tolist() == pytest.approx(expected)
@@ -49,7 +44,7 @@ def test_shares_are_as_the_scores_but_for_those_that_are_sure_to_be_chosen():
 
 
 @pytest.mark.parametrize("size", [1, 5, B])
-def test_as_many_are_chosen_as_are_asked_for_each_once(pool, rng, size):
+def test_a_step_chooses_the_requested_number_of_different_samples(pool, rng, size):
     for _ in range(50):
         scores = torch.rand(B, generator=rng) ** 4 + 0.01
         batch = steps.chosen(pool, scores, size, 1.0, rng)
@@ -59,7 +54,7 @@ def test_as_many_are_chosen_as_are_asked_for_each_once(pool, rng, size):
         assert torch.equal(batch.canvases, pool.canvases[rows])
 
 
-def test_samples_are_chosen_as_often_as_they_score(pool, rng):
+def test_samples_are_chosen_in_proportion_to_their_scores(pool, rng):
     scores = torch.arange(1.0, B + 1)
     drawn = [steps.chosen(pool, scores, 3, 0.0, rng) for _ in range(1000)]
     assert all((batch.weights == 1).all() for batch in drawn)
@@ -68,7 +63,7 @@ def test_samples_are_chosen_as_often_as_they_score(pool, rng):
 
 
 def test_fair_weights_make_up_for_the_choice(pool, rng):
-    """Sums over what is chosen are those over all, whatever the scores, but for a factor."""
+    """Weighted sums over chosen samples are those over all, but for a factor, for any scores."""
     scores = torch.tensor([0.1] * 9 + [2.0] * 3)
     share = steps.shares(scores, 3)
     values = torch.rand(B, generator=rng)
@@ -82,7 +77,7 @@ def test_fair_weights_make_up_for_the_choice(pool, rng):
     assert (sums[0] / sums[1]).item() == pytest.approx(values.mean().item(), rel=0.05)
 
 
-def test_mistakes_are_those_at_tokens_that_say_something(pool):
+def test_mistakes_count_at_telling_tokens_only(pool):
     pool = replace(pool, tokens=torch.tensor([[1, 1, 1, 5, 6, 7, 5, 6]] * B))
     telling = torch.zeros(1000, dtype=torch.bool)
     telling[[5, 7]] = True
@@ -94,8 +89,8 @@ def test_mistakes_are_those_at_tokens_that_say_something(pool):
     assert found[:4].tolist() == pytest.approx([0, 1, 1, 0], abs=1e-3)
 
 
-def test_tokens_of_words_and_numbers_tell_something_those_of_layout_do_not():
-    tokenizer, telling = tokenizer_of(TINY), steps.telling(TINY)
+def test_tokens_of_words_and_numbers_are_telling_and_those_of_layout_are_not():
+    tokenizer, telling = tokenizer_of(BUILT_IN), steps.telling(BUILT_IN)
     assert telling.shape == (len(tokenizer),)
 
     def tells(text: str) -> list[bool]:
@@ -107,32 +102,19 @@ def test_tokens_of_words_and_numbers_tell_something_those_of_layout_do_not():
         assert not any(tells(text))
 
 
-TINY = Path(dlm.models.__file__).parent / "tiny"
+@pytest.fixture
+def config():
+    return json.loads((BUILT_IN / directory.CONFIG).read_text())
 
 
-def deeper(config, layers):
+def deeper(config, more):
     config = copy.deepcopy(config)
     text = config["text_config"]
-    text["num_hidden_layers"] = layers
+    text["num_hidden_layers"] = layers = text["num_hidden_layers"] + more
     text["layer_types"] = kinds = [*(text["layer_types"] * 2)[: layers - 1], "full_attention"]
     full = (i for i, kind in enumerate(kinds) if kind == "full_attention")
     text["per_layer_config"] = {str(i): {"head_dim": 64} for i in full}
     return ModelConfig.from_hf(config)
-
-
-@pytest.fixture
-def config():
-    return json.loads((TINY / directory.CONFIG).read_text())
-
-
-def test_a_deeper_network_says_the_same(config, rng):
-    before = checkpoint.load(TINY).float()
-    layers = len(before.config.layers)
-    after = steps.grown(before, deeper(config, layers + 2)).float()
-    assert len(after.layers) == layers + 2
-    tokens = torch.randint(1000, (20,), generator=rng).tolist()
-    states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
-    torch.testing.assert_close(states[1], states[0])
 
 
 def wider(config, neurons):
@@ -141,12 +123,18 @@ def wider(config, neurons):
     return ModelConfig.from_hf(config)
 
 
-def test_a_wider_network_says_the_same_and_can_learn(config, rng):
-    before = checkpoint.load(TINY).float()
-    after = steps.grown(before, wider(config, 64)).float()
+@pytest.mark.parametrize(("change", "more"), [(deeper, 2), (wider, 64)])
+def test_a_larger_network_has_the_same_states(config, rng, change, more):
+    before = checkpoint.load(BUILT_IN).float()
+    after = steps.grown(before, change(config, more)).float()
+    assert len(after.layers) == len(before.layers) + 2 * (change is deeper)
     tokens = torch.randint(1000, (20,), generator=rng).tolist()
     states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
     torch.testing.assert_close(states[1], states[0])
+
+
+def test_new_neurons_can_learn(config):
+    after = steps.grown(checkpoint.load(BUILT_IN).float(), wider(config, 64)).float()
     for gated in (after.layers[0].mlp, after.self_conditioning):
         assert not gated.down_proj.weight[:, -64:].any()
         for into in (gated.gate_proj, gated.up_proj):
@@ -156,28 +144,27 @@ def test_a_wider_network_says_the_same_and_can_learn(config, rng):
 
 def test_a_network_cannot_lose_neurons(config):
     with pytest.raises(ValueError, match="neurons cannot become"):
-        steps.grown(checkpoint.load(TINY), wider(config, -64))
+        steps.grown(checkpoint.load(BUILT_IN), wider(config, -64))
 
 
-def test_a_network_of_the_shapes_that_it_had_is_the_same(config):
-    before = checkpoint.load(TINY)
-    after = steps.grown(before, before.config)
-    assert all(torch.equal(t, after.state_dict()[n]) for n, t in before.state_dict().items())
+def test_a_network_that_does_not_grow_is_the_same(config):
+    before = checkpoint.load(BUILT_IN)
+    after = steps.grown(before, before.config).state_dict()
+    assert all(torch.equal(t, after[n]) for n, t in before.state_dict().items())
 
 
 @pytest.mark.parametrize("more", [-2, 1])
-def test_layers_that_do_not_fit_are_an_error(config, more):
-    before = checkpoint.load(TINY)
-    layers = len(before.config.layers) + more
-    with pytest.raises(ValueError, match=f"cannot become {layers}"):
-        steps.grown(before, deeper(config, layers))
+def test_an_impossible_number_of_layers_is_an_error(config, more):
+    before = checkpoint.load(BUILT_IN)
+    with pytest.raises(ValueError, match=f"cannot become {len(before.layers) + more}"):
+        steps.grown(before, deeper(config, more))
 
 
 CANVASES, L, V = 64, 8, 50
 CONFIG = DecodeConfig(t_min=0.5, t_max=1.5, entropy_bound=0.1)
 
 
-def test_sure_places_keep_what_they_say_and_others_become_noise(rng):
+def test_sure_positions_keep_their_tokens_and_others_become_noise(rng):
     logits = torch.zeros(CANVASES, L, V)
     logits[:, ::2, 7] = 60.0
     tokens, _ = steps.step_of(CONFIG)(logits, rng)
@@ -187,8 +174,8 @@ def test_sure_places_keep_what_they_say_and_others_become_noise(rng):
     assert (unsure == 7).float().mean() < 0.1
 
 
-def test_what_is_kept_is_drawn(rng):
-    """The surest place is always kept, and here it says one of two tokens."""
+def test_a_kept_token_is_drawn(rng):
+    """The surest position is always kept, and here two tokens share its probability."""
     logits = torch.zeros(CANVASES, L, V)
     logits[:, 3, [11, 12]] = 60.0
     tokens, _ = steps.step_of(CONFIG)(logits, rng)
@@ -217,8 +204,8 @@ def test_an_update_has_singular_values_near_one_and_the_directions_of_its_matrix
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (32, 8), (8, 32)])
-def test_its_steps_are_those_of_torch(rng, shape):
-    """But for the rounding of bf16, a few percent of each step."""
+def test_steps_of_muon_are_those_of_torch(rng, shape):
+    """Torch computes its updates in bf16, and differs by a few percent of each step."""
     first = torch.randn(shape, generator=rng)
     ours, theirs = (torch.nn.Parameter(first.clone()) for _ in range(2))
     steps = {

@@ -1,6 +1,6 @@
-"""Give torchvision the schemas of operators that it registers, where its library does not load.
+"""Register the schemas of torchvision's operators if its library does not load.
 
-The release of PyPI is built for CUDA. transformers imports it, and calls none of its operators.
+The release on PyPI is built for CUDA. transformers imports it, and calls none of its operators.
 """
 
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ if not _has_ops():
 
 
 def main() -> None:
-    """Append them to the installed file, once."""
+    """Append the schemas to the installed file, once."""
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise SystemExit("torchvision is not installed")

@@ -1,10 +1,10 @@
-"""The half that would compile."""
+"""The backend's compiler, which compiles nothing."""
 
 from triton.backends.compiler import BaseBackend
 
 
 class InterpretedBackend(BaseBackend):
-    """Takes options as they are; with TRITON_INTERPRET=1 nobody asks for more."""
+    """Return options unchanged; with TRITON_INTERPRET=1 nothing else is called."""
 
     @staticmethod
     def supports_target(target):
@@ -20,7 +20,7 @@ class InterpretedBackend(BaseBackend):
         raise RuntimeError("kernels are interpreted here: set TRITON_INTERPRET=1")
 
     def load_dialects(self, context):
-        """Nothing is compiled: there are none."""
+        """Load nothing, since nothing is compiled."""
 
     def get_module_map(self):
         return {}

@@ -1,4 +1,4 @@
-"""The half that would launch."""
+"""The backend's driver, which launches nothing."""
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -6,7 +6,7 @@ from triton.backends.driver import DriverBase
 
 
 class InterpretedDriver(DriverBase):
-    """Says that the device is the CPU."""
+    """Driver whose device is the CPU."""
 
     @classmethod
     def is_active(cls):
@@ -37,4 +37,4 @@ class InterpretedDriver(DriverBase):
         raise RuntimeError("kernels are interpreted here: there is nothing to measure")
 
     def clear_cache(self, cache):
-        """There is no cache."""
+        """Do nothing: there is no cache."""

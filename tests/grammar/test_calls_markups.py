@@ -1,9 +1,10 @@
-"""Calls in other models' forms: their rules, and the way back."""
+"""Calls in the markups of other models: their rules, and parsing them."""
 
 import json
 
 import pytest
-from spoken import accepts, sample
+from readers import misread
+from spoken import accepts, objects, recogniser, sample, tools
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, ToolCall, Tools
 
@@ -22,13 +23,8 @@ SEARCH = {
     },
 }
 TOOLS = [{"type": "function", "function": f} for f in (SEARCH, {"name": "now"})]
-ARGUMENTS = {
-    "query": 'a "b" </tool_call> {é}',
-    "limit": 3,
-    "tags": ["x", "}"],
-    "sort": 3,
-    "site": None,
-}
+QUERY = 'a "b" </tool_call> {é}'
+ARGUMENTS = {"query": QUERY, "limit": 3, "tags": ["x", "}"], "sort": 3, "site": None}
 CALL = ToolCall("search-web", ARGUMENTS)
 NOW = ToolCall("now", {})
 
@@ -54,7 +50,7 @@ FORMS = [("hermes", hermes), ("qwen3", hermes), ("llama", llama), ("qwen3_coder"
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)
-def test_calls_are_taken_and_read(format, write):
+def test_calls_are_accepted_and_parsed(format, write):
     spec = Tools(TOOLS, format=format)
     text = f"Let me see.\n{write(CALL)}\n{write(NOW)}"
     assert accepts(spec, text)
@@ -65,26 +61,23 @@ def test_calls_are_taken_and_read(format, write):
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)
-def test_choices_are_kept(format, write):
-    required = Tools(TOOLS, choice="required", format=format)
-    assert accepts(required, write(CALL))
-    assert not accepts(required, "text")
-    one = Tools(TOOLS, choice="required", parallel=False, format=format)
-    assert accepts(one, write(NOW))
-    assert not accepts(one, write(NOW) + write(NOW))
-    named = Tools(TOOLS, named="now", format=format)
-    assert accepts(named, write(NOW))
-    assert not accepts(named, write(CALL))
+def test_choices_are_enforced(format, write):
+    call, now = write(CALL), write(NOW)
+    for options, taken, refused in (
+        ({"choice": "required"}, call, "text"),
+        ({"choice": "required", "parallel": False}, now, now + now),
+        ({"named": "now"}, now, call),
+    ):
+        reader = recogniser(Tools(TOOLS, format=format, **options))
+        assert misread(reader.accepts, [taken], [refused]) == []
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)
-def test_arguments_that_do_not_fit_are_refused_both_ways(format, write):
+def test_arguments_that_do_not_fit_are_refused_by_the_rules_and_the_parser(format, write):
     spec = Tools(TOOLS, choice="required", format=format)
     broken = write(ToolCall("search-web", {"limit": 3}))
     assert not accepts(spec, broken)
-    with pytest.raises(
-        InvalidValueError, match=r"call of search-web: .* lacks 'query', a required"
-    ):
+    with pytest.raises(InvalidValueError, match=r"call of search-web: .* lacks 'query', a requ"):
         spec.value(broken)
     with pytest.raises(InvalidValueError, match="'other', which is not offered"):
         spec.value(write(ToolCall("other", {})))
@@ -105,13 +98,12 @@ def test_arguments_that_do_not_fit_are_refused_both_ways(format, write):
         ("qwen3_coder", "<tool_call>\n<function=now>\n</function>", "are missing"),
     ],
 )
-def test_a_malformed_call_says_where(format, text, problem):
+def test_a_malformed_call_is_refused_with_its_place(format, text, problem):
     with pytest.raises(InvalidValueError, match=f"malformed at character .*{problem}"):
         Tools(TOOLS, format=format).value(f"Hm. {text}")
 
 
-def test_bare_strings_stay_as_they_are():
-    """In XML they may read like JSON."""
+def test_unquoted_strings_that_look_like_json_stay_strings():
     texts = ["3", "null", '"quoted"', " spaced ", "two\nlines", "", "{}"]
     spec = Tools(TOOLS, format="qwen3_coder")
     for text in texts:
@@ -120,7 +112,7 @@ def test_bare_strings_stay_as_they_are():
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)
-def test_schemas_are_read_as_json_schema_reads_them(format, write):
+def test_the_keywords_of_a_schema_are_enforced_in_every_markup(format, write):
     schema = {
         "type": "object",
         "properties": {
@@ -134,8 +126,7 @@ def test_schemas_are_read_as_json_schema_reads_them(format, write):
     }
     if format == "qwen3_coder":
         del schema["properties"]["of x"]
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    spec = Tools([tool], choice="required", format=format)
+    spec = tools(schema, format=format)
     day = {"day": "2024-02-29"}
     for more in ({}, {"size": "bab"}, {"items": [3]}, {"plan": "x"}, {"plan": None}):
         call = ToolCall("f", day | more)
@@ -168,42 +159,37 @@ FORM = {"properties": {"s": STRING, "t": {}}, "required": ["s", "t"]}
         ({"properties": {"s": {}}}, {"s": '["\\ud800"]'}, {"s": '["\\ud800"]'}),
     ],
 )  # fmt: skip
-def test_what_the_schema_says_tells_bare_strings_from_json(schema, written, read):
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    (call,) = (
-        Tools([tool], format="qwen3_coder").value(qwen_coder(ToolCall("f", written))).tool_calls
-    )
+def test_the_schema_decides_whether_an_unquoted_value_is_a_string_or_json(schema, written, read):
+    answer = tools(schema, format="qwen3_coder").value(qwen_coder(ToolCall("f", written)))
+    (call,) = answer.tool_calls
     assert call.arguments == read
     json.loads(call.to_openai("x")["function"]["arguments"].encode())
 
 
-def test_line_feeds_around_a_bare_string_are_none_of_it():
-    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 2}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    spec = Tools([tool], choice="required", format="qwen3_coder")
+def test_a_line_feed_at_either_end_of_an_unquoted_string_does_not_belong_to_it():
+    spec = tools(objects(a={"type": "string", "maxLength": 2}), format="qwen3_coder")
     texts = ["a", "\na", "a\n", "\nab\n", "\n\n", "\n\n\n", "", "\nabc\n", "abc", "\n\na\n"]
     for text in texts:
         body = f"<parameter=a>{text}</parameter>"
         answer = f"<tool_call>\n<function=f>\n{body}\n</function>\n</tool_call>"
-        bare = text.removeprefix("\n").removesuffix("\n")
-        assert accepts(spec, answer) == (len(bare) <= 2), text
-        if len(bare) <= 2:
-            assert spec.value(answer).tool_calls == (ToolCall("f", {"a": bare}),)
+        value = text.removeprefix("\n").removesuffix("\n")
+        assert accepts(spec, answer) == (len(value) <= 2), text
+        if len(value) <= 2:
+            assert spec.value(answer).tool_calls == (ToolCall("f", {"a": value}),)
 
 
-def test_strings_within_json_may_hold_the_mark_that_ends_an_argument():
+def test_strings_within_json_may_contain_the_end_tag_of_an_argument():
     call = ToolCall("search-web", {"query": "a", "tags": ["</parameter>", "x</function>"]})
     spec = Tools(TOOLS, format="qwen3_coder")
     assert accepts(spec, qwen_coder(call))
     assert spec.value(qwen_coder(call)).tool_calls == (call,)
 
 
-def test_more_properties_than_can_be_counted_are_refused_of_a_strict_tool_and_else_checked():
+def test_a_schema_of_too_many_rules_is_refused_for_a_strict_tool_and_else_checked():
     many = {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}, "minProperties": 45}
-    function = {"name": "f", "parameters": many}
     with pytest.raises(InvalidGrammarError, match="too many rules to count"):
-        Tools([{"type": "function", "function": function | {"strict": True}}], format="qwen3_coder")
-    spec = Tools([{"type": "function", "function": function}], format="qwen3_coder")
+        tools(many, strict=True, format="qwen3_coder")
+    spec = tools(many, format="qwen3_coder")
     few, enough = (
         qwen_coder(ToolCall("f", {f"p{i}": i for i in range(count)})) for count in (44, 45)
     )
@@ -214,21 +200,22 @@ def test_more_properties_than_can_be_counted_are_refused_of_a_strict_tool_and_el
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
-def test_what_is_no_json_for_everybody_is_no_call(value):
+def test_a_call_that_is_not_json_for_every_reader_is_malformed(value):
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>'
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}}}
     with pytest.raises(InvalidValueError, match="malformed at character"):
-        Tools([tool], format="hermes").value(text)
+        tools(objects(a={}), format="hermes").value(text)
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)
-def test_what_cannot_be_written_is_refused_with_its_place(format, write):
-    for schema, where in (
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
         ({"properties": {"a": {"$ref": "#/nowhere"}}}, "/properties/a/$ref"),
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems"),
         ({"type": "array"}, ""),
-    ):
-        function = {"name": "f", "parameters": schema, "strict": True}
-        with pytest.raises(InvalidGrammarError, match=r"tools .* tool 'f'") as raised:
-            Tools([{"type": "function", "function": function}], format=format)
-        assert raised.value.where == "/tools/0/function/parameters" + where
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place(format, write, schema, where):
+    with pytest.raises(InvalidGrammarError, match=r"tools .* tool 'f'") as raised:
+        tools(schema, strict=True, format=format)
+    assert raised.value.where == "/tools/0/function/parameters" + where

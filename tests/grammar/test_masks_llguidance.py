@@ -1,6 +1,6 @@
-"""Masks against those of llguidance, which shares no code with us.
+"""Masks, compared with those of llguidance, which shares no code with dlm.
 
-Both walk along random texts, and at each step they allow the same tokens, and the same ends.
+Along random texts, both allow the same tokens and the same ends at each step.
 """
 
 import random
@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from answers import matcher_answer
 from compared import (
     BEGUN,
     BOOLEAN,
@@ -50,38 +51,38 @@ def oracle(vocabulary):
 
 @pytest.fixture(scope="module")
 def compare(vocabulary, compiler, oracle):
-    """Walks both along a random text, and says where they differ, if they do."""
+    """Walk both along a random text, and return the first texts at which they differ."""
     pieces, stop = vocabulary.pieces, vocabulary.stops[0]
     with_text = np.array([bool(piece) for piece in pieces])
 
     def walk(spec, source, seed, differs="", begun="", steps=24):
         choose, differs = random.Random(seed), re.compile((differs or "(?!)").encode(), re.DOTALL)
         ours, theirs = Matcher(compiler.compile(spec)), oracle.matcher(source)
-        said = b""
+        text = b""
         waiting = vocabulary.fewest([begun.encode()])[::-1]
         for _ in range(steps):
             mine = masks.unpacked(ours.allowed())[: len(pieces)].astype(bool)
             others = oracle.allowed(theirs)
             ends = bool(mine[stop]), theirs.is_accepting()
             apart = [
-                (said + pieces[token], "ours" if mine[token] else "llguidance")
+                (text + pieces[token], "ours" if mine[token] else "llguidance")
                 for token in np.flatnonzero((mine != others) & with_text)
-                if not differs.search(said + pieces[token])
+                if not differs.search(text + pieces[token])
             ]
-            if ends[0] != ends[1] and not differs.search(said):
-                apart.append((said, "the end of " + ("ours" if ends[0] else "llguidance")))
+            if ends[0] != ends[1] and not differs.search(text):
+                apart.append((text, "the end of " + ("ours" if ends[0] else "llguidance")))
             if apart:
                 return apart
             both = np.flatnonzero(mine & others & with_text).tolist()
             if not both:
                 break
             token = waiting.pop() if waiting else choose.choice(both)
-            if len(said) >= len(begun.encode()) and choose.random() < 0.35:  # else few would end
+            if len(text) >= len(begun.encode()) and choose.random() < 0.35:  # else few would end
                 nearest = next(iter(ours.shortest_completion() or ()), token)
                 token = nearest if nearest in both else token
             assert ours.accept(token)
             assert theirs.consume_token(token)
-            said += pieces[token]
+            text += pieces[token]
         return []
 
     return walk
@@ -95,7 +96,7 @@ def test_a_regex_allows_what_llguidance_allows(compare, pattern):
 
 @examples(60)
 @given(MADE_UP, st.integers(0, 2**20))
-def test_a_made_up_regex_allows_what_llguidance_allows(compare, pattern, seed):
+def test_a_random_regex_allows_what_llguidance_allows(compare, pattern, seed):
     assert compare(Regex(pattern), of_regex(pattern), seed, steps=12) == []
 
 
@@ -106,7 +107,7 @@ def test_a_lark_grammar_allows_what_llguidance_allows(compare, source):
 
 
 @pytest.mark.parametrize(("source", "text"), GREEDY)
-def test_a_lark_grammar_allows_more_than_a_greedy_lexer(
+def test_a_lark_grammar_accepts_texts_that_a_greedy_lexer_refuses(
     compiler, vocabulary, oracle, compare, source, text
 ):
     ours, theirs = Matcher(compiler.compile(Grammar(source, "lark"))), oracle.matcher(source)
@@ -120,7 +121,7 @@ def test_a_lark_grammar_allows_more_than_a_greedy_lexer(
 
 @examples(40)
 @given(languages(), st.integers(0, 2**20))
-def test_a_made_up_grammar_allows_all_that_a_greedy_lexer_allows(compare, language, seed):
+def test_a_random_grammar_allows_all_tokens_that_a_greedy_lexer_allows(compare, language, seed):
     source = language.lark()
     apart = compare(Grammar(source, "lark"), source, seed, steps=12)
     assert [text for text, who in apart if "llguidance" in who] == []
@@ -148,33 +149,27 @@ def test_whitespace_is_bounded_as_llguidance_bounds_it(compare, most):
 
 
 @pytest.mark.parametrize(("spec", "source"), BOUNDED)
-def test_a_text_within_a_budget_ends_in_time_where_llguidance_lets_it(
+def test_an_answer_within_a_budget_is_one_that_llguidance_accepts(
     compiler, vocabulary, oracle, spec, source
 ):
     choose = random.Random(0)
     for budget in (24, 32, 48, 80):
-        ours, theirs = Matcher(compiler.compile(spec)), oracle.matcher(source)
-        while not ours.ended:
-            assert ours.position < budget
-            found = masks.tokens_in(ours.allowed(budget - ours.position))
-            token = choose.choice(found[found < len(vocabulary)].tolist())
-            assert ours.accept(token)
-            if ours.ended:
-                assert theirs.is_accepting()
-            else:
-                assert theirs.consume_token(token)
+        *tokens, _stop = matcher_answer(Matcher(compiler.compile(spec)), budget, choose.choice)
+        theirs = oracle.matcher(source)
+        assert all(map(theirs.consume_token, tokens))
+        assert theirs.is_accepting()
 
 
 @pytest.mark.parametrize(("spec", "source"), BOUNDED)
-def test_what_is_taken_back_was_never_there(compiler, vocabulary, oracle, spec, source):
+def test_rollback_leaves_no_trace(compiler, vocabulary, oracle, spec, source):
     choose = random.Random(1)
     ours, theirs = Matcher(compiler.compile(spec)), oracle.matcher(source)
-    seen = []  # what was allowed at each position, by itself and within a budget
+    seen = []  # the masks at each position, without and within a budget
     for _ in range(60):
-        looked = [ours.allowed().tobytes(), ours.allowed(48).tobytes()]
+        allowed = [ours.allowed().tobytes(), ours.allowed(48).tobytes()]
         if ours.position < len(seen):
-            assert looked == seen[ours.position]
-        seen[ours.position :] = [looked]
+            assert allowed == seen[ours.position]
+        seen[ours.position :] = [allowed]
         mine = masks.unpacked(ours.allowed()).astype(bool)
         assert bool(mine[vocabulary.stops[0]]) == theirs.is_accepting()
         found = [t for t in np.flatnonzero(oracle.allowed(theirs)) if vocabulary.pieces[t]]

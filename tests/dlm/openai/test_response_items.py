@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlm import RequestError
-from dlm.openai.response_store import ResponseStore, StoredResponse, UnknownResponseError
+from dlm.openai.response_items import ResponseStore, StoredResponse, UnknownResponseError
 
 
 def stored(id, size=0, previous=None):

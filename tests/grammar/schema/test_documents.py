@@ -1,4 +1,4 @@
-"""How schemas are read: keywords that are null, siblings of references, names of drafts."""
+"""Documents of schemas: null keywords, siblings of references, drafts, open objects."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ DRAFTS = {
 
 
 def accepts(schema: Any, value: Any, **options: Any) -> bool:
-    """Whether the rules accept a value; the check of finished values has to agree."""
+    """Whether the rules accept a value; the check of finished values must agree."""
     spec = JsonSchema(schema, **options)
     accepted = Recogniser(spec.rules(None)).accepts(json.dumps(value))
     try:
@@ -60,7 +60,7 @@ def test_a_keyword_that_is_null_is_absent(word: str):
         ({"properties": {"required": {"type": "null"}}}, {"required": None}, {"required": 1}),
     ],
 )
-def test_a_null_that_is_a_value_stays_one(schema: Any, fits: Any, other: Any):
+def test_a_null_that_is_a_value_is_kept(schema: Any, fits: Any, other: Any):
     assert accepts(schema, fits)
     assert not accepts(schema, other)
 
@@ -78,7 +78,7 @@ def test_documents_of_a_registry_may_have_keywords_that_are_null():
 
 
 def sibling(draft: int) -> dict[str, Any]:
-    """The reference leads to another schema where the identifier beside it counts."""
+    """A reference that leads to another schema if the identifier beside it counts."""
     schema = {
         "$schema": DRAFTS[draft],
         "$id": "http://a/base/",
@@ -104,7 +104,7 @@ def test_an_identifier_beside_a_reference_counts_from_2019_09_on(draft: int):
 @pytest.mark.parametrize(
     "more", [{"maxLength": 1}, {"type": "integer"}, {"enum": [1]}, {"not": {}}, {"pattern": "^b"}]
 )
-def test_what_stands_beside_a_reference_counts_from_2019_09_on(draft: int, more: Any):
+def test_keywords_beside_a_reference_count_from_2019_09_on(draft: int, more: Any):
     schema = {
         "$schema": DRAFTS[draft],
         "definitions": {"s": {"type": "string"}},
@@ -116,7 +116,7 @@ def test_what_stands_beside_a_reference_counts_from_2019_09_on(draft: int, more:
         assert draft > 7
 
 
-def test_what_is_ignored_beside_a_reference_may_be_malformed():
+def test_ignored_keywords_beside_a_reference_may_be_malformed():
     schema = {
         "$schema": DRAFTS[7],
         "definitions": {"s": {"type": "string"}},

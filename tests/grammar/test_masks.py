@@ -1,10 +1,9 @@
-"""The table of masks: rows that stay, grow, and are begun anew. Walks over a trie."""
+"""The table of masks, which grows and is trimmed, and walks over a trie."""
 
 import numpy as np
 import pytest
-import torch
-from masked import rows_of, tokens_in
-from scores import scores_of
+from masked import outcome, tokens_in
+from scores import random_scores
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema, masks
 from dlm.grammar.masks import GrammarMasks, Trie, walk
@@ -14,11 +13,11 @@ SIZE, L = 100, 12
 
 @pytest.fixture
 def few(monkeypatch):
-    """Room for few rows."""
+    """A table of few rows."""
     monkeypatch.setattr(masks, "_ROWS", 1)
 
 
-def test_a_row_is_made_once_and_told_apart(few):
+def test_equal_sets_share_a_row_and_others_do_not(few):
     table = GrammarMasks(SIZE)
     some = table.changed(None, more=[3, 31, 99])
     assert tokens_in(table.words(some), SIZE) == {3, 31, 99}
@@ -32,7 +31,15 @@ def test_a_row_is_made_once_and_told_apart(few):
     assert table.kept("a", table.words(more)) == table.kept("a", table.words(less))
 
 
-def test_rows_stay_as_the_table_grows(few):
+def test_equal_sets_that_are_made_in_other_ways_share_a_row():
+    table = GrammarMasks(SIZE)
+    first = table.changed(None, more=[1, 2])
+    assert table.changed(table.changed(None, more=[1, 2, 3]), fewer=[3]) == first
+    assert table.kept("other name", table.words(first).copy()) == first
+    assert table.count == 2
+
+
+def test_rows_stay_when_the_table_grows(few):
     table = GrammarMasks(SIZE)
     made = {table.changed(None, more=[token]): token for token in range(40)}
     assert len(made) == 40
@@ -43,15 +50,7 @@ def test_rows_stay_as_the_table_grows(few):
     assert table.nbytes == 41 * 4 * 4
 
 
-def test_sets_with_the_same_tokens_share_a_row():
-    table = GrammarMasks(SIZE)
-    first = table.changed(None, more=[1, 2])
-    assert table.changed(table.changed(None, more=[1, 2, 3]), fewer=[3]) == first
-    assert table.kept("other name", table.words(first).copy()) == first
-    assert table.count == 2
-
-
-def test_a_set_without_tokens_that_it_lacks_is_the_same_row():
+def test_removing_tokens_that_a_set_lacks_keeps_its_row():
     table = GrammarMasks(SIZE)
     some = table.changed(None, more=[1, 2])
     assert table.changed(some, fewer=[3, 99]) == some
@@ -60,20 +59,20 @@ def test_a_set_without_tokens_that_it_lacks_is_the_same_row():
     assert tokens_in(table.words(table.changed(~42, fewer=[42])), SIZE) == set()
 
 
-def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
+def test_a_full_table_drops_its_rows_only_when_it_is_trimmed(few):
     table = GrammarMasks(SIZE)
     rows = [table.changed(None, more=[token]) for token in range(3)]
     old, age = table.table, table.age
     table.trim()
     assert (table.age, table.known) == (age + 1, {})
     assert table.changed(None, more=[50]) == 0
-    assert tokens_in(old[rows[0]], SIZE) == {0}  # who still looks at it sees what was there
+    assert tokens_in(old[rows[0]], SIZE) == {0}  # the old array keeps its content
     table.trim()
     assert table.age == age + 1
 
 
-def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypatch):
-    """Two requests in turns, each of which makes the other's rows go."""
+def test_the_number_of_masks_that_are_kept_changes_nothing(compiler, vocabulary, monkeypatch):
+    """Two requests alternate, and each drops the rows of the other."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "number"}}}
     spec = JsonSchema(schema)
     known = compiler.compile(spec)
@@ -81,18 +80,15 @@ def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypat
     monkeypatch.setattr(masks, "_ROWS", 1)
     scarce = Compiler(vocabulary).compile(spec)
     short = [Frontier(scarce, 200) for _ in range(2)]
-    rng = torch.Generator().manual_seed(0)
     for step in range(12):
-        logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-        scores, fixed = scores_of(logits), Fixed(last=step % 4 == 3)
+        scores, fixed = random_scores(len(vocabulary), L, step), Fixed(last=step % 4 == 3)
         for one, other in zip(plenty, short, strict=True):
             for _ in range(2):
-                ample, little = one.guide(scores, fixed), other.guide(scores, fixed)
-                assert ample.guess == little.guess
-                assert torch.equal(rows_of(ample), rows_of(little))
-            if fixed.last and ample.stop == L:
-                one.commit(ample.guess)
-                other.commit(ample.guess)
+                guidance = one.guide(scores, fixed)
+                assert outcome(guidance) == outcome(other.guide(scores, fixed))
+            if fixed.last and guidance.stop == L:
+                one.commit(guidance.guess)
+                other.commit(guidance.guess)
     assert scarce.masks.age > 0
 
 
@@ -100,7 +96,7 @@ WORDS = [bytes([a, b, c]) for a in b"abcd" for b in b"abcd" for c in b"abcd."] +
 
 
 class Letters:
-    """Its state says how many bytes were read; what it takes are `likely` ones, and no dot."""
+    """A machine that accepts `likely` bytes except dots; its state is the number of bytes read."""
 
     def __init__(self, likely: bytes):
         self._likely = likely
@@ -114,7 +110,7 @@ class Letters:
 
 @pytest.mark.parametrize("likely", [b".", b"a.", b"abcd."])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 1.0])
-def test_a_walk_reaches_what_one_node_after_the_other_does(likely, share):
+def test_a_walk_reaches_the_same_nodes_as_a_walk_node_by_node(likely, share):
     trie, machine = Trie(WORDS * 8), Letters(likely)
     nodes = np.arange(1, len(trie), dtype=np.int32)
     rng = np.random.default_rng(0)
@@ -126,8 +122,8 @@ def test_a_walk_reaches_what_one_node_after_the_other_does(likely, share):
     while pending:
         node, state = pending.pop()
         for byte, child in trie.each_child(node):
-            behind = machine.after(state, byte)
-            if behind is not None:
-                expected.append((child, behind))
-                pending.append((child, behind))
+            after = machine.after(state, byte)
+            if after is not None:
+                expected.append((child, after))
+                pending.append((child, after))
     assert found == sorted(expected)

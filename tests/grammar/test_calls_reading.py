@@ -1,4 +1,4 @@
-"""Reading calls back: from tokens, whatever their text looks like."""
+"""Parsing calls from tokens: whole answers, and answers that arrive in pieces."""
 
 import json
 import re
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from native_calls import answer_tokens, call_tokens, spell
+from toys import toy_vocabulary
 
-from dlm.grammar import Answer, InvalidValueError, ToolCall, Vocabulary
+from dlm.grammar import Answer, InvalidValueError, ToolCall
 from dlm.grammar.calls import CallReader, read_calls
 from dlm.grammar.schema import is_bare
 
@@ -25,7 +26,7 @@ VALUES = st.recursive(
 
 
 @given(st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True), st.dictionaries(KEYS, VALUES))
-def test_what_is_written_is_read(vocabulary, name, arguments):
+def test_a_written_call_is_parsed_back(vocabulary, name, arguments):
     tokens = call_tokens(vocabulary, name, arguments)
     assert read_calls(tokens, vocabulary) == Answer(None, (ToolCall(name, arguments),))
 
@@ -39,7 +40,7 @@ def test_what_is_written_is_read(vocabulary, name, arguments):
     ],
 )
 @pytest.mark.parametrize("value", ["", "b:1,c", -1.5, None, True, {}, [], {"": 1}, [":"]])
-def test_a_name_that_means_one_thing_is_read_back(vocabulary, name, value):
+def test_an_unambiguous_name_is_parsed_back(vocabulary, name, value):
     assert is_bare(name)
     for arguments in ({name: value}, {"a": 1, name: value, "z": ""}, {"o": {name: {name: value}}}):
         tokens = call_tokens(vocabulary, "f", arguments)
@@ -49,7 +50,7 @@ def test_a_name_that_means_one_thing_is_read_back(vocabulary, name, value):
 @pytest.mark.parametrize(
     "name", ["}", "}a", "a:{b", "a:[", "a:1,b", "a:null}", "x:a:-1.5e3,", "a:" + "7" * 63]
 )
-def test_a_name_that_reads_like_something_else_is_not_bare(vocabulary, name):
+def test_a_name_that_could_be_parsed_otherwise_is_not_bare(vocabulary, name):
     assert not is_bare(name)
     tokens = call_tokens(vocabulary, "f", {name: 1})
     try:
@@ -59,15 +60,15 @@ def test_a_name_that_reads_like_something_else_is_not_bare(vocabulary, name):
     assert call.arguments != {name: 1}
 
 
-def test_many_names_are_read_in_time_that_grows_as_they_do(vocabulary):
-    """A name is looked for no farther than its own end."""
+def test_many_names_are_parsed_in_linear_time(vocabulary):
+    """The search for a name stops at its end."""
     arguments = {f"n{i}": i for i in range(600)}
     (call,) = read_calls(call_tokens(vocabulary, "f", arguments), vocabulary).tool_calls
     assert call.arguments == arguments
 
 
 def native(vocabulary, text):
-    """Tokens of a text in which < and > open and close a call, ` quotes, ~ stops."""
+    """Return the tokens of a text in which < and > open and close a call, ` quotes, ~ stops."""
     call = vocabulary.call
     markers = {"<": call.open, ">": call.close, "`": call.quote, "~": vocabulary.stops[1]}
     tokens = []
@@ -76,7 +77,7 @@ def native(vocabulary, text):
     return tokens
 
 
-def test_text_and_calls_come_apart(vocabulary):
+def test_text_and_calls_are_separated(vocabulary):
     answer = read_calls(
         native(vocabulary, "Two of them. <call:a{x:1}><call:b-c.d{}> Done."), vocabulary
     )
@@ -89,7 +90,7 @@ def test_an_answer_without_text_has_no_content(vocabulary):
     assert read_calls([vocabulary.stops[0]], vocabulary) == Answer(None, ())
 
 
-def test_text_that_reads_like_a_marker_is_text(vocabulary):
+def test_text_that_looks_like_a_marker_is_text(vocabulary):
     text = '<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>'
     assert read_calls(spell(vocabulary, text), vocabulary) == Answer(text, ())
     tokens = call_tokens(vocabulary, "f", {"a": text})
@@ -138,16 +139,14 @@ def test_broken_characters_are_replaced_in_text_and_refused_in_calls(vocabulary)
         ("<call:f{}>>", "its beginning is missing"),
     ],
 )
-def test_a_malformed_call_says_what_is_missing(vocabulary, text, problem):
+def test_a_malformed_call_is_refused_with_what_is_missing(vocabulary, text, problem):
     with pytest.raises(InvalidValueError, match=f"malformed before token .*{problem}"):
         read_calls(native(vocabulary, text), vocabulary)
 
 
 def test_without_markers_an_answer_is_text(vocabulary):
-    bare = Vocabulary(
-        vocabulary.pieces, control=[0], stops=[1], pad=0, thought=None, encode=lambda text: []
-    )
-    assert read_calls(spell(vocabulary, "call:f{}"), bare) == Answer("call:f{}", ())
+    toy = toy_vocabulary([b"call:", b"f{}"])
+    assert read_calls([2, 3], toy) == Answer("call:f{}", ())
 
 
 def test_a_call_in_openais_form_has_its_arguments_as_json():
@@ -166,7 +165,7 @@ CALLS = st.builds(
 
 
 def streamed(vocabulary, tokens, cuts=()):
-    """Calls as a client puts their pieces together, if the reader gets `tokens` cut at `cuts`."""
+    """Calls assembled from their pieces by a client, and the reader that got the cut `tokens`."""
     reader, calls, start = CallReader(vocabulary), [], 0
     for end in sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)}):
         for delta in reader.feed(tokens[start:end]):
@@ -184,7 +183,7 @@ def streamed(vocabulary, tokens, cuts=()):
     parts=st.lists(CALLS | TEXTS.filter(bool), max_size=4),
     cuts=st.lists(st.integers(0, 80), max_size=6),
 )
-def test_any_cut_of_the_tokens_gives_the_same_calls(vocabulary, parts, cuts):
+def test_calls_do_not_depend_on_how_the_tokens_are_cut(vocabulary, parts, cuts):
     tokens = answer_tokens(vocabulary, *parts)
     calls, reader = streamed(vocabulary, tokens, cuts)
     expected = [part for part in parts if isinstance(part, ToolCall)]
@@ -193,7 +192,7 @@ def test_any_cut_of_the_tokens_gives_the_same_calls(vocabulary, parts, cuts):
     assert reader.answer() == Answer(content or None, tuple(expected))
 
 
-def test_arguments_are_emitted_as_they_come_and_not_only_at_the_end(vocabulary):
+def test_arguments_are_emitted_as_they_arrive(vocabulary):
     tokens = call_tokens(vocabulary, "find", {"a": "one two", "b_1": [1, 2]})
     emitted = [
         "".join(arguments for _, arguments in streamed(vocabulary, tokens[:end])[0])
@@ -212,8 +211,5 @@ def test_a_long_number_is_emitted_before_its_end(vocabulary, digits):
 
 
 def test_a_reader_of_calls_needs_a_vocabulary_with_their_markers():
-    plain = Vocabulary(
-        [b"a", b"", b""], control=[1, 2], stops=[1], pad=2, thought=None, encode=list
-    )
     with pytest.raises(ValueError, match="no tokens of tool calls"):
-        CallReader(plain)
+        CallReader(toy_vocabulary([b"a"]))

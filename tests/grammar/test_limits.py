@@ -1,4 +1,4 @@
-"""What is remembered of clients' patterns stays within one budget of bytes."""
+"""Limits on clients' patterns: cached results within one budget of bytes, steps within a limit."""
 
 import gc
 import tracemalloc
@@ -7,7 +7,15 @@ from fractions import Fraction
 
 import pytest
 
-from dlm.grammar.limits import RESULTS, SharedCache, size_of
+from dlm.grammar import InvalidGrammarError, JsonSchema
+from dlm.grammar.limits import (
+    RESULTS,
+    SharedCache,
+    TooMuchEffortError,
+    at_most,
+    size_of,
+    spend,
+)
 from dlm.grammar.regex import (
     Automaton,
     Characters,
@@ -15,13 +23,14 @@ from dlm.grammar.regex import (
     Repetition,
     automaton_of,
     bounded,
+    determinized,
     parse,
 )
 from dlm.grammar.schema import number_automaton, run
 
 
 def texts(cache, calls):
-    """A function of two arguments whose calls are noted."""
+    """Return a cached function of two arguments that records its calls."""
 
     @cache.remembered
     def text(length, letter="x"):
@@ -31,7 +40,7 @@ def texts(cache, calls):
     return text
 
 
-def test_a_result_is_computed_once_however_its_arguments_are_given():
+def test_a_result_is_computed_once_for_positional_and_keyword_arguments():
     calls = []
     text = texts(SharedCache(1 << 20), calls)
     assert text(3) is text(3)
@@ -49,7 +58,7 @@ def test_functions_share_the_budget_and_not_their_results():
     assert cache.nbytes > before
 
 
-def test_what_was_used_last_stays_and_the_rest_fits():
+def test_the_results_that_were_used_last_are_kept_within_the_budget():
     calls = []
     cache = SharedCache(10_000)
     text = texts(cache, calls)
@@ -62,7 +71,7 @@ def test_what_was_used_last_stays_and_the_rest_fits():
     assert calls.count((2_000, "x")) == 2
 
 
-def test_what_takes_half_of_the_budget_is_not_kept():
+def test_a_result_of_half_the_budget_is_not_kept():
     calls = []
     cache = SharedCache(10_000)
     text = texts(cache, calls)
@@ -75,7 +84,7 @@ def test_what_takes_half_of_the_budget_is_not_kept():
     assert cache.nbytes < 1_000
 
 
-def test_an_error_is_not_remembered():
+def test_an_error_is_not_cached():
     calls = []
 
     @SharedCache(10_000).remembered
@@ -98,7 +107,7 @@ def test_several_threads_may_call_at_once():
     assert 0 < cache.nbytes <= 20_000
 
 
-def test_nodes_are_counted_with_all_their_parts():
+def test_the_size_of_a_node_includes_all_its_parts():
     few, many = (
         Repetition(Characters(tuple((3 * n + 10**4, 3 * n + 10**4 + 1) for n in range(count))))
         for count in (10, 1_000)
@@ -111,13 +120,13 @@ def test_nodes_are_counted_with_all_their_parts():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Automaton.of(parse(r"\p{L}{1,20}", True)),
-        lambda: Automaton.words(f"{n * n:x}-{n}" for n in range(2_000)),
-        lambda: Automaton.of(parse("(a|b)*a(a|b){9}", True)),
-        lambda: Automaton.words(f"{n * n:x}" for n in range(500)).complement(),
+        lambda: determinized(parse(r"\p{L}{1,8}", True)),
+        lambda: Automaton.words(f"{n * n:x}-{n}" for n in range(500)),
+        lambda: determinized(parse("(a|b)*a(a|b){7}", True)),
+        lambda: Automaton.words(f"{n * n:x}" for n in range(150)).complement(),
     ],
 )
-def test_an_automaton_counts_about_what_it_takes(make):
+def test_the_stated_size_of_an_automaton_is_about_the_memory_it_takes(make):
     make()
     gc.collect()
     tracemalloc.start()
@@ -141,8 +150,7 @@ def test_an_automaton_counts_about_what_it_takes(make):
         lambda n: run("any", n + 1),
     ],
 )
-def test_all_that_clients_make_counts_in_the_same_budget(make):
-    """Where it is full by now, what is new takes the place of something else."""
+def test_results_of_every_kind_count_in_the_same_budget(make):
     first = make(5)
     assert make(5) == first
     RESULTS.clear()
@@ -153,5 +161,66 @@ def test_all_that_clients_make_counts_in_the_same_budget(make):
     assert make(5) == first
 
 
-def test_a_function_that_is_an_argument_counts_nothing():
+def test_a_function_as_an_argument_has_no_size():
     assert size_of(size_of, "x") == size_of("x")
+
+
+COSTLY = [
+    r"^\p{L}{1,200}$",  # few states, of many ranges
+    r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)(?=.*[^\w])(?=.{8,40}$).*$",
+    "^(a|b)*a(a|b){10}$",  # few positions, of many sets
+    "^([a-z0-9]{1,30}[-.]){0,60}[a-z]$",
+]
+
+
+@pytest.fixture
+def nothing_cached():
+    RESULTS.clear()
+
+
+def test_steps_count_only_within_the_block():
+    spend(1e9)
+    with at_most(3):
+        spend(3)
+        with pytest.raises(TooMuchEffortError):
+            spend(1)
+    spend(1e9)
+
+
+@pytest.mark.parametrize("pattern", COSTLY)
+def test_a_costly_pattern_stops_within_the_limit_and_is_made_without_one(nothing_cached, pattern):
+    with at_most(2_000), pytest.raises(TooMuchEffortError):
+        automaton_of(pattern, True)
+    made = automaton_of(pattern, True)
+    with at_most(0):
+        assert automaton_of(pattern, True) is made  # it is cached
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one, other: one.union(other),
+        lambda one, other: one.intersection(other),
+        lambda one, other: one.complement(),
+        lambda one, other: Automaton.words(f"{n * n:x}" for n in range(3_000)),
+    ],
+)
+def test_operations_on_automata_count_their_steps(nothing_cached, make):
+    one, other = (automaton_of(f"{a}[a-z]{{0,900}}[0-9]", True) for a in "xy")
+    with at_most(100), pytest.raises(TooMuchEffortError):
+        make(one, other)
+
+
+def test_costly_patterns_of_a_schema_are_built_only_with_its_rules(nothing_cached):
+    many = {f"p{n}": {"pattern": pattern} for n, pattern in enumerate(COSTLY)}
+    spec = JsonSchema({"type": "object", "properties": many})
+    assert RESULTS.nbytes < 4 << 20
+    assert spec.rules().root in spec.rules().nodes
+    assert RESULTS.nbytes > 8 << 20
+
+
+def test_cheap_patterns_of_a_schema_are_checked_at_once():
+    with pytest.raises(InvalidGrammarError, match="pattern"):
+        JsonSchema({"type": "string", "pattern": "(a"})
+    with pytest.raises(InvalidGrammarError):
+        JsonSchema({"allOf": [{"pattern": "^a{3}$"}, {"pattern": "^b{3}$"}], "type": "string"})
