@@ -1,14 +1,17 @@
-"""Engines around denoiser doubles, with the built-in model's real tokenizer."""
+"""Engines around doubles of denoisers, with the tokenizer of the built-in model."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from doubles import Double
+from doubles import CANVAS, Double, Scripted
+from native_calls import answer_tokens
+from values import PROMPT, V
 
 from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
+from dlm.grammar import ToolCall
 
 CONFIG = DecodeConfig(max_steps=6, confidence=0.02, patience=3)
 
@@ -28,5 +31,30 @@ def engine_of(chat: Chat) -> Callable[..., Engine]:
 
 @pytest.fixture(scope="session")
 def tokens_of(chat: Chat) -> Callable[[str], list[int]]:
-    """Text with control tokens by name, tokenized."""
+    """Tokenize texts in which control tokens stand by name."""
     return lambda text: chat.tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.fixture
+def scripted(
+    engine_of: Callable[..., Engine], tokens_of: Callable[[str], list[int]]
+) -> Callable[..., Engine]:
+    """Build engines whose model is sure of one text after `PROMPT`, then of padding."""
+
+    def build(text: str, canvas_length: int = CANVAS, **more: Any) -> Engine:
+        script = tokens_of(text)
+        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length), **more)
+
+    return build
+
+
+@pytest.fixture
+def calling(engine_of: Callable[..., Engine]) -> Callable[..., Engine]:
+    """Build engines whose model is sure of texts and calls after `PROMPT`, then of its end."""
+
+    def build(*parts: str | ToolCall, canvas_length: int = CANVAS) -> Engine:
+        vocabulary = engine_of(Scripted(V, len(PROMPT), [])).vocabulary
+        script = [*answer_tokens(vocabulary, *parts), 106]
+        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+
+    return build

@@ -1,17 +1,17 @@
-"""Slots and passes are shared among clients."""
+"""Sharing of slots and passes among clients."""
 
 from types import SimpleNamespace
 
 import pytest
-from doubles import Scripted
-from values import PROMPT, V
+from driven import ends_of
+from values import PROMPT
 
-from dlm import Autoregressive, DlmError, Failed, Finished, Request
+from dlm import Autoregressive, DlmError, Request
 from dlm.scheduler import Scheduler
 
 
 class Slots:
-    """A scheduler without an engine: requests are told apart by their numbers."""
+    """A scheduler without an engine; requests are identified by their numbers."""
 
     def __init__(self, slots, fits=lambda _: True):
         self.begun, self.number = [], 0
@@ -20,7 +20,7 @@ class Slots:
         )
 
     def add(self, *clients, size=1):
-        """A request of each client, in this order; `a3` is three of `a`."""
+        """Add a request of each client, in this order; `a3` is three of `a`."""
         for client in clients:
             name, times = client[0], int(client[1:] or 1)
             for _ in range(times):
@@ -36,7 +36,7 @@ class Slots:
                 self.number += 1
 
     def admit(self):
-        """Whose requests begin now, as a text."""
+        """Return the clients of the requests that begin now, as a text."""
         del self.begun[:]
         assert not self.scheduler.admit()
         by_number = {one.number: one.client for one in self.scheduler.running.values()}
@@ -49,13 +49,13 @@ class Slots:
         self.scheduler.leave(min(slots, key=lambda slot: running[slot].number))
 
     def share(self):
-        """Whose requests the next pass is for, and their numbers."""
+        """Return the clients and numbers of the requests of the next pass."""
         self.scheduler.share()
         some = [one for one in self.scheduler.running.values() if one.ready and not one.paused]
         return sorted((one.client, one.number) for one in some)
 
 
-def test_slots_go_round_clients():
+def test_free_slots_go_to_each_client_in_turn():
     slots = Slots(4)
     slots.add("a8", "b4", "c1")
     assert slots.admit() == "abca"
@@ -110,7 +110,7 @@ def test_reserved_slots_are_for_clients_that_have_none():
     assert slots.admit() == "a"
 
 
-def test_a_request_that_memory_is_missing_for_is_not_overtaken_for_ever():
+def test_a_request_that_waits_for_memory_is_not_overtaken():
     free = [4]
     slots = Slots(4, lambda one: one.size <= free[0])
     slots.add("a", size=5)
@@ -123,7 +123,7 @@ def test_a_request_that_memory_is_missing_for_is_not_overtaken_for_ever():
     assert slots.admit().startswith("ab")
 
 
-def test_newcomers_without_end_do_not_keep_a_client_waiting():
+def test_a_client_is_served_although_new_clients_keep_coming():
     slots = Slots(1)
     slots.add("z", "a2")
     served = slots.admit()
@@ -134,7 +134,7 @@ def test_newcomers_without_end_do_not_keep_a_client_waiting():
     assert served.count("a") == 2
 
 
-def test_a_client_that_leaves_the_queue_has_no_turn():
+def test_a_client_without_waiting_requests_has_no_turn():
     slots = Slots(1)
     slots.add("a", "b", "c")
     slots.admit()
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_the_queue_has_no_turn():
     assert slots.admit() == "c"
 
 
-def test_a_pass_is_for_as_many_requests_of_each_client():
+def test_a_pass_is_for_the_same_number_of_requests_of_each_client():
     slots = Slots(8)
     slots.add("a5")
     slots.admit()
@@ -158,7 +158,7 @@ def test_a_pass_is_for_as_many_requests_of_each_client():
     assert [client for client, _ in slots.share()] == ["a", "a", "c", "c"]
 
 
-def test_a_request_that_waits_for_its_check_takes_no_part_in_a_pass():
+def test_a_request_whose_answer_is_being_checked_takes_no_part_in_a_pass():
     slots = Slots(4)
     slots.add("a3", "b1")
     slots.admit()
@@ -167,60 +167,44 @@ def test_a_request_that_waits_for_its_check_takes_no_part_in_a_pass():
     assert [client for client, _ in slots.share()] == ["a", "a", "a"]
 
 
-def ends(engine):
-    found = {}
-    while engine.busy:
-        found |= {
-            event.request: event for event in engine.step() if isinstance(event, Finished | Failed)
-        }
-    return found
+def request(max_tokens=64):
+    return Request(token_ids=PROMPT, max_tokens=max_tokens, seed=0)
 
 
-def asks(seed=0, tokens=64):
-    return Request(token_ids=PROMPT, max_tokens=tokens, seed=seed)
+def test_answers_do_not_depend_on_the_clients_beside_them(scripted):
+    text = "hi there, this is more than a canvas of words<turn|>"
+    alone = scripted(text).generate(request())
+    engine = scripted(text, slots=6)
+    for client in "a" * 9 + "b" + "c" * 3:
+        engine.start(engine.prepare(request()), client)
+    ends = ends_of(engine)
+    assert len(ends) == 13
+    assert not engine.busy
+    for end in ends.values():
+        assert end.result.token_ids == alone.token_ids
+        assert end.result.stats.denoiser_calls == alone.stats.denoiser_calls
 
 
-def test_answers_do_not_depend_on_the_clients_beside_them(engine_of, tokens_of):
-    script = tokens_of("hi there, this is more than a canvas of words<turn|>")
-    alone = engine_of(Scripted(V, len(PROMPT), script)).generate(asks())
-    engine = engine_of(Scripted(V, len(PROMPT), script), slots=6)
-    numbers = []
-    for client, times in (("a", 9), ("b", 1), ("c", 3)):
-        for _ in range(times):
-            prepared = engine.prepare(asks())
-            engine.start(prepared, client)
-            numbers.append(prepared.number)
-    found = ends(engine)
-    for number in numbers:
-        assert found[number].result.token_ids == alone.token_ids
-        assert found[number].result.stats.denoiser_calls == alone.stats.denoiser_calls
-
-
-def test_a_client_with_one_request_ends_before_one_that_has_filled_the_slots(engine_of, tokens_of):
-    script = tokens_of("word " * 40)
-    engine = engine_of(Scripted(V, len(PROMPT), script), slots=4)
+def test_a_client_with_one_request_ends_before_one_that_has_filled_the_slots(scripted):
+    engine = scripted("word " * 40, slots=4)
     engine.reserve(1)
-    greedy = [engine.prepare(asks()) for _ in range(8)]
-    for one in greedy:
-        engine.start(one, "a")
+    for _ in range(8):
+        engine.start(engine.prepare(request()), "a")
     for _ in range(2):
         engine.step()
-    single = engine.prepare(asks())
+    single = engine.prepare(request())
     engine.start(single, "b")
-    order = list(ends(engine))
-    assert order.index(single.number) == 0
+    assert next(iter(ends_of(engine))) == single.number
 
 
-def test_left_to_right_all_requests_are_in_every_pass(engine_of, tokens_of):
-    model = Scripted(V, len(PROMPT), tokens_of("word " * 8))
-    engine = engine_of(model, slots=4, decoding=Autoregressive())
+def test_left_to_right_all_requests_are_in_every_pass(scripted):
+    engine = scripted("word " * 8, slots=4, decoding=Autoregressive())
     for client in "aaab":
-        engine.start(engine.prepare(asks(tokens=8)), client)
-    found = ends(engine)
-    assert len({one.result.stats.causal_calls for one in found.values()}) == 1
+        engine.start(engine.prepare(request(max_tokens=8)), client)
+    assert len({end.result.stats.causal_calls for end in ends_of(engine).values()}) == 1
 
 
 @pytest.mark.parametrize("slots", [-1, 4, 9])
-def test_at_least_one_slot_is_for_everybody(engine_of, slots):
+def test_not_all_slots_can_be_reserved(scripted, slots):
     with pytest.raises(DlmError, match=f"reserved is {slots}: it takes 0 to 3"):
-        engine_of(Scripted(V, len(PROMPT), [106]), slots=4).reserve(slots)
+        scripted("<turn|>", slots=4).reserve(slots)

@@ -1,4 +1,4 @@
-"""The numbers of the loop, and where they come from."""
+"""Settings of the loop: defaults, those of a checkpoint, and refusals."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from dlm.engine import BUILT_IN
 from dlm.loading import Loading
 
 
-def test_the_defaults_are_transformers_own():
+def test_the_defaults_are_those_of_transformers():
     theirs = DiffusionGemmaGenerationConfig._get_default_generation_params()
     ours = DecodeConfig()
     assert ours.max_steps == theirs["max_denoising_steps"]
@@ -25,7 +25,7 @@ def test_the_defaults_are_transformers_own():
     assert ours.confidence == theirs["confidence_threshold"]
 
 
-def test_a_checkpoint_s_own_numbers_are_used():
+def test_settings_of_a_checkpoint_are_used():
     config = DecodeConfig.from_hf(json.loads((BUILT_IN / "generation_config.json").read_text()))
     assert (config.max_steps, config.confidence, config.stops) == (24, 0.02, (1, 106, 50))
     assert DecodeConfig.from_hf({"eos_token_id": 7}).stops == (7,)
@@ -46,27 +46,26 @@ def test_a_checkpoint_s_own_numbers_are_used():
         ({"pad": "x"}, "pad holds 'x': it takes ids of tokens"),
     ],
 )
-def test_impossible_numbers_are_refused(fields, problem):
+def test_impossible_settings_are_refused(fields, problem):
     with pytest.raises(DlmError, match=problem):
         DecodeConfig(**fields)
 
 
 @pytest.mark.parametrize("decoding", [Diffusion(), Autoregressive(drafts=True)])
-def test_canvases_are_not_padded_with_a_stop_token(engine_of, decoding):
+def test_a_stop_token_cannot_be_the_padding_of_canvases(engine_of, decoding):
     config = DecodeConfig(pad=106)
     with pytest.raises(DlmError, match="pad 106 is a stop token too"):
         engine_of(Obsessed(V, [300]), config, decoding=decoding)
     assert engine_of(Obsessed(V, [300]), config, decoding=Autoregressive()).config.pad == 106
 
 
-def test_a_file_with_fields_of_the_wrong_type_is_named():
+def test_an_error_names_the_file_that_has_a_field_of_the_wrong_type():
     with pytest.raises(DlmError, match=r"generation_config\.json: a field has the wrong type"):
         DecodeConfig.from_hf({"sampler_config": 3})
 
 
 @pytest.mark.parametrize("name", ["drafted", "left-to-right", "canvas"])
-def test_a_checkpoint_says_how_it_is_best_decoded(tmp_path, name):
-    """Unless the caller says otherwise."""
+def test_the_decoding_that_a_checkpoint_names_is_the_default(tmp_path, name):
     shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dlm": {"decoding": name}}))

@@ -1,4 +1,4 @@
-"""Whole answers on the device that is there: on a GPU by kernels, in graphs, with an fp8 cache."""
+"""Whole answers on the available device: a GPU uses kernels, graphs and an fp8 cache."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ LAYERS = ["sliding_attention", "full_attention"]
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Random weights of sizes that kernels take."""
+    """A checkpoint of random weights, with sizes that kernels accept."""
     path = tmp_path_factory.mktemp("weights")
     shutil.copytree(BUILT_IN, path, dirs_exist_ok=True)
     config = json.loads((path / "config.json").read_text())
@@ -43,22 +43,18 @@ def directory(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(
-    "decoding",
-    [None, Autoregressive(drafts=True)],
-    ids=str,
-)
-def test_answers_are_values_of_the_schema_whatever_computes_them(decoding, directory, device):
+@pytest.mark.parametrize("decoding", [None, Autoregressive(drafts=True)], ids=str)
+def test_answers_are_valid_on_every_device(decoding, directory, device):
     kv = "fp8" if device == "cuda" else "auto"
     more = {"slots": 5, "kv": kv, "cache_tokens": 4096, "decoding": decoding}
     engine = Engine.load(directory, device=device, **more)
     prompts = ["Extract name, age as JSON. Ada is 36.", "7", "Say it in red. " * 20]
-    asked = [
+    requests = [
         Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=64, seed=i)
         for i, prompt in enumerate(prompts)
     ]
     try:
-        for result in engine.generate(asked):
+        for result in engine.generate(requests):
             jsonschema.validate(result.parsed, SCHEMA)
             assert result.finish_reason == "stop"
     finally:

@@ -1,29 +1,18 @@
-"""Requests, slots and events."""
+"""Requests, slots and events of an engine."""
 
-import jsonschema
+from dataclasses import replace
+
 import pytest
 import torch
-from doubles import Double, Random, Scripted
-from driven import events_of
-from specs import checked
+from doubles import Double, Random
 from values import PROMPT, V
 
-from dlm import (
-    Committed,
-    DlmError,
-    Draft,
-    Engine,
-    Finished,
-    JsonSchema,
-    Request,
-    RequestError,
-)
+from dlm import DlmError, Engine, Finished, JsonSchema, Request, RequestError
 
-ASKED = [
+PROMPTS = [
     "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
     "Extract invoice_id, paid, total as JSON. Invoice TF-4914, it costs 197.5, it is open.",
     "List as JSON. chair, desk, lamp",
-    "Answer with one word of mage, healer. Ben Kim, fights as a mage.",
 ]
 PERSON = JsonSchema(
     {
@@ -36,7 +25,7 @@ PERSON = JsonSchema(
 
 @pytest.fixture
 def several_threads():
-    """Rounding must not depend on how a product is shared out among them."""
+    """Two threads of torch: rounding must not depend on how they share a product."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -44,24 +33,26 @@ def several_threads():
 
 
 @pytest.mark.usefixtures("several_threads")
-def test_requests_give_in_a_batch_exactly_what_each_gives_alone(built_in):
+def test_results_in_a_batch_are_exactly_those_of_each_request_alone(built_in):
     requests = [
-        Request(prompt=prompt, seed=seed, max_tokens=64, constraint=spec)
+        Request(prompt=prompt, seed=seed, max_tokens=48, constraint=spec)
         for seed, (prompt, spec) in enumerate(
-            [(p, None) for p in ASKED[1:]] + [(ASKED[2], JsonSchema(True)), (ASKED[0], PERSON)]
+            [(PROMPTS[1], None), (PROMPTS[2], JsonSchema(True)), (PROMPTS[0], PERSON)]
         )
     ]
-    alone = [built_in.generate(request) for request in requests]
-    together = built_in.generate(requests)
-    backwards = built_in.generate(requests[::-1])[::-1]
+    config = replace(built_in.config, max_steps=6)  # to save time
+    engine = Engine(built_in.model, built_in.chat, config, slots=3)
+    alone = [engine.generate(request) for request in requests]
+    together = engine.generate(requests)
+    backwards = engine.generate(requests[::-1])[::-1]
     for one, other, last in zip(alone, together, backwards, strict=True):
         assert one.token_ids == other.token_ids == last.token_ids
         assert one.stats.denoiser_calls == other.stats.denoiser_calls == last.stats.denoiser_calls
 
 
-def test_a_request_that_joins_later_disturbs_nobody(built_in):
-    first = Request(prompt=ASKED[1], seed=3, max_tokens=96)
-    second = Request(prompt=ASKED[0], seed=4, max_tokens=96, constraint=PERSON)
+def test_a_request_that_joins_later_changes_no_other(built_in):
+    first = Request(prompt=PROMPTS[1], seed=3, max_tokens=64)
+    second = Request(prompt=PROMPTS[0], seed=4, max_tokens=64, constraint=PERSON)
     alone = [built_in.generate(r).token_ids for r in (first, second)]
     numbers, ends = [built_in.add(first)], {}
     for step in range(1000):
@@ -75,67 +66,22 @@ def test_a_request_that_joins_later_disturbs_nobody(built_in):
     assert [ends[n] for n in numbers] == alone
 
 
-def test_more_requests_than_slots_all_end(engine_of, tokens_of):
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')), slots=2)
-    results = engine.generate([Request(token_ids=PROMPT, seed=s) for s in range(7)])
-    assert [r.text for r in results] == ['"hi"'] * 7
-    assert not engine.busy
-
-
-def test_events_tell_of_drafts_then_of_text_that_stays(engine_of, tokens_of):
-    script = tokens_of('["laptop", "desk", "lamp", "tent", "chair", "desk"]<turn|>')
-    engine = engine_of(Scripted(V, len(PROMPT), script))
-    number = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
-    events = events_of(engine)
-    assert {event.request for event in events} == {number}
-    assert isinstance(events[0], Draft)
-    assert len(events[0].tokens) == len(events[0].accepted) == engine.model.canvas_length
-    committed = [t for event in events if isinstance(event, Committed) for t in event.tokens]
-    assert committed == script
-    end = events[-1]
-    assert isinstance(end, Finished)
-    assert end.result.token_ids == committed[:-1]
-    assert end.result.parsed == ["laptop", "desk", "lamp", "tent", "chair", "desk"]
-    assert end.result.stats.canvases == 2
-
-
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 40])
-def test_max_tokens_is_never_passed(engine_of, tokens_of, max_tokens):
-    script = tokens_of("word " * 40)
-    engine = engine_of(Scripted(V, len(PROMPT), script))
+def test_an_answer_ends_at_max_tokens(scripted, tokens_of, max_tokens):
+    engine = scripted("word " * 40)
     result = engine.generate(Request(token_ids=PROMPT, max_tokens=max_tokens))
     assert result.finish_reason == "length"
-    assert result.token_ids == script[:max_tokens]
+    assert result.token_ids == tokens_of("word " * 40)[:max_tokens]
     assert result.stats.canvases == -(-max_tokens // engine.model.canvas_length)
 
 
-def test_unconstrained_canvases_take_at_most_the_reference_s_steps(engine_of):
+def test_unconstrained_canvases_take_at_most_the_configured_steps(engine_of):
     engine = engine_of(Random(V, seed=1))
     result = engine.generate(Request(token_ids=PROMPT, max_tokens=32))
     assert result.stats.denoiser_calls <= engine.config.max_steps * result.stats.canvases
 
 
-def test_an_answer_that_its_schema_refuses_is_taken_back_and_mended(engine_of, tokens_of):
-    """Rules cannot compare items; nothing is told before the schema has seen the whole."""
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("[7, 7]<turn|>")))
-    items = {"type": "integer"}
-    schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": 1}
-    wide = checked(schema)
-    engine.add(Request(token_ids=PROMPT, constraint=wide))
-    told, result = [], None
-    while engine.busy:
-        for event in engine.step():
-            if isinstance(event, Committed):
-                told.append(event.text)
-            elif isinstance(event, Finished):
-                result = event.result
-    assert told == [result.text]
-    assert result.parsed != [7, 7]
-    jsonschema.validate(result.parsed, schema)
-    assert 0 < result.stats.rollbacks <= engine.config.refusals
-
-
-def test_a_cancelled_request_leaves_its_slot(engine_of):
+def test_cancelled_requests_leave_their_slots_empty(engine_of):
     engine = engine_of(Random(V, seed=1), slots=1)
     running, waiting = (engine.add(Request(token_ids=PROMPT)) for _ in range(2))
     engine.step()
@@ -145,9 +91,8 @@ def test_a_cancelled_request_leaves_its_slot(engine_of):
     assert engine._cache.tokens == [[]]
 
 
-def test_reasoning_cannot_stop_the_answer_away(engine_of, tokens_of):
-    script = tokens_of('<|channel>thought\nhm<turn|><eos>hm<channel|>"mage"<turn|>')
-    engine = engine_of(Scripted(V, len(PROMPT), script))
+def test_a_stop_token_within_reasoning_does_not_end_the_answer(scripted):
+    engine = scripted('<|channel>thought\nhm<turn|><eos>hm<channel|>"mage"<turn|>')
     words = JsonSchema({"enum": ["mage", "healer"]})
     result = engine.generate(Request(token_ids=PROMPT, constraint=words, thinking=True))
     assert result.reasoning.startswith("hm")
@@ -155,21 +100,19 @@ def test_reasoning_cannot_stop_the_answer_away(engine_of, tokens_of):
     assert not set(result.token_ids) & set(engine.config.stops)
 
 
-def test_a_model_that_need_not_think_answers_at_once(engine_of, tokens_of):
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('{"a": 1}<turn|>')))
-    result = engine.generate(
-        Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), thinking=True)
-    )
+def test_an_answer_may_come_without_reasoning(scripted):
+    request = Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), thinking=True)
+    result = scripted('{"a": 1}<turn|>').generate(request)
     assert (result.parsed, result.reasoning) == ({"a": 1}, None)
 
 
-def test_an_empty_thought_channel_is_no_part_of_the_text(engine_of, tokens_of):
-    script = tokens_of("<|channel>thought\n<channel|>hello<turn|>")
-    result = engine_of(Scripted(V, len(PROMPT), script)).generate(Request(token_ids=PROMPT))
+def test_an_empty_thought_channel_is_no_part_of_the_text(scripted):
+    engine = scripted("<|channel>thought\n<channel|>hello<turn|>")
+    result = engine.generate(Request(token_ids=PROMPT))
     assert (result.text, result.reasoning) == ("hello", None)
 
 
-def test_without_thinking_the_prompt_ends_behind_an_empty_thought_channel(chat):
+def test_without_thinking_the_prompt_ends_with_an_empty_thought_channel(chat):
     off, on = (
         chat.prompt(Request(prompt="Hello", thinking=thinking)) for thinking in (False, True)
     )
@@ -182,29 +125,28 @@ def test_without_thinking_the_prompt_ends_behind_an_empty_thought_channel(chat):
     assert chat.prompt(Request(token_ids=off[:-4])) == off[:-4]
 
 
-@pytest.mark.parametrize("text", ["[" * 1100 + "]" * 1100])
-def test_a_value_that_python_cannot_hold_is_left_as_text(engine_of, tokens_of, text):
-    script = [*tokens_of(text), 106]
-    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=64))
+def test_a_value_that_python_cannot_parse_is_left_as_text(scripted):
+    text = "[" * 1100 + "]" * 1100
+    engine = scripted(f"{text}<turn|>", canvas_length=64)
     schema = JsonSchema({"type": "array"})
     result = engine.generate(Request(token_ids=PROMPT, constraint=schema, max_tokens=9000))
     assert (result.text, result.finish_reason, result.parsed) == (text, "stop", None)
 
 
-def test_a_directory_that_is_no_model_is_named(tmp_path):
+def test_an_error_names_a_model_directory_that_does_not_exist(tmp_path):
     with pytest.raises(DlmError, match=f"no model directory at {tmp_path / 'none'}"):
         Engine.load(tmp_path / "none")
 
 
-def test_bf16_runs_too(built_in):
+def test_answers_are_valid_in_bf16(built_in):
     engine = Engine.load(device="cpu", dtype=torch.bfloat16)
-    result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=96))
+    result = engine.generate(Request(prompt=PROMPTS[0], constraint=PERSON, max_tokens=96))
     assert result.finish_reason == "stop"
     assert result.parsed.keys() == {"name", "age"}
 
 
 class Undecided(Double):
-    """Likes one token a little better than another, everywhere."""
+    """Model that prefers one token slightly to another, at every position."""
 
     def wish(self, committed, canvas, soft_embedding):
         logits = torch.full((self.canvas_length, self.vocab_size), -50.0)
@@ -213,7 +155,7 @@ class Undecided(Double):
 
 
 @pytest.mark.parametrize(("temperature", "others"), [(0, False), (1.0, True), (2, True)])
-def test_at_temperature_0_what_is_accepted_is_the_likeliest_token(engine_of, temperature, others):
+def test_at_temperature_0_only_the_likeliest_token_is_accepted(engine_of, temperature, others):
     engine, kept = engine_of(Undecided(V), slots=1), set()
     for seed in range(12):
         engine.add(Request(token_ids=PROMPT, seed=seed, temperature=temperature, max_tokens=16))
@@ -225,13 +167,13 @@ def test_at_temperature_0_what_is_accepted_is_the_likeliest_token(engine_of, tem
 
 
 @pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "1"])
-def test_a_temperature_that_is_none_is_refused(temperature):
+def test_an_invalid_temperature_is_refused(temperature):
     with pytest.raises(RequestError, match=r"temperature is .*: it takes 0 to 2"):
         Request(prompt="a", temperature=temperature)
 
 
-def test_a_request_may_take_fewer_tokens_than_it_asks_for(engine_of, tokens_of):
-    model = Scripted(V, len(PROMPT), tokens_of("word " * 40))
+def test_max_tokens_may_be_reduced_to_the_positions_of_the_model(scripted, engine_of):
+    model = scripted("word " * 40).model
     model.max_positions = len(PROMPT) + 2 * model.canvas_length + 3
     engine = engine_of(model)
     with pytest.raises(RequestError, match="4 prompt tokens leave 32 for the answer"):
@@ -242,7 +184,7 @@ def test_a_request_may_take_fewer_tokens_than_it_asks_for(engine_of, tokens_of):
         engine.add(Request(token_ids=[5] * 45, max_tokens=100, fit=True))
 
 
-def test_a_request_may_take_what_the_cache_holds(tokens_of):
+def test_max_tokens_may_be_reduced_to_the_capacity_of_the_cache(tokens_of):
     engine = Engine.load(device="cpu", slots=1, cache_tokens=200)
     try:
         tokens = tokens_of("a word, ") * 20

@@ -1,4 +1,4 @@
-"""Bugs that end a request are logged where they are caught; mistakes of users are not."""
+"""Logs of errors that end a request: bugs are logged, mistakes of users are not."""
 
 import logging
 
@@ -13,7 +13,7 @@ from dlm.grammar import CrashError, InvalidGrammarError, LimitError
 
 @pytest.fixture
 def logged(caplog):
-    """Records of what was logged as an error."""
+    """Return the records that were logged as errors."""
     caplog.set_level(logging.ERROR, logger="dlm")
     return lambda: [record for record in caplog.records if record.name == "dlm"]
 
@@ -59,6 +59,6 @@ def test_a_bug_in_a_constraint_is_logged_with_its_traceback(left_to_right, engin
         (InvalidGrammarError("regex", "an open bracket"), False),
     ],
 )
-def test_only_what_no_user_can_have_caused_is_logged(error, bug, logged):
+def test_only_errors_that_no_user_can_cause_are_logged(error, bug, logged):
     assert isinstance(failure(error), DlmError)
     assert len(logged()) == bug

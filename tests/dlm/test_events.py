@@ -1,12 +1,9 @@
-"""Streams of single requests: whose events they yield, and what becomes of those of others."""
-
-import threading
+"""Streams of single requests: they yield their own events and leave those of others."""
 
 import pytest
-from doubles import Random, Scripted
-from driven import events_of
+from doubles import Random
+from driven import events_of, stepping
 from values import PROMPT, V
-from waiting import PATIENCE
 
 from dlm import (
     Choice,
@@ -20,12 +17,10 @@ from dlm import (
     RequestError,
 )
 
-HELLO = '"hi"<turn|>'
-
 
 @pytest.fixture
-def engine(engine_of, tokens_of):
-    return engine_of(Scripted(V, len(PROMPT), tokens_of(HELLO)), slots=3)
+def engine(scripted):
+    return scripted('"hi"<turn|>', slots=3)
 
 
 def request(**more):
@@ -58,7 +53,7 @@ def test_events_of_other_requests_wait_for_step(engine):
     assert committed[:-1] == alone.token_ids  # the last one is the stop
 
 
-def test_steps_that_somebody_else_runs_take_no_event_of_a_stream(engine):
+def test_steps_of_another_caller_take_no_event_of_a_stream(engine):
     stream = engine.stream(request())
     first = next(stream)
     while engine.busy:
@@ -68,7 +63,7 @@ def test_steps_that_somebody_else_runs_take_no_event_of_a_stream(engine):
     assert [type(event) for event in [first, *rest]] == [type(event) for event in alone]
 
 
-def test_two_streams_that_take_turns_have_their_own_events(engine):
+def test_two_streams_in_turns_yield_their_own_events(engine):
     one, other = engine.stream(request(seed=1)), engine.stream(request(seed=2))
     found = {1: [next(one)], 2: [next(other)]}
     found[1] += list(one)
@@ -90,12 +85,12 @@ def test_a_stream_that_is_closed_early_cancels_its_request(engine_of):
     assert engine.generate(request()).finish_reason in ("stop", "length")
 
 
-def test_a_stream_that_nobody_begins_admits_nothing(engine):
+def test_a_stream_that_is_not_read_admits_nothing(engine):
     engine.stream(request())
     assert not engine.busy
 
 
-def test_what_fails_in_a_request_is_raised(engine):
+def test_a_failure_of_the_request_is_raised(engine):
     stream = engine.stream(request(constraint=Choice(["yes" * 100])))
     with pytest.raises(RequestError, match="max_tokens is 16"):
         list(stream)
@@ -127,23 +122,12 @@ def test_cancelling_by_number_ends_a_stream_with_an_error(engine_of):
 
 def test_a_stream_runs_beside_a_thread_that_steps(engine_of):
     engine = engine_of(Random(V, seed=3), slots=4)
-    over, ends = threading.Event(), []
-
-    def step():
-        while not over.is_set() or engine.busy:
-            ends.extend(e.request for e in engine.step() if isinstance(e, Finished))
-
-    stepping = threading.Thread(target=step)
-    stepping.start()
-    try:
+    with stepping(engine) as ends:
         others = [engine.add(request(seed=seed)) for seed in range(5)]
         lasts = [list(engine.stream(request(seed=seed)))[-1] for seed in range(5)]
         for stream in [engine.stream(request(seed=seed)) for seed in range(5)]:
             next(stream)
             stream.close()
-    finally:
-        over.set()
-        stepping.join(PATIENCE)
-    assert all(isinstance(last, Finished) for last in lasts)
-    assert sorted(ends) == sorted(others)
+    assert all(isinstance(end, Finished) for end in [*lasts, *ends])
+    assert sorted(end.request for end in ends) == sorted(others)
     assert not engine.busy

@@ -1,17 +1,14 @@
-"""Which passes were CUDA graphs is counted by request, and why none was is told by the engine."""
+"""CUDA graphs of an engine: passes are counted by request; a reason is given if there are none."""
 
 import pytest
 import torch
-from doubles import Scripted
-from values import PROMPT, V
 
 from dlm import DlmError, Engine, Request
 from dlm.models.graphs import PassGraphs
 
 
 class Counted(PassGraphs):
-    """Takes what graphs take, computes it as any other pass, and counts it. States are gone as soon
-    as there are others."""
+    """Counts the passes of graphs and computes them eagerly; results are valid until the next."""
 
     last = torch.zeros(0)
 
@@ -22,7 +19,7 @@ class Counted(PassGraphs):
         return self.last
 
 
-def test_passes_that_encode_nothing_are_counted_as_graphs_where_there_are_any():
+def test_passes_that_encode_nothing_are_counted_as_graphs():
     engine = Engine.load(device="cpu", slots=4, cache_tokens=2048)
     requests = [Request(prompt=f"Say {i}.", seed=i, max_tokens=48) for i in range(3)]
     eager = engine.generate(requests)
@@ -41,7 +38,7 @@ def test_passes_that_encode_nothing_are_counted_as_graphs_where_there_are_any():
     engine.close()
 
 
-def test_graphs_that_are_not_wanted_are_told_and_what_is_no_wish_is_refused():
+def test_graphs_can_be_off_and_an_unknown_setting_is_refused():
     engine = Engine.load(device="cpu", graphs="off")
     assert engine.backends["graphs"] == "eager: graphs are off"
     engine.close()
@@ -49,6 +46,5 @@ def test_graphs_that_are_not_wanted_are_told_and_what_is_no_wish_is_refused():
         Engine.load(device="cpu", graphs="on")
 
 
-def test_a_model_without_graphs_tells_nothing_of_them(engine_of):
-    engine = engine_of(Scripted(V, len(PROMPT), [1]))
-    assert "graphs" not in engine.backends
+def test_a_model_that_has_no_graphs_reports_none(scripted):
+    assert "graphs" not in scripted("").backends

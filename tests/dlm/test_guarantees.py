@@ -1,4 +1,4 @@
-"""The contract, under denoisers that try to break it. The oracle is never the engine's matcher."""
+"""The guarantees, under denoisers that try to break them. No oracle uses the engine's matcher."""
 
 import json
 import re
@@ -7,7 +7,8 @@ from functools import partial
 import jsonschema
 import pytest
 from decodings import engine_of_each
-from doubles import Obsessed, Random, Scripted
+from doubles import Obsessed, Random
+from driven import fewest_tokens
 from exhaustive import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -72,42 +73,41 @@ BREAKING = examples(40, suppress_health_check=[HealthCheck.too_slow, HealthCheck
 
 @BREAKING
 @given(model=ADVERSARIES, schema=SCHEMA, seed=st.integers(0, 99), max_tokens=st.integers(1, 70))
-def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
+def test_all_emitted_text_is_a_prefix_of_a_valid_answer_whatever_the_model_wants(
     engine_of, model, schema, seed, max_tokens
 ):
     engine = engine_of(model)
     spec = JsonSchema(schema)
     engine.add(Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens))
     oracle = judge(spec, engine.vocabulary)
-    passes, said, text, result, refused = 0, [], "", None, None
+    passes, tokens, text, result, refused = 0, [], "", None, None
     while engine.busy:
         events = engine.step()
         passes += bool(events)
         for event in events:
             if isinstance(event, Committed):
-                said += event.tokens
+                tokens += event.tokens
                 text += event.text
                 raw = spelled(engine, event.tokens)
-                assert oracle.accept_string(raw), f"{raw!r} after {said}"
+                assert oracle.accept_string(raw), f"{raw!r} after {tokens}"
             elif isinstance(event, Finished):
                 result = event.result
             elif isinstance(event, Failed):
                 refused = event.error
 
     if result is None:
-        needed = int(re.search(r"takes (\d+) tokens", str(refused)).group(1))
         assert isinstance(refused, RequestError)
-        assert max_tokens < needed
+        assert max_tokens < fewest_tokens(engine, spec)
         return
     assert result.finish_reason == "stop"
     assert text == result.text
-    assert result.stats.tokens == len(said) <= max_tokens
+    assert result.stats.tokens == len(tokens) <= max_tokens
     bound = engine.config.max_steps + model.canvas_length.bit_length() + 1
     in_canvases = isinstance(engine.decoding, Diffusion)
-    assert passes <= (result.stats.canvases * bound if in_canvases else len(said))
+    assert passes <= (result.stats.canvases * bound if in_canvases else len(tokens))
     jsonschema.validate(json.loads(result.text), schema)
     assert result.parsed == json.loads(result.text)
-    assert said[-1] in engine.config.stops
+    assert tokens[-1] in engine.config.stops
     assert not set(result.token_ids) & engine.vocabulary.control
 
 
@@ -146,7 +146,7 @@ def test_texts_obey_their_regex_choice_or_grammar(engine_of, model, text, seed, 
     kind, source = text
     spec = kind(source)
     request = Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens)
-    needed = shortest(engine, spec)
+    needed = fewest_tokens(engine, spec)
     if max_tokens < needed:
         with pytest.raises(RequestError, match=f"takes {needed} tokens"):
             engine.generate(request)
@@ -163,25 +163,15 @@ def test_texts_obey_their_regex_choice_or_grammar(engine_of, model, text, seed, 
         assert result.text in spec.options
 
 
-def shortest(engine, spec) -> int:
-    """Tokens of the shortest answer, by the refusal of one token."""
-    try:
-        engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=1))
-    except RequestError as error:
-        return int(re.search(r"takes (\d+) tokens", str(error)).group(1))
-    return 1
-
-
 def spelled(engine, tokens) -> bytes:
-    """Bytes, since a canvas may end within a character."""
+    """Return the bytes of tokens: a canvas may end within a character."""
     return b"".join(engine.vocabulary.pieces[token] for token in tokens)
 
 
 @pytest.mark.parametrize("stop", ["<eos>", "<turn|>", "<|tool_response>"])
-def test_each_stop_token_behind_the_closing_brace_ends_the_canvas(engine_of, tokens_of, stop):
+def test_each_stop_token_after_the_closing_brace_ends_the_canvas(scripted, tokens_of, stop):
     """vLLM #45436, first reproduction: the matcher knew one stop token, the model wrote another."""
-    script = tokens_of(f'{{"a": 1}}{stop}') + tokens_of('{"b": "left over"}')
-    engine = engine_of(Scripted(V, len(PROMPT), script))
+    engine = scripted(f'{{"a": 1}}{stop}{{"b": "left over"}}')
     result = engine.generate(
         Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), max_tokens=64)
     )
@@ -189,7 +179,7 @@ def test_each_stop_token_behind_the_closing_brace_ends_the_canvas(engine_of, tok
     assert result.token_ids == tokens_of('{"a": 1}')
 
 
-def test_a_code_fence_cannot_begin_the_answer(engine_of, tokens_of):
+def test_a_code_fence_cannot_begin_an_answer(scripted):
     """vLLM #45436, second reproduction: the canvas began with ```json, and was never masked."""
     schema = {
         "type": "object",
@@ -197,13 +187,9 @@ def test_a_code_fence_cannot_begin_the_answer(engine_of, tokens_of):
         "required": ["a"],
         "additionalProperties": False,
     }
-    script = tokens_of('```json\n{"a": 1}\n```<turn|>')
-    engine = engine_of(Scripted(V, len(PROMPT), script))
+    engine = scripted('```json\n{"a": 1}\n```<turn|>')
     free, bound = engine.generate(
-        [
-            Request(token_ids=PROMPT),
-            Request(token_ids=PROMPT, constraint=JsonSchema(schema)),
-        ]
+        [Request(token_ids=PROMPT, constraint=spec) for spec in (None, JsonSchema(schema))]
     )
     assert free.text.startswith("```json")
     assert bound.text.startswith("{")
@@ -211,17 +197,16 @@ def test_a_code_fence_cannot_begin_the_answer(engine_of, tokens_of):
 
 
 def test_stop_tokens_are_impossible_before_the_grammar_is_satisfied(engine_of):
-    """An answer that wants to end at once is still a whole answer."""
+    spec = JsonSchema({"enum": ["mage", "healer"]})
     engine = engine_of(Obsessed(V, [1, 106, 50]))
-    result = engine.generate(
-        Request(token_ids=PROMPT, constraint=JsonSchema({"enum": ["mage", "healer"]}))
-    )
-    assert (result.finish_reason, result.parsed in ("mage", "healer")) == ("stop", True)
+    result = engine.generate(Request(token_ids=PROMPT, constraint=spec))
+    assert result.finish_reason == "stop"
+    assert result.parsed in ("mage", "healer")
 
 
-def test_a_satisfied_constraint_changes_nothing(engine_of, tokens_of):
+def test_a_constraint_that_the_model_obeys_changes_nothing(scripted):
     text = '{"name": "Olga Lopez",\n  "items": ["desk", "lamp", "tent"], "total": 1.5}'
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of(text + "<turn|>")))
+    engine = scripted(f"{text}<turn|>")
     free = Request(token_ids=PROMPT, max_tokens=99)
     bound = Request(token_ids=PROMPT, max_tokens=99, constraint=JsonSchema({"type": "object"}))
     results = engine.generate([free, bound])

@@ -1,4 +1,4 @@
-"""Whatever a client sends: it is served or refused, and nothing else happens."""
+"""Random and malformed requests: each is served or refused, and nothing else happens."""
 
 import copy
 from contextlib import suppress
@@ -60,7 +60,7 @@ _VALUES = st.recursive(
 
 @st.composite
 def mutated(draw):
-    """A valid body in which one thing, however deep, was replaced, added or taken away."""
+    """Draw a valid body in which one value, at any depth, was replaced, added or removed."""
     body = copy.deepcopy(draw(st.sampled_from(BODIES)))
     places: list[tuple[Any, Any]] = []
     waiting: list[Any] = [body]
@@ -86,7 +86,7 @@ def compiler(chat: Chat) -> Compiler:
 
 
 def serve(body, policy, compiler):
-    """As a server would, as far as a constraint goes."""
+    """Check and compile the constraint of a body, as a server does."""
     with suppress(RequestError, GrammarError):
         spec = constraint_of(body, policy)
         policy.check(spec or JsonObject())
@@ -97,12 +97,12 @@ def serve(body, policy, compiler):
 
 
 @given(_VALUES, st.sampled_from([Policy(), Policy.server("data")]))
-def test_whatever_comes_in_a_refusal_comes_out(compiler, body, policy):
+def test_a_random_body_is_served_or_refused(compiler, body, policy):
     serve(body, policy, compiler)
 
 
 @given(mutated(), st.sampled_from([Policy(), Policy.server("data")]))
-def test_a_valid_body_with_something_wrong_is_served_or_refused(compiler, body, policy):
+def test_a_valid_body_with_one_mutation_is_served_or_refused(compiler, body, policy):
     serve(body, policy, compiler)
 
 

@@ -1,4 +1,4 @@
-"""Images in requests of the library, on a small checkpoint whose vision tower is random."""
+"""Images in requests, on a small checkpoint whose vision tower has random weights."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from PIL import Image
 
 from dlm import Decision, Engine, JsonSchema, Policy, Predicate, Request, RequestError
 from dlm.images import ImageFile, images_after_results
+from dlm.loading import Loading
 from dlm.models.image_tokens import FIRST
 
 SCHEMA = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}
@@ -18,7 +19,11 @@ SCHEMA = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "requir
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return pictured.write(tmp_path_factory.mktemp("seeing"))
+    path = pictured.write(tmp_path_factory.mktemp("seeing"))
+    config = json.loads((path / "generation_config.json").read_text())
+    config["max_denoising_steps"] = 12  # to save time
+    (path / "generation_config.json").write_text(json.dumps(config))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +31,15 @@ def seeing(directory):
     return Engine.load(directory, device="cpu")
 
 
-def asked(*images, text="What is it?", **fields):
+def request_about(*images, text="What is it?", **fields):
     parts = [{"type": "image", "image": image} for image in images]
     parts.append({"type": "text", "text": text})
     return Request(messages=[{"role": "user", "content": parts}], **fields)
 
 
-def test_an_image_is_tokens_between_its_markers(seeing):
-    tokens = seeing.prompts.tokens(asked(picture()))
-    prompt = seeing.prompts.encode(asked(picture()))
+def test_an_image_becomes_tokens_between_its_markers(seeing):
+    tokens = seeing.prompts.tokens(request_about(picture()))
+    prompt = seeing.prompts.encode(request_about(picture()))
     soft = [i for i, token in enumerate(prompt.tokens) if token >= FIRST]
     assert len(soft) == len(prompt.images[0].embeddings) > 9
     assert soft == [*range(soft[0], soft[-1] + 1)]
@@ -47,18 +52,17 @@ def test_an_image_is_tokens_between_its_markers(seeing):
 def test_every_form_of_the_same_image_gives_the_same_tokens(seeing):
     data = content(picture())
     forms = (picture(), Image.open(pictured.BytesIO(data)), data, ImageFile(data, "here"))
-    prompts = [seeing.prompts.encode(asked(form)) for form in forms]
+    prompts = [seeing.prompts.encode(request_about(form)) for form in forms]
     images = [prompt.images[0] for prompt in prompts]
     assert len({image.number for image in images}) == 2  # pixels and bytes have hashes of their own
     assert all((image.embeddings == images[0].embeddings).all() for image in images)
-    other = seeing.prompts.encode(asked(picture(seed=1))).images[0]
+    other = seeing.prompts.encode(request_about(picture(seed=1))).images[0]
     assert other.number not in {image.number for image in images}
 
 
 def test_an_answer_about_images_is_valid_and_depends_on_them(seeing):
-    """The tower is random, so that nothing is said of what is right."""
     requests = [
-        asked(*images, constraint=JsonSchema(SCHEMA), max_tokens=40, seed=3)
+        request_about(*images, constraint=JsonSchema(SCHEMA), max_tokens=24, seed=3)
         for images in ([picture()], [picture(1), picture(2)], [content(picture(), "JPEG")])
     ]
     alone = [seeing.generate(one) for one in requests]
@@ -66,60 +70,52 @@ def test_an_answer_about_images_is_valid_and_depends_on_them(seeing):
     for one, other in zip(alone, together, strict=True):
         assert json.loads(one.text).keys() == {"seen"}
         assert (one.text, one.token_ids) == (other.text, other.token_ids)
-    free = [seeing.generate(asked(picture(seed), max_tokens=24)).token_ids for seed in range(4)]
+    free = [
+        seeing.generate(request_about(picture(seed), max_tokens=24)).token_ids for seed in range(4)
+    ]
     assert len({*map(tuple, free)}) > 1
 
 
-def test_an_image_that_was_seen_is_not_encoded_again(seeing):
+def test_an_image_in_the_cache_is_not_encoded_again(seeing):
     image = picture(seed=77)
-    first = seeing.generate(asked(image, max_tokens=8))
-    again = seeing.generate(asked(image, text="What is it? Say more.", max_tokens=8))
+    first = seeing.generate(request_about(image, max_tokens=8))
+    again = seeing.generate(request_about(image, text="What is it? Say more.", max_tokens=8))
     assert first.stats.cached < 32
     assert again.stats.cached >= first.prompt_tokens // 16 * 16 - 48
 
 
-def test_images_of_requests_that_ended_are_forgotten(directory):
+def test_images_that_were_not_used_recently_are_dropped(directory):
     engine = Engine.load(directory, device="cpu", slots=1)
     for seed in range(70):
-        engine.prompts.encode(asked(picture(seed)))
+        engine.prompts.encode(request_about(picture(seed)))
     assert len(engine.model.images._images) == 64
-    kept = engine.prompts.encode(asked(picture(3)))  # was dropped, and is encoded anew
-    assert engine.generate(asked(picture(3), max_tokens=4)).token_ids
+    kept = engine.prompts.encode(request_about(picture(3)))  # was dropped, and is encoded anew
+    assert engine.generate(request_about(picture(3), max_tokens=4)).token_ids
     assert kept.images[0].number == 70
 
 
 @pytest.mark.parametrize(("name", "data"), bad_images().items(), ids=[*bad_images()])
 def test_a_bad_file_is_refused_with_its_place(seeing, name, data):
     with pytest.raises(RequestError, match=r"^messages\[0\]\.content\[0\]\.image "):
-        seeing.prepare(asked(data))
+        seeing.prepare(request_about(data))
 
 
-def test_limits_of_images(directory):
-    policy = Policy(max_images=2, max_image_pixels=300)
-    engine = Engine.load(directory, device="cpu", policy=policy)
-    with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
-        engine.add(asked(*[picture()] * 3))
-    with pytest.raises(RequestError, match="is 21 by 15 pixels: it takes 300 pixels at most"):
-        engine.add(asked(content(picture(width=21, height=15))))
-    engine.add(asked(picture(), picture(), max_tokens=4))
-
-
-def test_without_a_tower_images_are_refused(built_in, directory):
+def test_without_a_vision_tower_images_are_refused(built_in, directory):
     for engine in (built_in, Engine.load(directory, device="cpu", policy=Policy(max_images=0))):
-        with pytest.raises(
-            RequestError,
-            match=r"^messages\[0\].content\[0\].image is an image: this model reads text",
-        ):
-            engine.add(asked(picture()))
+        problem = r"^messages\[0\].content\[0\].image is an image: this model reads text"
+        with pytest.raises(RequestError, match=problem):
+            engine.add(request_about(picture()))
+        with pytest.raises(RequestError, match=r"^messages\[3\].content\[1\].image is an image"):
+            engine.add(Request(messages=with_results("a", [text("b"), image(1)])))
 
 
 @pytest.mark.parametrize("image", [None, 3, "a path.png", {"url": "a"}])
 def test_a_part_without_an_image_is_refused(image):
     with pytest.raises(RequestError, match=r"messages\[0\]\.content\[0\]\.image is a"):
-        asked(image)
+        request_about(image)
 
 
-def test_a_text_that_spells_the_mark_is_no_image(seeing):
+def test_a_text_that_spells_the_image_token_is_no_image(seeing):
     messages = [
         {"role": "user", "content": [{"type": "image", "image": picture()}]},
         {"role": "assistant", "content": "A cat."},
@@ -134,11 +130,11 @@ def test_a_template_that_leaves_images_out_is_an_error(directory, tmp_path):
     template.write_text(template.read_text().replace(pictured.MARK, ""))
     engine = Engine.load(tmp_path, device="cpu")
     with pytest.raises(RequestError, match=r"messages hold 1 images.*marks 0"):
-        engine.add(asked(picture()))
+        engine.add(request_about(picture()))
 
 
 def with_results(*results, after=()):
-    """A conversation about images in results of tools; each of `results` is a content."""
+    """Return a conversation with results of tools; each of `results` is a content."""
     calls = [
         {"id": str(i), "type": "function", "function": {"name": f"look_{i}", "arguments": {}}}
         for i in range(len(results))
@@ -147,9 +143,9 @@ def with_results(*results, after=()):
         {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": c}
         for call, c in zip(calls, results, strict=True)
     )
-    asked = {"role": "user", "content": "Look."}
-    called = {"role": "assistant", "content": "", "tool_calls": calls}
-    return [asked, called, *answers, *after]
+    user = {"role": "user", "content": "Look."}
+    assistant = {"role": "assistant", "content": "", "tool_calls": calls}
+    return [user, assistant, *answers, *after]
 
 
 def image(seed):
@@ -165,8 +161,9 @@ RESULTS = "one", [text("two"), image(2), text("three"), image(1)], [image(3)], "
 
 @pytest.fixture(scope="module")
 def templated(directory, tmp_path_factory):
-    """Make engines whose template has a macro `result` of a tool's message. They are Gemma's in
-    form: results stand within the turn of the model."""
+    """Make engines whose template renders a tool's message by the expression `result`.
+
+    As in Gemma's template, results stand within the turn of the model."""
 
     def make(result):
         path = shutil.copytree(directory, tmp_path_factory.mktemp("templated"), dirs_exist_ok=True)
@@ -208,7 +205,7 @@ OF_TEXTS = "message.content + '<tool_response|>'"  # raises an error for a list
 
 
 def rendered(engine, messages):
-    """The prompt as a text in which `@N` is the image of the seed N, without an empty thought."""
+    """Return the prompt as a text, without an empty thought; `@N` is the image of seed N."""
     prompt = engine.prompts.encode(Request(messages=messages))
     by_pixels = {
         engine.prompts.encode(Request(messages=[{"role": "user", "content": [image(seed)]}]))
@@ -246,7 +243,7 @@ def test_the_built_in_template_holds_images_of_results(seeing):
 
 
 @pytest.mark.parametrize("result", [WITHOUT, OF_TEXTS])
-def test_images_that_a_template_leaves_out_of_results_stand_after_these(templated, result):
+def test_images_that_a_template_leaves_out_of_results_stand_after_the_results(templated, result):
     engine = templated(result)
     user = {"role": "user", "content": "So?"}
     shown = [{"role": "user", "content": [image(0), text("So?")]}]
@@ -260,7 +257,7 @@ def test_images_that_a_template_leaves_out_of_results_stand_after_these(template
         assert found.endswith(f"[four]<|turn>user\n{moved}{end}<turn|>\n<|turn>model\n")
 
 
-def test_images_of_results_in_several_turns_stand_after_their_own_results(templated):
+def test_left_out_images_of_several_turns_stand_after_their_own_results(templated):
     later = {"role": "assistant", "content": "Fine."}
     first = with_results([image(1)], "none", after=[later])
     found = rendered(templated(WITHOUT), [*first, *with_results("none", [image(2)])])
@@ -273,45 +270,42 @@ def test_images_of_results_in_several_turns_stand_after_their_own_results(templa
 @pytest.mark.parametrize("result", [INSIDE, WITHOUT])
 def test_an_answer_after_images_of_results_is_valid(templated, result):
     messages = with_results(*RESULTS)
-    request = Request(messages=messages, constraint=JsonSchema(SCHEMA), max_tokens=40)
+    request = Request(messages=messages, constraint=JsonSchema(SCHEMA), max_tokens=24)
     engine = templated(result)
     assert json.loads(engine.generate(request).text).keys() == {"seen"}
-    other = [image(seed) for seed in (2, 4)]
-    free = [
-        engine.generate(Request(messages=with_results([one]), max_tokens=24)).token_ids
-        for one in other
-    ]
-    assert free[0] != free[1]
+    one, other = (
+        engine.generate(Request(messages=with_results([image(seed)]), max_tokens=24))
+        for seed in (2, 4)
+    )
+    assert one.token_ids != other.token_ids
 
 
-def test_limits_count_images_of_results(directory):
+def test_images_above_the_limits_of_a_policy_are_refused(directory):
     policy = Policy(max_images=2, max_image_pixels=300)
     engine = Engine.load(directory, device="cpu", policy=policy)
-    three = with_results([image(1)], [image(2)], after=[{"role": "user", "content": [image(3)]}])
-    with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
-        engine.add(Request(messages=three))
+    shown = {"role": "user", "content": [image(3)]}
+    in_results = with_results([image(1)], [image(2)], after=[shown])
+    for three in (request_about(*[picture()] * 3), Request(messages=in_results)):
+        with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
+            engine.add(three)
+    with pytest.raises(RequestError, match="is 21 by 15 pixels: it takes 300 pixels at most"):
+        engine.add(request_about(content(picture(width=21, height=15))))
     wide = {"type": "image", "image": picture(width=21, height=15)}
     place = r"^messages\[3\].content\[1\].image is 21 by 15 pixels"
     with pytest.raises(RequestError, match=place):
         engine.add(Request(messages=with_results("a", [text("b"), wide])))
-
-
-def test_without_a_tower_images_of_results_are_refused_with_their_place(built_in):
-    with pytest.raises(RequestError, match=r"^messages\[3\].content\[1\].image is an image"):
-        built_in.add(Request(messages=with_results("a", [text("b"), image(1)])))
+    engine.add(request_about(picture(), picture(), max_tokens=4))
 
 
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])
-def test_other_decodings_read_images_too(directory, decoding):
-    from dlm.loading import Loading
-
+def test_every_decoding_reads_images(directory, decoding):
     engine = Loading(model=str(directory), device="cpu", policy=Policy(), writes=decoding).engine()
-    result = engine.generate(asked(picture(), constraint=JsonSchema(SCHEMA), max_tokens=40))
+    result = engine.generate(request_about(picture(), constraint=JsonSchema(SCHEMA), max_tokens=24))
     assert json.loads(result.text).keys() == {"seen"}
 
 
 def test_decisions_about_images(seeing):
-    request = asked(picture())
+    request = request_about(picture())
     question = {"type": "predicate", "instructions": "Is it red?"}
     by_canvas = seeing.decide(request, [question])
     by_causal = seeing.decide(request, [question], by="causal")
@@ -319,15 +313,17 @@ def test_decisions_about_images(seeing):
     assert by_causal[0].probability < 1
 
 
-def test_a_question_about_an_image_is_asked_in_the_turn_that_shows_it():
-    decision = Decision(request=asked(picture()), questions=[Predicate(instructions="Is it red?")])
+def test_a_question_about_an_image_stands_in_the_turn_that_shows_it():
+    decision = Decision(
+        request=request_about(picture()), questions=[Predicate(instructions="Is it red?")]
+    )
     ((_, _, request),) = decision.prompted()
     (message,) = request.messages
     assert [part["type"] for part in message["content"][-2:]] == ["text", "text"]
     assert "Is it red?" in message["content"][-1]["text"]
 
 
-def test_a_system_message_among_results_does_not_part_them():
+def test_a_system_message_among_results_does_not_separate_them():
     shown = [{"type": "image", "image": content(picture())}]
     results = [{"role": "tool", "name": name, "content": shown} for name in ("a", "b")]
     moved = images_after_results([results[0], {"role": "system", "content": "x"}, results[1]])

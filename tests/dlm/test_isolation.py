@@ -1,4 +1,4 @@
-"""What fails in one request ends that request: the others go on, and every event is told."""
+"""A failure in one request ends that request alone; the others lose no event."""
 
 import gc
 import traceback
@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from doubles import Dreamer, Scripted
+from doubles import Dreamer
+from driven import ends_of, events_of
 from specs import Broken, checked
 from values import PROMPT, V
 
@@ -20,6 +21,7 @@ from dlm.logits.distributions import TokenDistributions
 
 FINE = Regex("[0-9]{3,9}")
 DOOMED = Choice(["mage of the north", "mage of the south"])
+NEVER = checked({"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True})
 LIMITS = {"compile_seconds": 0.5, "check_seconds": 0.5}
 ERRORS = [
     OverflowError("too far"),
@@ -31,7 +33,7 @@ ERRORS = [
 
 
 class Served(Policy):
-    """Serves the specs of tests too."""
+    """A policy that serves every spec."""
 
     def check(self, spec) -> None:
         pass
@@ -42,12 +44,12 @@ def engine(engine_of):
     return engine_of(Dreamer(V, 3, canvas_length=4), policy=Served(**LIMITS), slots=3)
 
 
-def asks(spec, seed=0, max_tokens=14):
+def request(spec, seed=0, max_tokens=14):
     return Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens)
 
 
 class Faulty:
-    """`inner`, whose `method` raises at the call number `at`."""
+    """Wrapper of `inner` whose `method` raises an error from call number `at` on."""
 
     def __init__(self, inner, method, error, at=1):
         self._inner, self._method, self._error, self._left = inner, method, error, at
@@ -67,11 +69,11 @@ class Faulty:
 
 
 def run(engine, sabotage=lambda engine, doomed: None, spec=DOOMED):
-    """Three requests, of which one is sabotaged as soon as it runs: their events."""
+    """Sabotage the second of three requests as soon as it runs; return the events of each."""
     numbers = [
-        engine.add(asks(FINE, 1)),
-        engine.add(asks(spec, 2, max_tokens=24)),
-        engine.add(asks(None, 3)),
+        engine.add(request(FINE, 1)),
+        engine.add(request(spec, 2, max_tokens=24)),
+        engine.add(request(None, 3)),
     ]
     events, done = [], False
     while engine.busy:
@@ -83,8 +85,8 @@ def run(engine, sabotage=lambda engine, doomed: None, spec=DOOMED):
     return [[event for event in events if event.request == number] for number in numbers]
 
 
-def told(events):
-    """What a reader is told, without the times of it."""
+def contents(events):
+    """Return events without their times."""
     return [
         (event.result.token_ids, event.result.text) if isinstance(event, Finished) else event
         for event in events
@@ -92,27 +94,25 @@ def told(events):
 
 
 @cache
-def alone_of(engine_of, spec, seed):
-    """What is told of a request that nothing runs beside."""
-    engine, events = engine_of(Dreamer(V, 3, canvas_length=4)), []
-    engine.add(asks(spec, seed))
-    while engine.busy:
-        events += engine.step()
-    return events
+def events_alone(engine_of, spec, seed):
+    """Return the events of a request that runs alone."""
+    engine = engine_of(Dreamer(V, 3, canvas_length=4))
+    engine.add(request(spec, seed))
+    return events_of(engine)
 
 
-def ended_alone(engine, engine_of, events, said):
-    """The second request has failed, and the others are as if it had never been there."""
+def assert_ended_alone(engine, engine_of, events, message):
+    """Check that the second request failed and that the others are as without it."""
     first, doomed, third = events
     ends = Counter(type(event) for event in doomed if isinstance(event, Finished | Failed))
     assert ends == {Failed: 1}
     assert isinstance(doomed[-1], Failed)
     assert isinstance(doomed[-1].error, DlmError)
-    assert said in str(doomed[-1].error)
+    assert message in str(doomed[-1].error)
     for mine, spec, seed in ((first, FINE, 1), (third, None, 3)):
-        alone = alone_of(engine_of, spec, seed)
+        alone = events_alone(engine_of, spec, seed)
         assert [type(event) for event in mine] == [type(event) for event in alone]
-        assert told(mine)[-1] == told(alone)[-1]
+        assert contents(mine)[-1] == contents(alone)[-1]
         assert isinstance(mine[-1], Finished)
     assert sorted(engine._scheduler._free) == [0, 1, 2]
     assert engine._cache.tokens == [[], [], []]
@@ -125,6 +125,7 @@ def ended_alone(engine, engine_of, events, said):
         ("constraint", "guide", 3, ERRORS[0]),
         ("constraint", "commit", 1, ERRORS[1]),
         ("constraint", "commit", 2, ERRORS[4]),
+        ("constraint", "rollback", 1, ERRORS[0]),
         ("stream", "emit", 1, ERRORS[2]),
         ("stream", "split", 1, ERRORS[3]),
         ("stream", "text", 1, ERRORS[0]),
@@ -136,12 +137,13 @@ def test_an_error_of_a_constraint_or_a_stream_ends_its_request_alone(
     def sabotage(engine, doomed):
         setattr(doomed, part, Faulty(getattr(doomed, part), method, error, at))
 
-    said = "x" if isinstance(error, GrammarError) else type(error).__name__
-    ended_alone(engine, engine_of, run(engine, sabotage), said)
+    message = "x" if isinstance(error, GrammarError) else type(error).__name__
+    events = run(engine, sabotage, NEVER if method == "rollback" else DOOMED)
+    assert_ended_alone(engine, engine_of, events, message)
 
 
-def test_a_failure_that_is_kept_keeps_no_logits(engine, monkeypatch):
-    """Its trace leads through functions that have them at hand: 134 MB for each canvas."""
+def test_the_traceback_of_a_failure_holds_no_logits(engine, monkeypatch):
+    """Logits of a canvas take 134 MB, and functions in the traceback have them as variables."""
     alive: list[weakref.ref] = []
 
     class Watched(TokenDistributions):
@@ -160,15 +162,6 @@ def test_a_failure_that_is_kept_keeps_no_logits(engine, monkeypatch):
     assert "in _guide" in "".join(traceback.format_exception(kept.error))
 
 
-def test_an_error_of_a_rollback_ends_its_request_alone(engine, engine_of):
-    never = checked({"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True})
-
-    def sabotage(engine, doomed):
-        doomed.constraint = Faulty(doomed.constraint, "rollback", OverflowError("too far"))
-
-    ended_alone(engine, engine_of, run(engine, sabotage, never), "OverflowError: too far")
-
-
 @pytest.mark.parametrize("error", ERRORS[-2:], ids=lambda error: type(error).__name__)
 def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
     engine, engine_of, monkeypatch, error
@@ -183,12 +176,12 @@ def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
     monkeypatch.setattr(dlm.loop.diffusion, "Frontier", made)
     events = run(engine)
     monkeypatch.undo()
-    said = "x" if isinstance(error, GrammarError) else type(error).__name__
-    ended_alone(engine, engine_of, events, said)
+    message = "x" if isinstance(error, GrammarError) else type(error).__name__
+    assert_ended_alone(engine, engine_of, events, message)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"rows": [9999] * 4}, "ValueError: rows are 0 to 2047, or ~token down to"),
         ({"guess": []}, "ValueError: a guess of 0 tokens for 4 positions"),
@@ -196,7 +189,9 @@ def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
         ({"suspect": "x"}, "Error"),
     ],
 )
-def test_a_constraint_that_talks_nonsense_ends_its_request_alone(engine, engine_of, change, said):
+def test_impossible_guidance_of_a_constraint_ends_its_request_alone(
+    engine, engine_of, change, message
+):
     def sabotage(engine, doomed):
         guide = doomed.constraint.guide
 
@@ -208,7 +203,7 @@ def test_a_constraint_that_talks_nonsense_ends_its_request_alone(engine, engine_
 
         doomed.constraint = Wrong(doomed.constraint, "", None)
 
-    ended_alone(engine, engine_of, run(engine, sabotage), said)
+    assert_ended_alone(engine, engine_of, run(engine, sabotage), message)
 
 
 FAULTS = {
@@ -217,44 +212,38 @@ FAULTS = {
     "RecursionError": "RecursionError",
     "InvalidGrammarError": "it is no good",
 }
-APART = {"spin": "takes over 0.5 s", "leave": "ended with 3", "MemoryError": "of memory"}
+IN_A_PROCESS = {"spin": "takes over 0.5 s", "leave": "ended with 3", "MemoryError": "of memory"}
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "spin", "leave"])
-def test_an_error_of_a_compile_ends_its_request_alone(engine, engine_of, fault):
-    events = run(engine, spec=Broken("rules", fault))
-    ended_alone(engine, engine_of, events, (FAULTS | APART)[fault])
-
-
-@pytest.mark.parametrize("fault", [*FAULTS, "spin", "leave"])
-def test_an_error_of_a_check_ends_its_request_alone(engine, engine_of, fault):
-    events = run(engine, spec=Broken("value", fault, only_at_the_end=True))
-    ended_alone(engine, engine_of, events, (FAULTS | APART)[fault])
+@pytest.mark.parametrize("part", ["rules", "value"])
+def test_an_error_of_a_compile_or_a_check_ends_its_request_alone(engine, engine_of, part, fault):
+    events = run(engine, spec=Broken(part, fault, only_at_the_end=part == "value"))
+    assert_ended_alone(engine, engine_of, events, (FAULTS | IN_A_PROCESS)[fault])
     assert not any(isinstance(event, Committed) for event in events[1])
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_error_of_what_reads_a_value_ends_its_request_alone(engine, engine_of, fault):
+def test_an_error_while_a_value_is_read_ends_its_request_alone(engine, engine_of, fault):
     events = run(engine, spec=Broken("value", fault))
-    ended_alone(engine, engine_of, events, FAULTS[fault])
+    assert_ended_alone(engine, engine_of, events, FAULTS[fault])
 
 
 @pytest.mark.parametrize("part", ["key", "calls"])
-def test_a_spec_that_cannot_even_be_asked_is_refused_when_it_is_added(engine, part):
-    fine = engine.add(asks(FINE))
+def test_a_spec_whose_properties_raise_is_refused_when_it_is_added(engine, part):
+    fine = engine.add(request(FINE))
     with pytest.raises(DlmError, match="OverflowError: too far"):
-        engine.add(asks(Broken(part)))
-    ends = [event for _ in range(99) for event in engine.step() if isinstance(event, Finished)]
-    assert [end.request for end in ends] == [fine]
+        engine.add(request(Broken(part)))
+    assert list(ends_of(engine)) == [fine]
 
 
-def test_an_error_of_the_model_loses_no_event(engine_of):
-    """It is everybody's: the step raises, and the next one tells what it has not told."""
-    engine = engine_of(Scripted(V, len(PROMPT), [106]), policy=Served(**LIMITS))
-    doomed = engine.add(asks(Broken("rules")))
+def test_an_error_of_the_model_loses_no_event(scripted):
+    """The step raises, and the next step returns the events that are left."""
+    engine = scripted("<turn|>", policy=Served(**LIMITS))
+    doomed = engine.add(request(Broken("rules")))
     while not engine._scheduler._waiting[0].compiling.done():
         pass
-    engine.add(asks(None))
+    engine.add(request(None))
     denoise, engine.model.denoise = engine.model.denoise, None
     with pytest.raises(TypeError):
         engine.step()
@@ -263,46 +252,46 @@ def test_an_error_of_the_model_loses_no_event(engine_of):
 
 
 class Hesitant:
-    """A constraint that needs several looks for each step."""
+    """Constraint whose guidance is finished only after `unfinished` other calls."""
 
-    def __init__(self, inner, looks):
-        self._inner, self._looks, self.raised, self.works = inner, looks, 0, []
+    def __init__(self, inner, unfinished):
+        self._inner, self._unfinished, self.calls, self.works = inner, unfinished, 0, []
 
     def __getattr__(self, name):
         return getattr(self._inner, name)
 
     def guide(self, scores, fixed):
         self.works.append(self.work)
-        self.raised += 1
-        if self.raised % (self._looks + 1):
+        self.calls += 1
+        if self.calls % (self._unfinished + 1):
             raise Unfinished("more work")
         return self._inner.guide(scores, fixed)
 
 
-@pytest.mark.parametrize("looks", [1, 5])
-def test_a_look_that_takes_several_steps_changes_nothing_but_the_time(engine_of, looks):
-    """Neither for the request nor for those beside it: same drafts, same texts, same counts, but
-    for the passes that are made again, which count."""
+@pytest.mark.parametrize("unfinished", [1, 5])
+def test_guidance_that_takes_several_steps_changes_only_the_number_of_passes(engine_of, unfinished):
+    """Drafts, texts and counts are the same, for the request and for those beside it. Only the
+    passes that are repeated count in addition."""
 
-    def outcome(looks):
+    def outcome(unfinished):
         engine, found = engine_of(Dreamer(V, 3, canvas_length=4), slots=3), []
 
         def sabotage(engine, doomed):
-            found.append(Hesitant(doomed.constraint, looks))
+            found.append(Hesitant(doomed.constraint, unfinished))
             doomed.constraint = found[0]
 
         events = run(engine, sabotage)
         stats = [e.result.stats for each in events for e in each if isinstance(e, Finished)]
         counts = [(s.canvases, s.repairs, s.pins, s.rollbacks) for s in stats]
-        assert found[0].raised > looks
+        assert found[0].calls > unfinished
         texts = [
-            [replace(one, passes=0) if isinstance(one, Draft) else one for one in told(each)]
+            [replace(one, passes=0) if isinstance(one, Draft) else one for one in contents(each)]
             for each in events
         ]
-        again = found[0].raised // (looks + 1) * looks
+        again = found[0].calls // (unfinished + 1) * unfinished
         return (texts, counts), [s.denoiser_calls for s in stats], again
 
-    slow, passes, again = outcome(looks)
+    slow, passes, again = outcome(unfinished)
     quick, once, _ = outcome(0)
     assert slow == quick
     assert len(once) == 3
@@ -310,11 +299,9 @@ def test_a_look_that_takes_several_steps_changes_nothing_but_the_time(engine_of,
     assert sum(passes) == sum(once) + again
 
 
-def test_the_work_of_a_step_is_shared_by_those_who_run(engine_of):
-    engine, found = (
-        engine_of(Dreamer(V, 3, canvas_length=4), policy=Policy(step_work=900), slots=3),
-        [],
-    )
+def test_running_requests_share_the_work_of_a_step(engine_of):
+    engine = engine_of(Dreamer(V, 3, canvas_length=4), policy=Policy(step_work=900), slots=3)
+    found = []
 
     def sabotage(engine, doomed):
         found.append(Hesitant(doomed.constraint, 0))
@@ -326,21 +313,21 @@ def test_the_work_of_a_step_is_shared_by_those_who_run(engine_of):
 
 
 @pytest.mark.parametrize("beside", [0, 2])
-def test_a_look_that_never_ends_is_given_up_after_so_much_work(engine_of, beside):
-    """However much of that each step gave it: the limit does not depend on who runs beside it."""
+def test_guidance_that_never_finishes_fails_after_a_limit_of_work(engine_of, beside):
+    """The limit does not depend on the requests beside it, which share the work of each step."""
     engine = engine_of(
         Dreamer(V, 3, canvas_length=4),
         policy=Policy(step_work=900, max_unfinished_steps=10),
         slots=3,
     )
-    doomed = engine.add(asks(DOOMED))
+    doomed = engine.add(request(DOOMED))
     for seed in range(beside):
-        engine.add(asks(None, seed, max_tokens=400))
+        engine.add(request(None, seed, max_tokens=400))
     while not engine._scheduler.running or len(engine._scheduler.running) < beside + 1:
         engine.step()
     sequence = next(s for s in engine._scheduler.running.values() if s.number == doomed)
     sequence.constraint = hesitant = Hesitant(sequence.constraint, 1 << 40)
-    sequence.canvas.work = 0  # its own look may not have been finished either
+    sequence.canvas.work = 0  # its own guidance may have been unfinished
     end = None
     while end is None:
         end = next((e for e in engine.step() if isinstance(e, Failed)), None)

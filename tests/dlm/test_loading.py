@@ -1,4 +1,4 @@
-"""The garbage collector of a process that serves."""
+"""Settings of the garbage collector in a server process."""
 
 from processes import printed
 
@@ -19,8 +19,7 @@ print(full_collections(300_000))
 """
 
 
-def test_a_process_that_serves_seldom_looks_at_everything():
-    """While so many containers are made and kept, in a process that nothing else has run in."""
+def test_a_server_process_collects_its_oldest_objects_rarely():
     before, frozen, after = map(int, printed(COUNTED).split())
     assert before > 0
     assert frozen > 100_000

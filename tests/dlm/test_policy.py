@@ -1,4 +1,4 @@
-"""What an operator lets clients ask for."""
+"""Policies: constraints and sizes that an operator allows to clients."""
 
 import json
 
@@ -31,7 +31,8 @@ GRAMMARS = [
 ]
 
 
-def refused(policy, spec):
+def refusal(policy, spec):
+    """Return the message of the error that a policy raises for a spec, or None."""
     try:
         policy.check(spec)
     except RequestError as error:
@@ -40,12 +41,12 @@ def refused(policy, spec):
 
 
 @pytest.mark.parametrize("spec", DATA + GRAMMARS, ids=lambda spec: spec.kind)
-def test_a_library_serves_every_kind_and_a_server_no_grammar_of_a_client(spec):
-    assert refused(Policy(), spec) is None
-    assert refused(Policy.server(allow_client_grammars=True), spec) is None
-    assert (refused(Policy.server("data"), spec) is None) == (spec in DATA)
-    assert "is not served here" in refused(Policy.server(), spec)
-    assert f"a {spec.kind} is not served here" in refused(Policy(kinds=frozenset()), spec)
+def test_a_library_serves_every_kind_of_spec_and_a_server_no_grammars_of_clients(spec):
+    assert refusal(Policy(), spec) is None
+    assert refusal(Policy.server(allow_client_grammars=True), spec) is None
+    assert (refusal(Policy.server("data"), spec) is None) == (spec in DATA)
+    assert "is not served here" in refusal(Policy.server(), spec)
+    assert f"a {spec.kind} is not served here" in refusal(Policy(kinds=frozenset()), spec)
 
 
 @pytest.mark.parametrize(
@@ -59,19 +60,19 @@ def test_a_library_serves_every_kind_and_a_server_no_grammar_of_a_client(spec):
         {"examples": [{"pattern": "TODO"}], "type": "object"},
     ],
 )
-def test_patterns_are_a_part_of_schemas_and_served_where_those_are(schema):
+def test_patterns_are_served_as_parts_of_schemas(schema):
     for policy in (Policy(), Policy.server("data")):
         for spec in (JsonSchema(schema), Tools(tools(schema=schema))):
-            assert refused(policy, spec) is None
+            assert refusal(policy, spec) is None
         policy.admit(JsonSchema.kind, '{"pattern": "a"}')
-    assert "a regex is not served here" in refused(Policy.server("data"), Regex("a+"))
+    assert "a regex is not served here" in refusal(Policy.server("data"), Regex("a+"))
 
 
 LONG = "What this parameter means, in a sentence or two of ordinary length. " * 8
 
 
 def described(count, **more):
-    """Tools as an agent with a few servers has them."""
+    """Return tools like those of an agent with several MCP servers."""
     properties = {f"p{i}": {"type": "string", "description": LONG, "title": LONG} for i in range(4)}
     schema = {
         "type": "object",
@@ -86,9 +87,9 @@ def described(count, **more):
     ]
 
 
-def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(engine_of):
-    """Five hold what no rules say, one a pattern and one distinct items: they are checked, or kept,
-    and refuse nobody else's."""
+def test_the_hundred_tools_of_an_agent_are_served_whatever_some_of_them_require(engine_of):
+    """Five have keywords that no rules enforce, one a pattern, one distinct items: these are
+    checked or enforced, and the other tools are served."""
     many = described(100)
     for place, more in [
         *((i, {"not": {"required": ["p1", "p2"]}, "if": {"minProperties": 2}}) for i in range(5)),
@@ -103,7 +104,7 @@ def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(engin
     assert Matcher(grammar).shortest_completion() is not None
 
 
-def test_what_makes_no_grammar_does_not_count():
+def test_texts_without_effect_on_the_grammar_do_not_count():
     many = described(128)
     assert len(json.dumps(many)) > 4000 * 128
     Policy.server("data").admit(Tools.kind, many)
@@ -128,7 +129,7 @@ def test_what_makes_no_grammar_does_not_count():
         {"if": {"not": {"items": [{"patternProperties": {"x" * 99: True}}]}}},
     ],
 )
-def test_what_makes_a_grammar_counts_wherever_it_is(schema):
+def test_texts_of_the_grammar_count_at_any_depth(schema):
     policy = Policy(max_source_bytes=99)
     for kind, source in ((JsonSchema.kind, schema), (Tools.kind, tools(schema=schema))):
         Policy().admit(kind, source)
@@ -138,7 +139,7 @@ def test_what_makes_a_grammar_counts_wherever_it_is(schema):
             policy.admit(kind, source)
 
 
-def test_a_refusal_says_the_whole_size_the_limit_and_the_flag():
+def test_a_refusal_states_the_size_the_limit_and_the_flag():
     schema = {"enum": ["x" * 10_000 for _ in range(20)]}
     with pytest.raises(RequestError) as raised:
         Policy().admit(JsonSchema.kind, schema)
@@ -179,16 +180,16 @@ def nested(depth):
         ({"max_source_bytes": 40}, JsonSchema(nested(2)), JsonSchema(nested(9)), "bytes"),
     ],
 )
-def test_each_limit_lets_through_what_it_says(limits, fits, too_large, problem):
+def test_each_limit_allows_its_own_size_and_no_more(limits, fits, too_large, problem):
     policy = Policy(**limits)
-    assert refused(policy, fits) is None
+    assert refusal(policy, fits) is None
     with pytest.raises(RequestError, match=problem):
         policy.check(too_large)
-    assert refused(Policy(), too_large) is None
+    assert refusal(Policy(), too_large) is None
 
 
-def test_what_is_too_deep_or_too_wide_is_refused_before_it_is_walked():
-    """A schema whose parts are shared would take forever to walk, and one without an end too."""
+def test_a_schema_that_is_too_deep_or_too_wide_is_refused_before_it_is_walked():
+    """A walk of shared parts would take exponential time, and a cycle has no end."""
     shared: dict = {"type": "integer"}
     for _ in range(60):
         shared = {"anyOf": [shared, shared]}
@@ -200,7 +201,7 @@ def test_what_is_too_deep_or_too_wide_is_refused_before_it_is_walked():
 
 
 @pytest.mark.parametrize("source", ["\ud800", ["a", "\ud800"], {"\ud800": 1}])
-def test_what_is_no_text_is_refused(source):
+def test_half_a_surrogate_pair_is_refused(source):
     kind = Regex.kind if isinstance(source, str) else Choice.kind
     with pytest.raises(RequestError, match="half a surrogate pair"):
         Policy().admit(kind, source)
@@ -221,7 +222,7 @@ _JSON = st.recursive(
     _JSON,
     st.sampled_from([Policy(), Policy.server("data")]),
 )
-def test_whatever_a_client_sends_is_admitted_or_refused(kind, source, policy):
+def test_any_json_is_admitted_or_refused(kind, source, policy):
     try:
         policy.admit(kind, source)
     except RequestError as error:
@@ -237,6 +238,6 @@ def test_whatever_a_client_sends_is_admitted_or_refused(kind, source, policy):
         ({"kinds": frozenset({"poem"})}, "kinds holds 'poem': it takes JSON object, .*tools"),
     ],
 )
-def test_a_policy_that_cannot_be_kept_says_why(limits, problem):
+def test_impossible_limits_are_refused(limits, problem):
     with pytest.raises(DlmError, match=problem):
         Policy(**limits)

@@ -1,4 +1,4 @@
-"""What a request is made of: tools given once, integers of any kind, pydantic's models."""
+"""Fields of a request: tools, integers of any type, and pydantic models as schemas."""
 
 from datetime import date
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from doubles import Obsessed, Scripted
+from doubles import Obsessed
 from pydantic import BaseModel, Field, field_validator
 from values import PROMPT, V
 
@@ -40,23 +40,23 @@ FIND, BOOK = tool("find", a={"type": "integer"}), tool("book", days={"enum": [1,
         {"tools": (FIND, BOOK)},
     ],
 )
-def test_tools_that_are_given_once_are_shown_and_hold(chat, given):
+def test_tools_that_are_given_once_are_declared_and_enforced(chat, given):
     request = Request(prompt="Book it.", **given)
-    said = chat.tokenizer.decode(chat.prompt(request))
-    assert "declaration:find{a:INTEGER}" in said
-    assert "declaration:book{" in said
+    text = chat.tokenizer.decode(chat.prompt(request))
+    assert "declaration:find{a:INTEGER}" in text
+    assert "declaration:book{" in text
     assert request.constraint.key == Tools([FIND, BOOK]).key
     assert [one["function"]["name"] for one in request.tools] == ["find", "book"]
 
 
-def test_tools_alone_are_called_in_their_form(engine_of):
+def test_tools_without_a_constraint_are_enforced(engine_of):
     engine = engine_of(Obsessed(V, [48, 49]))
     result = engine.generate(Request(prompt="Book it.", tools=[BOOK], max_tokens=60))
     assert isinstance(result.parsed, Answer)
     assert all(call.arguments["days"] in (1, 2) for call in result.tool_calls)
 
 
-def test_a_constraint_may_hold_some_of_the_tools_that_are_declared():
+def test_a_constraint_may_have_some_of_the_declared_tools():
     request = Request(prompt="a", tools=[FIND, BOOK], constraint=Tools([BOOK], "required"))
     assert request.tools == [FIND, BOOK]
     again = tool("find", a={"type": "integer"})
@@ -64,31 +64,36 @@ def test_a_constraint_may_hold_some_of_the_tools_that_are_declared():
     assert Request(prompt="a", tools=[again], constraint=Tools([FIND]))
 
 
+CONSTRAINED = {"constraint": Tools([FIND])}
+
+
 @pytest.mark.parametrize(
-    ("tools", "problem"),
+    ("fields", "problem"),
     [
-        ([BOOK], "tools and constraint differ: the constraint has a tool 'find', which is not amo"),
-        ([tool("find", a={"type": "string"})], "'find' has other parameters in tools than in the"),
+        ({"tools": None}, "^tools is None: it takes a list of objects"),
+        ({"tools": "x"}, "^tools is 'x': it takes a list of objects"),
+        ({"tools": [FIND, 5]}, r"^tools\[1\] is 5: it takes an object"),
+        ({"tools": [tool("a b")]}, "tools: tools at /tools/0/function/name: a name is 1 to"),
+        (
+            CONSTRAINED | {"tools": [BOOK]},
+            "tools and constraint differ: the constraint has a tool 'find', which is not amo",
+        ),
+        (
+            CONSTRAINED | {"tools": [tool("find", a={"type": "string"})]},
+            "'find' has other parameters in tools than in the",
+        ),
+        (CONSTRAINED | {"constrained": False}, "constrained is False beside a constraint"),
     ],
 )
-def test_tools_that_differ_from_the_constraint_are_refused(tools, problem):
+def test_invalid_tools_are_refused(fields, problem):
     with pytest.raises(RequestError, match=problem):
-        Request(prompt="a", tools=tools, constraint=Tools([FIND]))
-
-
-def test_tools_that_are_none_say_where_and_why():
-    with pytest.raises(
-        RequestError, match="tools: tools at /tools/0/function/name: a name is 1 to"
-    ):
-        Request(prompt="a", tools=[tool("a b")])
+        Request(prompt="a", **fields)
 
 
 def test_tools_may_be_declared_without_a_constraint(chat):
     request = Request(prompt="a", tools=[FIND], constrained=False)
     assert request.constraint is None
     assert "declaration:find" in chat.tokenizer.decode(chat.prompt(request))
-    with pytest.raises(RequestError, match="constrained is False beside a constraint"):
-        Request(prompt="a", constraint=Tools([FIND]), constrained=False)
 
 
 def test_other_constraints_stand_beside_declared_tools():
@@ -97,7 +102,7 @@ def test_other_constraints_stand_beside_declared_tools():
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, int])
-def test_integers_may_be_numpy_s(engine_of, kind):
+def test_integers_may_have_numpy_types(engine_of, kind):
     request = Request(
         token_ids=[kind(token) for token in PROMPT],
         seed=kind(7),
@@ -117,19 +122,6 @@ def test_token_ids_may_be_an_array(array):
     assert Request(token_ids=array) == Request(token_ids=PROMPT)
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"token_ids": PROMPT, "seed": np.float64(1)}, "seed is .*1.0"),
-        ({"token_ids": PROMPT, "max_tokens": True}, "max_tokens is a bool|max_tokens is True"),
-        ({"token_ids": 3}, "token_ids is 3: it takes a list"),
-    ],
-)
-def test_what_is_no_integer_is_refused(fields, problem):
-    with pytest.raises(RequestError, match=problem):
-        Request(**fields)
-
-
 class Guest(BaseModel):
     name: Literal["Kim", "Ada"]
     born: date
@@ -140,11 +132,10 @@ GUEST = '{"name": "Kim", "born": "1999-02-03", "tags": ["b"]}'
 
 
 @pytest.mark.parametrize(("canvas_length", "unenforced"), [(16, "refuse"), (64, "check")])
-def test_a_value_is_an_instance_of_the_model_that_was_the_schema(
-    engine_of, tokens_of, canvas_length, unenforced
+def test_the_value_is_an_instance_of_a_model_that_is_the_schema(
+    scripted, canvas_length, unenforced
 ):
-    script = [*tokens_of(GUEST), 106]
-    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+    engine = scripted(f"{GUEST}<turn|>", canvas_length)
     spec = JsonSchema(Guest, unenforced=unenforced)
     result = engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=120))
     assert result.parsed == Guest(name="Kim", born=date(1999, 2, 3), tags={"b"})
@@ -162,16 +153,15 @@ class Never(BaseModel):
         raise ValueError(f"{name} is on no list")
 
 
-def test_what_a_model_refuses_although_its_schema_does_not_is_an_error(engine_of, tokens_of):
-    engine = engine_of(Scripted(V, len(PROMPT), [*tokens_of('{"name": "Kim"}'), 106]))
+def test_a_value_that_a_model_refuses_although_it_fits_the_schema_is_an_error(scripted):
+    engine = scripted('{"name": "Kim"}<turn|>')
     request = Request(token_ids=PROMPT, constraint=JsonSchema(Never))
-    with pytest.raises(
-        DlmError, match=r"(?s)it fits the schema, and Never refuses it: .*on no list"
-    ):
+    problem = r"(?s)it fits the schema, and Never refuses it: .*on no list"
+    with pytest.raises(DlmError, match=problem):
         engine.generate(request)
 
 
-def test_several_answers_to_one_prompt_tokenize_it_once(engine_of, monkeypatch):
+def test_requests_with_the_same_prompt_tokenize_it_once(engine_of, monkeypatch):
     engine = engine_of(Obsessed(V, [383]))
     seen = []
     prompt = engine.chat.prompt

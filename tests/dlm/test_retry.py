@@ -1,11 +1,11 @@
-"""Answers that only their schema refuses: where to go back to, and that it leaves no mark."""
+"""Answers that a check refuses after their grammar: the token to replace, and the new try."""
 
 import json
 
 import jsonschema
 import pytest
 from decodings import engine_of_each
-from doubles import Obsessed, Random, Scripted
+from doubles import Obsessed, Random
 from exhaustive import by_default, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -23,9 +23,9 @@ def bytewise(text):
     return [bytes([byte]) for byte in text.encode()]
 
 
-def pointed_at(text, path, turned=None):
-    """The bytes in front of the turning point, and the byte at it, where each byte is a token."""
-    at = token_to_replace(bytewise(text), path, turned)
+def replaced_in(text, path):
+    """Return the text before the token to replace, and that token, if each byte is a token."""
+    at = token_to_replace(bytewise(text), path, None)
     return text.encode()[:at].decode("utf-8", "ignore"), text.encode()[at : at + 1]
 
 
@@ -46,19 +46,19 @@ def pointed_at(text, path, turned=None):
         ("[true, null]", [1], "[true, nul", b"l"),
     ],
 )
-def test_a_wrong_part_turns_at_its_last_token(text, path, before, at):
+def test_the_token_to_replace_is_the_last_one_of_the_wrong_part(text, path, before, at):
     json.loads(text)
-    assert pointed_at(text, path) == (before, at)
+    assert replaced_in(text, path) == (before, at)
 
 
-def test_a_token_that_reaches_over_the_end_of_the_part_is_the_one():
+def test_a_token_that_reaches_over_the_end_of_the_wrong_part_is_replaced():
     pieces = [b'{"a":', b' [1', b'2, ', b'3]', b'}']  # fmt: skip
     assert token_to_replace(pieces, ["a", 0], None) == 2
     assert token_to_replace(pieces, ["a", 1], None) == 3
     assert token_to_replace([b'{"a": [12, 3]}'], ["a", 0], None) == 0
 
 
-def test_in_an_array_each_turn_is_in_front_of_the_last():
+def test_in_an_array_each_try_replaces_the_token_before():
     text = '{"a": [1, 2, 2]}'
     turned, seen = None, []
     for _ in range(12):
@@ -69,31 +69,31 @@ def test_in_an_array_each_turn_is_in_front_of_the_last():
     assert set(seen[9:]) == {text.index("[")}
 
 
-def test_a_number_turns_at_its_last_token_time_and_again():
+def test_each_try_replaces_the_last_token_of_a_number():
     text = "[17, 25]"
     assert [token_to_replace(bytewise(text), [0], turned) for turned in (None, 2, 5)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("text", ["no JSON", "<call>[7, 7]</call>", '{"a": '])
-def test_what_is_no_json_turns_from_its_end(text):
+def test_in_a_text_that_is_no_json_tries_go_back_from_its_end(text):
     last = max(0, len(text) - 1)
     assert token_to_replace(bytewise(text), [], None) == last
     assert token_to_replace(bytewise(text), ["a", 0], 2) == min(last, 1)
 
 
-def test_what_was_replaced_before_is_not_what_is_replaced_next():
-    """Where the grammar leaves one token only, it comes again: another has to go."""
+def test_a_token_that_was_already_refused_there_is_not_replaced_again():
+    """If the grammar allows no other token, it would come back: another one has to be replaced."""
     tokens = [5, 6, 7, 8, 1]  # 1 is the stop
     assert untried(tokens, 2, 0, {}) == 2
     assert untried(tokens, 2, 0, {(5, 6): {9}, (5,): {7}}) == 2
     assert untried(tokens, 2, 0, {(5, 6): {7}}) == 1
-    assert untried(tokens, 2, 2, {(5, 6): {7}}) == 3  # none in front, so behind
+    assert untried(tokens, 2, 2, {(5, 6): {7}}) == 3  # none before, so after
     assert untried(tokens, 2, 0, {(5, 6): {7}, (5,): {6}, (): {5}}) == 3
     every = {tuple(tokens[:i]): {tokens[i]} for i in range(4)}
     assert untried(tokens, 2, 0, every) == 2
 
 
-def test_what_changes_nothing_is_not_worth_a_try():
+def test_a_token_whose_change_makes_no_difference_is_not_replaced():
     tokens = [5, 6, 7, 8, 1]
     assert untried(tokens, 2, 0, {}, idle={2}) == 1
     assert untried(tokens, 2, 0, {(5,): {6}}, idle={2}) == 0
@@ -111,7 +111,7 @@ def test_what_changes_nothing_is_not_worth_a_try():
         ([b'"\xff', b'"'], [False, False]),
     ],
 )
-def test_tokens_begin_within_strings_of_json_or_outside(pieces, outside):
+def test_it_is_known_which_tokens_begin_outside_strings(pieces, outside):
     assert outside_strings(pieces) == outside
 
 
@@ -130,7 +130,7 @@ PIECES = [b"1", b" 1", b"1\n", b"11", b" ", b"\n\t", b"", b'"a', b' "a', b'"a ',
         (b" ", False, [b" "]),
     ],
 )
-def test_tokens_are_alike_that_differ_in_white_space_which_changes_nothing(piece, outside, alike):
+def test_tokens_that_differ_in_insignificant_white_space_are_alike(piece, outside, alike):
     assert alike_in(PIECES, piece, outside) == {PIECES.index(one) for one in alike}
 
 
@@ -146,8 +146,8 @@ JSON = st.recursive(
 
 @examples(30)
 @given(value=JSON, data=st.data(), ascii_=st.booleans(), indent=st.sampled_from([None, 2]))
-def test_the_turning_point_lies_in_the_part_whatever_the_json(value, data, ascii_, indent):
-    """Oracle: with another token there, and all in front of it, the parts before are the same."""
+def test_the_token_to_replace_lies_in_the_wrong_part_of_any_json(value, data, ascii_, indent):
+    """The text before it is unchanged, and it is the last byte of the wrong part."""
     path, part = [], value
     while isinstance(part, dict | list) and data.draw(st.booleans()):
         keys = list(part) if isinstance(part, dict) else range(len(part))
@@ -195,37 +195,36 @@ WIDE = [
 ]
 
 
-def holds_just_its_tokens(engine):
-    """A model remembers the prompt and the tokens that stand, but for the canvas to come next."""
+def check_caches(engine):
+    """Check that caches hold the prompt and the final tokens, up to the last canvas."""
     for slot, running in engine._scheduler.running.items():
-        remembered, final = engine._cache.tokens[slot], running.prompt + running.tokens
-        assert remembered == final[: len(remembered)]
-        assert len(remembered) >= len(final) - engine.model.canvas_length
+        cached, final = engine._cache.tokens[slot], running.prompt + running.tokens
+        assert cached == final[: len(cached)]
+        assert len(cached) >= len(final) - engine.model.canvas_length
     for slot in engine._scheduler._free:
         assert engine._cache.tokens[slot] == []
 
 
 def ends_of(engine, requests):
-    """The end of each request; after every step, caches hold what they are to hold."""
+    """Return the end of each request; check the caches after every step."""
     numbers = [engine.add(request) for request in requests]
     ends = {}
     while engine.busy:
         for event in engine.step():
             if isinstance(event, Finished | Failed):
                 ends[event.request] = event
-        holds_just_its_tokens(engine)
+        check_caches(engine)
     return [ends[number] for number in numbers]
 
 
 @FEW
 @given(schema=st.sampled_from(WIDE), model=st.integers(0, 999), scale=st.sampled_from([3.0, 60.0]))
 @pytest.mark.parametrize("canvas_length", by_default([4, 16]))
-def test_what_a_grammar_cannot_say_is_met_or_refused(
+def test_an_answer_meets_keywords_that_no_grammar_enforces_or_is_refused(
     engine_of, schema, model, scale, canvas_length
 ):
     engine = engine_of(Random(V, model, scale, canvas_length=canvas_length))
-    spec = checked(schema)
-    request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
+    request = Request(token_ids=PROMPT, constraint=checked(schema), max_tokens=60)
     (end,) = ends_of(engine, [request])
     if isinstance(end, Failed):
         assert "the result is refused: " in str(end.error)
@@ -236,46 +235,33 @@ def test_what_a_grammar_cannot_say_is_met_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("said", "schema"),
+    ("text", "schema", "tries"),
     [
-        ("[1, 1]", WIDE[0]),
-        ("25", WIDE[1]),
-        ("7", WIDE[2]),
-        ("45", WIDE[3]),
+        ("[1, 1]", WIDE[0], 8),
+        ("[ 1 ,\n1 ]", WIDE[0], 8),  # no try is wasted on white space
+        ("[1\t, 1]", WIDE[0], 8),
+        ("25", WIDE[1], 60),
+        ("7", WIDE[2], 60),  # 7.0 and 7.00 are as wrong as 7
+        ("45", WIDE[3], 60),
     ],
 )
 @pytest.mark.parametrize("canvas_length", by_default([3, 16]))
-def test_a_model_that_insists_is_turned_back_until_it_is_right(
-    engine_of, tokens_of, said, schema, canvas_length
+def test_a_model_that_repeats_a_wrong_answer_is_corrected(
+    scripted, text, schema, tries, canvas_length
 ):
-    script = tokens_of(f"{said}<turn|>")
-    model = Scripted(V, len(PROMPT), script, canvas_length=canvas_length)
-    config = DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=60)
-    engine = engine_of(model, config)  # 7.0 and 7.00 are as wrong as 7
-    spec = checked(schema)
-    request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
+    config = DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=tries)
+    engine = scripted(f"{text}<turn|>", canvas_length, config=config)
+    request = Request(token_ids=PROMPT, constraint=checked(schema), max_tokens=60)
     (end,) = ends_of(engine, [request])
     assert isinstance(end, Finished), end
     jsonschema.validate(end.result.parsed, schema)
-    assert 0 < end.result.stats.rollbacks <= engine.config.refusals
+    assert 0 < end.result.stats.rollbacks <= tries
 
 
-@pytest.mark.parametrize("said", ["[1, 1]", "[ 1 ,\n1 ]", "[1\t, 1]"])
-@pytest.mark.parametrize("canvas_length", by_default([3, 16]))
-def test_no_try_is_wasted_on_white_space(engine_of, tokens_of, said, canvas_length):
-    model = Scripted(V, len(PROMPT), tokens_of(f"{said}<turn|>"), canvas_length=canvas_length)
-    engine = engine_of(model, DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=8))
-    request = Request(token_ids=PROMPT, constraint=checked(WIDE[0]), max_tokens=60)
-    (end,) = ends_of(engine, [request])
-    assert isinstance(end, Finished), end
-    jsonschema.validate(end.result.parsed, WIDE[0])
-
-
-def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of):
+def test_an_answer_that_is_never_right_is_refused_after_the_configured_tries(engine_of):
     engine = engine_of(Obsessed(V, [383]))
     never = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
-    spec = checked(never)
-    number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=16))
+    number = engine.add(Request(token_ids=PROMPT, constraint=checked(never), max_tokens=16))
     tries, last = 0, None
     while engine.busy:
         tries = max([tries, *(s.refusals for s in engine._scheduler.running.values())])
@@ -286,44 +272,39 @@ def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of)
     assert tries == engine.config.refusals
 
 
-def test_thinking_is_kept_where_the_answer_is_taken_back(engine_of, tokens_of):
-    script = tokens_of("<|channel>thought\nhm [7, 7]<channel|>[7, 7]<turn|>")
+def test_reasoning_stays_if_the_answer_is_refused(scripted):
+    text = "<|channel>thought\nhm [7, 7]<channel|>[7, 7]<turn|>"
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
     spec = checked(schema)
     for canvas_length in (3, 32):
-        engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+        engine = scripted(text, canvas_length)
         request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=40)
         (end,) = ends_of(engine, [request])
         assert end.result.reasoning == "hm [7, 7]"
         jsonschema.validate(end.result.parsed, schema)
 
 
-def kind_of(end):
-    """What a request came to, whichever it was."""
+def outcome(end):
+    """Return the error of a request, or its tokens."""
     return str(end.error) if isinstance(end, Failed) else end.result.token_ids
 
 
-def test_a_neighbour_of_a_refused_answer_notices_nothing(engine_of, tokens_of):
-    script = tokens_of("[2, 2]<turn|>")
-    wide = checked(WIDE[0])
-    bad = Request(token_ids=PROMPT, constraint=wide, seed=1, max_tokens=24)
+def test_a_refused_answer_changes_no_other_request(scripted, tokens_of):
+    bad = Request(token_ids=PROMPT, constraint=checked(WIDE[0]), seed=1, max_tokens=24)
     good = Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"}), seed=2)
 
     def engine():
-        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=3))
+        return scripted("[2, 2]<turn|>", canvas_length=3)
 
     (alone,) = ends_of(engine(), [good])
     refused, beside = ends_of(engine(), [bad, good])
     (by_itself,) = ends_of(engine(), [bad])
-    assert beside.result.token_ids == alone.result.token_ids == script[:-1]
+    assert beside.result.token_ids == alone.result.token_ids == tokens_of("[2, 2]")
     assert beside.result.stats.denoiser_calls == alone.result.stats.denoiser_calls
-    assert kind_of(refused) == kind_of(by_itself)
+    assert outcome(refused) == outcome(by_itself)
 
 
-def test_no_tries_at_all_can_be_asked_for(engine_of, tokens_of):
-    engine = engine_of(
-        Scripted(V, len(PROMPT), tokens_of("[2, 2]<turn|>")), DecodeConfig(refusals=0)
-    )
-    spec = checked(WIDE[0])
+def test_further_tries_can_be_turned_off(scripted):
+    engine = scripted("[2, 2]<turn|>", config=DecodeConfig(refusals=0))
     with pytest.raises(DlmError, match="the result is refused"):
-        engine.generate(Request(token_ids=PROMPT, constraint=spec))
+        engine.generate(Request(token_ids=PROMPT, constraint=checked(WIDE[0])))

@@ -1,12 +1,12 @@
-"""Requests that wait for their grammars: nobody waits for anybody else's."""
+"""Requests that wait for their own grammars while others run."""
 
 from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
 import tasks
-from doubles import Scripted
-from values import PROMPT, V
+from driven import ends_of
+from values import PROMPT
 
 from dlm import (
     Choice,
@@ -24,12 +24,12 @@ from dlm import (
 from dlm.grammar import Compiler, CrashError, LimitError, Task, Workers
 from dlm.scheduler import Scheduler
 
-SLOW = Choice(["slow"])  # the spec that a test lets take its time
+SLOW = Choice(["slow"])  # compiled once the test releases it
 QUICK = JsonSchema({"type": "string"})
 
 
-def test_nobody_is_waited_for_who_is_ready(monkeypatch):
-    """Else a step that can do nothing would end at once, and the next one too."""
+def test_the_scheduler_does_not_wait_for_a_task_that_is_done(monkeypatch):
+    """The wait would end at once, and steps that can do nothing would follow without pause."""
     scheduler = Scheduler(1, lambda *_: None, lambda _: True, lambda *_: None)
     compiled, checked, waited = Task(), Task(), []
     compiled.set_result(None)
@@ -41,15 +41,15 @@ def test_nobody_is_waited_for_who_is_ready(monkeypatch):
 
 
 class Held:
-    """A compiler that does `SLOW` when it is told to, and all else at once."""
+    """A compiler that compiles `SLOW` once it is released, and every other spec at once."""
 
     def __init__(self, compiler: Compiler):
-        self.compiler, self.asked, self.held = compiler, [], Task()
+        self.compiler, self.submitted, self.held = compiler, [], Task()
         self.warm_up = compiler.warm_up
 
     def submit(self, spec):
-        again = spec in self.asked
-        self.asked.append(spec)
+        again = spec in self.submitted
+        self.submitted.append(spec)
         if spec is SLOW:
             assert not again or self.held.join()
             return self.held
@@ -62,12 +62,11 @@ class Held:
 
 
 @pytest.fixture
-def serving(engine_of, tokens_of, monkeypatch):
-    """An engine with so many slots, and its compiler."""
+def serving(scripted, monkeypatch):
+    """Build an engine with `slots` slots, and its compiler."""
 
-    def serving(slots=4, **limits):
-        model = Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>'))
-        engine = engine_of(model, slots=slots, policy=Policy(**limits))
+    def serving(slots=4):
+        engine = scripted('"hi"<turn|>', slots=slots, policy=Policy())
         compiler = Held(engine._compiler)
         monkeypatch.setattr(engine._admission, "_compiler", compiler)
         return engine, compiler
@@ -75,109 +74,90 @@ def serving(engine_of, tokens_of, monkeypatch):
     return serving
 
 
-def asks(spec=None):
+def request(spec=None):
     return Request(token_ids=PROMPT, constraint=spec, max_tokens=40)
 
 
-def ends_of(engine, ends, passes=1000):
-    """Collect the ends of requests, until none is left or it took so many passes."""
-    for _ in range(passes):
-        if not engine.busy:
-            break
-        for event in engine.step():
-            if isinstance(event, Finished | Failed):
-                ends[event.request] = event
-    return ends
+def ended_so_far(engine):
+    """Step an engine 20 times and return the requests that end."""
+    events = [event for _ in range(20) for event in engine.step()]
+    return {event.request for event in events if isinstance(event, Finished | Failed)}
 
 
-def test_a_grammar_that_compiles_slowly_holds_up_nobody_else(serving):
+def test_a_grammar_that_compiles_slowly_delays_no_other_request(serving):
     engine, compiler = serving()
-    slow, quick, free = (engine.add(asks(spec)) for spec in (SLOW, QUICK, None))
-    ends = ends_of(engine, {}, passes=20)
-    assert set(ends) == {quick, free}
+    slow, quick, free = (engine.add(request(spec)) for spec in (SLOW, QUICK, None))
+    assert ended_so_far(engine) == {quick, free}
     assert engine.busy
     compiler.release()
-    ends_of(engine, ends)
-    assert ends[slow].result.text == "slow"
+    assert ends_of(engine)[slow].result.text == "slow"
 
 
-def test_one_slot_is_not_kept_for_a_request_that_cannot_use_it_yet(serving):
+def test_no_slot_is_kept_for_a_request_whose_grammar_is_not_compiled(serving):
     engine, compiler = serving(slots=1)
-    slow, quick = (engine.add(asks(spec)) for spec in (SLOW, QUICK))
-    assert list(ends_of(engine, {}, passes=20)) == [quick]
+    slow, quick = (engine.add(request(spec)) for spec in (SLOW, QUICK))
+    assert ended_so_far(engine) == {quick}
     compiler.release()
-    assert list(ends_of(engine, {})) == [slow]
+    assert list(ends_of(engine)) == [slow]
 
 
-def test_a_request_that_joins_late_gives_what_it_gives_alone(serving):
+def test_a_request_that_joins_late_has_the_result_that_it_has_alone(serving):
     engine, compiler = serving()
-    slow, other = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    slow, other = engine.add(request(SLOW)), engine.add(request(QUICK))
     engine.step()
     compiler.release()
-    ends = ends_of(engine, {})
+    ends = ends_of(engine)
     for number, spec in ((slow, SLOW), (other, QUICK)):
         alone, its = serving()
         its.release()
-        result = alone.generate(asks(spec))
+        result = alone.generate(request(spec))
         assert ends[number].result.token_ids == result.token_ids
         assert ends[number].result.stats.denoiser_calls == result.stats.denoiser_calls
 
 
-def ends_alone(engine, doomed, fine, reason):
-    """One request is refused for a reason, and the other does not notice."""
-    ends = ends_of(engine, {})
-    assert isinstance(ends[doomed], Failed)
-    assert isinstance(ends[doomed].error, RequestError)
-    assert reason in str(ends[doomed].error)
-    assert ends[fine].result.text == '"hi"'
-
-
-def test_an_error_of_the_compiler_ends_its_request_alone(serving):
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (InvalidGrammarError("choice", "it is no good"), RequestError, "choice: it is no good"),
+        (LimitError("takes over 10 s to compile"), RequestError, "takes over 10 s to compile"),
+        (OverflowError("too far"), DlmError, "OverflowError"),
+        (MemoryError(), DlmError, "MemoryError"),
+        (RecursionError("deep"), DlmError, "RecursionError"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_an_error_of_the_compiler_ends_its_request_alone(serving, error, kind, message, late):
     engine, compiler = serving()
-    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
-    engine.step()
-    compiler.held.set_exception(InvalidGrammarError("choice", "it is no good"))
-    ends_alone(engine, doomed, fine, "choice: it is no good")
-
-
-@pytest.mark.parametrize("error", [OverflowError("too far"), MemoryError(), RecursionError("deep")])
-def test_a_foreign_error_of_the_compiler_ends_its_request_alone_and_is_named(serving, error):
-    engine, compiler = serving()
-    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    doomed, fine = engine.add(request(SLOW)), engine.add(request(QUICK))
+    if late:
+        engine.step()
     compiler.held.set_exception(error)
-    ends = ends_of(engine, {})
-    assert type(error).__name__ in str(ends[doomed].error)
-    assert type(ends[doomed].error) is DlmError
+    ends = ends_of(engine)
+    assert type(ends[doomed].error) is kind
+    assert message in str(ends[doomed].error)
     assert ends[fine].result.text == '"hi"'
 
 
-def test_a_limit_of_the_compiler_is_the_request_s_to_keep(serving):
-    engine, compiler = serving()
-    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
-    compiler.held.set_exception(LimitError("choice: takes over 10 s to compile"))
-    ends_alone(engine, doomed, fine, "takes over 10 s to compile")
-
-
-def test_generate_raises_what_a_compiler_raises_and_starts_nobody(serving):
+def test_generate_raises_an_error_of_the_compiler_and_starts_no_request(serving):
     engine, compiler = serving()
     compiler.held.set_exception(LimitError("takes over 10 s to compile"))
     with pytest.raises(RequestError, match=r"request 1: takes over 10 s"):
-        engine.generate([asks(), asks(SLOW)])
+        engine.generate([request(), request(SLOW)])
     assert not engine.busy
 
 
 def test_a_waiting_request_that_is_cancelled_never_runs(serving):
     engine, compiler = serving()
-    gone, kept = engine.add(asks(SLOW)), engine.add(asks(SLOW))
+    gone, kept = engine.add(request(SLOW)), engine.add(request(SLOW))
     engine.step()
     engine.cancel(gone)
     compiler.release()
-    assert list(ends_of(engine, {})) == [kept]
+    assert list(ends_of(engine)) == [kept]
 
 
-def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(serving):
+def test_a_grammar_that_no_request_waits_for_any_more_is_not_compiled(serving):
     engine, compiler = serving()
-    first, second = engine.add(asks(SLOW)), engine.add(asks(SLOW))
+    first, second = engine.add(request(SLOW)), engine.add(request(SLOW))
     engine.step()
     engine.cancel(first)
     engine.step()
@@ -188,26 +168,26 @@ def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(serving):
     assert not engine.busy
 
 
-def test_a_budget_that_is_too_small_is_told_of_once_the_grammar_is_known(serving):
+def test_too_few_max_tokens_are_an_error_once_the_grammar_is_compiled(serving):
     engine, compiler = serving()
     number = engine.add(Request(token_ids=PROMPT, constraint=SLOW, max_tokens=1))
     engine.step()
     compiler.release()
-    ends = ends_of(engine, {})
-    assert isinstance(ends[number].error, RequestError)
-    assert "max_tokens is 1: the shortest answer takes" in str(ends[number].error)
+    error = ends_of(engine)[number].error
+    assert isinstance(error, RequestError)
+    assert "max_tokens is 1: the shortest answer takes" in str(error)
 
 
-def test_who_comes_first_is_served_first(serving):
+def test_requests_are_served_in_their_order(serving):
     engine, compiler = serving(slots=1)
-    first, second, third = (engine.add(asks(spec)) for spec in (QUICK, None, SLOW))
-    fourth = engine.add(asks(QUICK))
+    first, second, third = (engine.add(request(spec)) for spec in (QUICK, None, SLOW))
+    fourth = engine.add(request(QUICK))
     compiler.release()
-    assert list(ends_of(engine, {})) == [first, second, third, fourth]
+    assert list(ends_of(engine)) == [first, second, third, fourth]
 
 
-def test_a_spec_is_compiled_once_however_it_is_written(engine_of, monkeypatch):
-    engine = engine_of(Scripted(V, len(PROMPT), [106]))
+def test_equal_specs_are_compiled_once(scripted, monkeypatch):
+    engine = scripted("<turn|>")
     compiled = []
     submit = engine._compiler._workers.submit
 
@@ -218,14 +198,14 @@ def test_a_spec_is_compiled_once_however_it_is_written(engine_of, monkeypatch):
     monkeypatch.setattr(engine._compiler._workers, "submit", counted)
     schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}
     same = [JsonSchema(schema), JsonSchema(dict(schema)), JsonSchema(str(schema).replace("'", '"'))]
-    engine.generate([asks(spec) for spec in same for _ in range(2)])
+    engine.generate([request(spec) for spec in same for _ in range(2)])
     assert len(compiled) == 1
-    engine.generate(asks(JsonSchema({**schema, "maxItems": 3})))
+    engine.generate(request(JsonSchema({**schema, "maxItems": 3})))
     assert len(compiled) == 2
 
 
-def test_a_compiler_forgets_what_was_not_used_for_the_longest_time(engine_of):
-    vocabulary = engine_of(Scripted(V, len(PROMPT), [106])).vocabulary
+def test_a_compiler_drops_the_grammar_that_was_not_used_for_longest(scripted):
+    vocabulary = scripted("").vocabulary
     specs = [Regex(f"[a-{last}]{{20}}") for last in "xyz"]
     large = Compiler(vocabulary)
     sizes = [large.compile(spec).nbytes for spec in specs]
@@ -239,9 +219,9 @@ def test_a_compiler_forgets_what_was_not_used_for_the_longest_time(engine_of):
     assert all(large.compile(spec) is large.compile(spec) for spec in specs)
 
 
-def test_a_crash_is_not_remembered(engine_of, monkeypatch):
-    """It is the machine's, or the kernel's, for want of memory: the next time may do."""
-    engine = engine_of(Scripted(V, len(PROMPT), [106]), workers=Workers())
+def test_a_spec_whose_process_crashed_is_compiled_again(scripted, monkeypatch):
+    """Another time there may be memory enough."""
+    engine = scripted("", workers=Workers())
     submit = engine._compiler._workers.submit
 
     def crashing(function, args, **more):
@@ -255,10 +235,10 @@ def test_a_crash_is_not_remembered(engine_of, monkeypatch):
     engine._compiler._workers.close()
 
 
-def test_a_failure_is_remembered_too(engine_of, monkeypatch):
-    engine = engine_of(Scripted(V, len(PROMPT), [106]))
+def test_a_spec_that_cannot_be_compiled_is_compiled_once(scripted):
+    engine = scripted("")
     wrong = Grammar("root ::= nowhere")
-    futures = {id(engine.compile(wrong)) for _ in range(3)}
-    assert len(futures) == 1
+    submitted = {id(engine.compile(wrong)) for _ in range(3)}
+    assert len(submitted) == 1
     with pytest.raises(InvalidGrammarError, match="nowhere"):
         engine.compile(wrong).result()

@@ -1,4 +1,4 @@
-"""Seeds: any integer, and numbers that a refused draw does not use twice."""
+"""Seeds: any integer; a refused draw never uses its random number twice."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,19 @@ def drawn(seed: int, part: int = 0) -> list[float]:
     return torch.rand(4, generator=generator(seed, CPU, part)).tolist()
 
 
-def test_every_integer_is_a_seed_of_its_own():
+def test_different_seeds_draw_different_numbers():
     found = [drawn(seed) for seed in SEEDS]
     assert found == [drawn(seed) for seed in SEEDS]
     assert len({tuple(one) for one in found}) == len(SEEDS)
     assert len({tuple(drawn(seed, part)) for seed in SEEDS for part in range(3)}) == 3 * len(SEEDS)
 
 
-def test_a_small_seed_is_torchs_own():
+def test_a_small_seed_draws_the_numbers_of_torch():
     assert drawn(7) == torch.rand(4, generator=torch.Generator().manual_seed(7)).tolist()
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**70), 2**63, 2**64 + 5, np.int64(-3), np.uint8(200)])
-def test_an_answer_repeats_by_any_seed(seed, engine_of):
+def test_an_answer_repeats_with_the_same_seed(seed, engine_of):
     def tokens(seed):
         request = Request(token_ids=PROMPT, max_tokens=12, seed=seed)
         return engine_of(Dreamer(V, 1, scale=1.0)).generate(request).token_ids
@@ -39,30 +39,25 @@ def test_an_answer_repeats_by_any_seed(seed, engine_of):
     assert tokens(seed) != tokens(int(seed) + 1)
 
 
-def test_without_a_seed_an_answer_is_a_new_one(engine_of):
+def test_without_a_seed_every_answer_is_new(engine_of):
     for more in ({}, {"decoding": Autoregressive(temperature=1.0)}):
-        said = {
-            tuple(engine_of(Dreamer(V, 1, scale=1.0), **more).generate(
-                Request(token_ids=PROMPT, max_tokens=12, seed=None)
-            ).token_ids)
-            for _ in range(3)
-        }  # fmt: skip
-        assert len(said) == 3
+        request = Request(token_ids=PROMPT, max_tokens=12, seed=None)
+        engines = [engine_of(Dreamer(V, 1, scale=1.0), **more) for _ in range(3)]
+        assert len({tuple(engine.generate(request).token_ids) for engine in engines}) == 3
 
 
-@pytest.mark.parametrize("seed", [True, 1.0, "7", [1]])
-def test_what_is_no_integer_is_no_seed(seed):
+@pytest.mark.parametrize("seed", [True, 0.5, 1.0, np.float64(1), "7", [1]])
+def test_a_seed_that_is_no_integer_is_refused(seed):
     with pytest.raises(RequestError, match=r"seed is .*: it takes an integer, or None"):
         Request(prompt="Hi.", seed=seed)
 
 
 def test_a_refused_position_and_those_after_it_get_new_numbers():
-    """However far ahead was asked before."""
     near, far = DrawNumbers(3, CPU), DrawNumbers(3, CPU)
     first = near.between(0, 5)
     assert far.between(0, 200)[:5] == first
     for numbers in (near, far):
-        numbers.renew(70)  # further than one of them was asked
+        numbers.renew(70)  # one of them has drawn fewer numbers
     assert near.between(0, 300) == far.between(0, 300)
     before = near.between(0, 300)
     for numbers in (near, far):
@@ -73,30 +68,28 @@ def test_a_refused_position_and_those_after_it_get_new_numbers():
 
 
 class Even(Double):
-    """Everything is as likely as anything else."""
+    """Model under which all tokens are equally likely."""
 
     def wish(self, committed, canvas, soft_embedding):
         return torch.zeros(self.canvas_length, self.vocab_size)
 
 
-def test_a_refused_draw_is_drawn_again_from_all_that_is_left(engine_of):
-    """A `b` would take more tokens than there are, which is seen when it is drawn. The number that
-    drew it lies between those of `a` and `c`: by the same number, no `d` would ever follow."""
+def test_a_refused_token_is_replaced_by_a_fair_draw_of_the_rest(engine_of):
+    """A drawn `b` is refused, since its answer would exceed `max_tokens`. If the random number that
+    drew it were used again, no `d` could follow: the number lies between those of `a` and `c`."""
     engine = engine_of(Even(V), decoding=Autoregressive(temperature=1.0), slots=8)
     spec = Regex("a|c|d|b{90}")
     n = 300
-    said = [
-        result.text
-        for result in engine.generate(
-            [Request(token_ids=PROMPT, constraint=spec, max_tokens=60, seed=s) for s in range(n)]
-        )
+    requests = [
+        Request(token_ids=PROMPT, constraint=spec, max_tokens=60, seed=seed) for seed in range(n)
     ]
-    counts = [said.count(letter) for letter in "acd"]
+    texts = [result.text for result in engine.generate(requests)]
+    counts = [texts.count(letter) for letter in "acd"]
     assert sum(counts) == n
     assert sum((count - n / 3) ** 2 / (n / 3) for count in counts) < 6  # chi-square, p = .05
 
 
-def test_a_drafted_answer_is_refused_and_drawn_as_the_plain_one(engine_of):
+def test_refused_tokens_are_drawn_again_alike_with_and_without_drafts(engine_of):
     spec = Regex("((a|c)(a|c|d|b{90}))+")
     plain, drafted = (
         engine_of(Even(V), decoding=Autoregressive(temperature=1.0, drafts=drafts)).generate(

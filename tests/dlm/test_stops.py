@@ -1,8 +1,10 @@
-"""Where else free text ends: at texts and tokens that its caller names."""
+"""Stops of a caller: texts and tokens at which free text ends."""
+
+from itertools import accumulate
 
 import pytest
-from doubles import Obsessed, Scripted
-from native_calls import answer_tokens
+from doubles import Obsessed
+from driven import events_of, streamed
 from values import PROMPT, V
 
 from dlm import (
@@ -18,30 +20,13 @@ from dlm import (
     Tools,
 )
 
-SAID = "One desk. Two lamps. Three tents.\nOne more chair."
-
-
-@pytest.fixture
-def says(engine_of, tokens_of):
-    def says(text, canvas_length=16):
-        script = tokens_of(text + "<turn|>")
-        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
-
-    return says
+TEXT = "One desk. Two lamps. Three tents.\nOne more chair."
 
 
 def serve(engine, request):
-    """The result, and what was told on the way: after each event, all of the text."""
-    engine.add(request)
-    told, result = [""], None
-    while engine.busy:
-        for event in engine.step():
-            if isinstance(event, Committed):
-                told.append(told[-1] + event.text)
-            elif isinstance(event, Finished):
-                result = event.result
-    assert result is not None
-    return result, told
+    """Return the result, and all of the emitted text after each event."""
+    result, committed = streamed(engine, request)
+    return result, [*accumulate((event.text for event in committed), initial="")]
 
 
 @pytest.mark.parametrize("canvas_length", [1, 16])
@@ -53,50 +38,50 @@ def serve(engine, request):
         (["tents", "lamps. Three", "Two lamp"], "One desk. "),
         (["s. Three tents.\nOne m"], "One desk. Two lamp"),
         (["O"], ""),
-        (["nowhere", "chair. "], SAID),
-        ([" chair."], SAID.removesuffix(" chair.")),
+        (["nowhere", "chair. "], TEXT),
+        ([" chair."], TEXT.removesuffix(" chair.")),
     ],
 )
-def test_an_answer_ends_in_front_of_the_first_stop_wherever_canvases_end(
-    says, canvas_length, stop, left
+def test_an_answer_ends_before_its_first_stop_wherever_canvases_end(
+    scripted, canvas_length, stop, left
 ):
-    engine = says(SAID, canvas_length)
-    result, told = serve(engine, Request(token_ids=PROMPT, stop=stop, max_tokens=80))
+    engine = scripted(f"{TEXT}<turn|>", canvas_length)
+    result, texts = serve(engine, Request(token_ids=PROMPT, stop=stop, max_tokens=80))
     assert (result.text, result.finish_reason) == (left, "stop")
-    assert told[-1] == left
-    assert all(left.startswith(text) for text in told)  # nothing that was told is taken back
-    said = engine.vocabulary.text(result.token_ids)
-    assert SAID.startswith(said)
-    assert (said != left) == (left != SAID)  # the stop itself was committed, and is paid for
-    assert result.stats.tokens == len(result.token_ids) + (left == SAID)
+    assert texts[-1] == left
+    assert all(left.startswith(text) for text in texts)  # emitted text stays
+    text = engine.vocabulary.text(result.token_ids)
+    assert TEXT.startswith(text)
+    assert (text != left) == (left != TEXT)  # the stop was committed, and counts
+    assert result.stats.tokens == len(result.token_ids) + (left == TEXT)
 
 
-def test_a_stop_that_only_begins_is_told_once_the_answer_is_over(says):
-    result, told = serve(says("a lamp. b", 1), Request(token_ids=PROMPT, stop=["bc"]))
-    assert told[-1] == result.text == "a lamp. b"
-    assert "a lamp. b" not in told[:-2]
+def test_the_beginning_of_a_stop_is_emitted_once_the_answer_ends(scripted):
+    result, texts = serve(scripted("a lamp. b<turn|>", 1), Request(token_ids=PROMPT, stop=["bc"]))
+    assert texts[-1] == result.text == "a lamp. b"
+    assert "a lamp. b" not in texts[:-2]
 
 
-def test_reasoning_is_not_looked_into(says):
-    said = "<|channel>thought\nTwo lamps?<channel|>One desk. Two lamps."
-    result, _ = serve(says(said), Request(token_ids=PROMPT, stop=["lamps"], thinking=True))
+def test_reasoning_has_no_stops(scripted):
+    engine = scripted("<|channel>thought\nTwo lamps?<channel|>One desk. Two lamps.<turn|>")
+    result, _ = serve(engine, Request(token_ids=PROMPT, stop=["lamps"], thinking=True))
     assert (result.reasoning, result.text) == ("Two lamps?", "One desk. Two ")
 
 
 @pytest.mark.parametrize("canvas_length", [1, 16])
-def test_an_answer_ends_at_a_token_that_its_caller_names(says, tokens_of, canvas_length):
+def test_an_answer_ends_at_a_token_that_its_caller_names(scripted, tokens_of, canvas_length):
     comma = tokens_of("desk, lamp")[len(tokens_of("desk"))]
-    engine = says("desk, lamp", canvas_length)
+    engine = scripted("desk, lamp<turn|>", canvas_length)
     request = Request(token_ids=PROMPT, stop_token_ids=[comma], max_tokens=40)
-    result, told = serve(engine, request)
-    assert (result.text, told[-1], result.finish_reason) == ("desk", "desk", "stop")
+    result, texts = serve(engine, request)
+    assert (result.text, texts[-1], result.finish_reason) == ("desk", "desk", "stop")
     assert comma not in result.token_ids
 
 
-def test_the_last_token_that_is_allowed_may_complete_a_stop(says, tokens_of):
-    room = len(tokens_of("One desk."))
-    result, told = serve(says(SAID), Request(token_ids=PROMPT, stop=["."], max_tokens=room))
-    assert (result.text, told[-1], result.finish_reason) == ("One desk", "One desk", "stop")
+def test_the_last_token_of_max_tokens_may_complete_a_stop(scripted, tokens_of):
+    request = Request(token_ids=PROMPT, stop=["."], max_tokens=len(tokens_of("One desk.")))
+    result, texts = serve(scripted(f"{TEXT}<turn|>"), request)
+    assert (result.text, texts[-1], result.finish_reason) == ("One desk", "One desk", "stop")
 
 
 F = {"type": "string", "maxLength": 20}
@@ -110,38 +95,26 @@ CHECKED = [
 CALL = ToolCall("f", {"a": "Two lamps."})
 
 
-@pytest.fixture
-def calls(engine_of):
-    """An engine whose model says texts and calls."""
-
-    def calls(*parts, canvas_length=16):
-        vocabulary = engine_of(Obsessed(V, [1])).vocabulary
-        script = [*answer_tokens(vocabulary, *parts), 106]
-        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
-
-    return calls
-
-
 @pytest.mark.parametrize("canvas_length", [3, 64])
 @pytest.mark.parametrize("tools", [TOOLS, CHECKED])
-def test_free_text_before_a_call_ends_at_a_stop_and_a_call_does_not(calls, canvas_length, tools):
-    said = calls("I look. Observation: two", CALL, canvas_length=canvas_length)
+def test_free_text_before_a_call_ends_at_a_stop_and_a_call_does_not(calling, canvas_length, tools):
+    engine = calling("I look. Observation: two", CALL, canvas_length=canvas_length)
     request = Request(
         token_ids=PROMPT, constraint=Tools(tools), stop=["Observation:"], max_tokens=60
     )
-    result, told = serve(said, request)
-    assert (result.text, told[-1], result.finish_reason) == ("I look. ", "I look. ", "stop")
+    result, texts = serve(engine, request)
+    assert (result.text, texts[-1], result.finish_reason) == ("I look. ", "I look. ", "stop")
     assert result.parsed == Answer("I look. ", ())
-    assert all("I look. ".startswith(text) for text in told)
-    kept = calls("I look: ", CALL, canvas_length=canvas_length)
+    assert all("I look. ".startswith(text) for text in texts)
+    engine = calling("I look: ", CALL, canvas_length=canvas_length)
     stops = Request(token_ids=PROMPT, constraint=Tools(tools), stop=["lamps", "{"], max_tokens=60)
-    result, told = serve(kept, stops)
+    result, texts = serve(engine, stops)
     assert (result.text, result.tool_calls) == ("I look: ", (CALL,))
-    assert told[-1] == "I look: "
+    assert texts[-1] == "I look: "
 
 
 @pytest.mark.parametrize("tools", [TOOLS, CHECKED])
-def test_free_text_before_a_call_ends_at_a_token_that_its_caller_names(calls, tokens_of, tools):
+def test_free_text_before_a_call_ends_at_a_token_that_its_caller_names(calling, tokens_of, tools):
     comma = tokens_of("desk, lamp")[len(tokens_of("desk"))]
     spec = Tools(tools)
     for parts, text, found in (
@@ -149,8 +122,8 @@ def test_free_text_before_a_call_ends_at_a_token_that_its_caller_names(calls, to
         (["desk", ToolCall("f", {"a": "x, y"})], "desk", (ToolCall("f", {"a": "x, y"}),)),
     ):
         request = Request(token_ids=PROMPT, constraint=spec, stop_token_ids=[comma], max_tokens=60)
-        result, told = serve(calls(*parts), request)
-        assert (result.text, told[-1], result.tool_calls) == (text, text, found)
+        result, texts = serve(calling(*parts), request)
+        assert (result.text, texts[-1], result.tool_calls) == (text, text, found)
         assert result.finish_reason == "stop"
 
 
@@ -166,35 +139,36 @@ def test_text_under_a_constraint_ends_at_no_stop(engine_of, tokens_of, spec, tex
     engine = engine_of(Obsessed(V, [383]))
     stops = {"stop": ["a", "Observation:", "lamps"], "stop_token_ids": tokens_of(", .")}
     request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60, **stops)
-    result, told = serve(engine, request)
+    result, texts = serve(engine, request)
     assert result.finish_reason == "stop"
-    assert told[-1] == result.text
+    assert texts[-1] == result.text
     assert result.parsed == spec.value(result.text)
     assert text in (None, result.text)
 
 
-def test_text_in_a_format_beside_tools_ends_at_no_stop(engine_of, tokens_of):
+def test_text_in_a_format_beside_tools_ends_at_no_stop(scripted):
     spec = Tools(TOOLS, content=Choice(["One desk. Two lamps."]))
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("One desk. Two lamps.<turn|>")))
+    engine = scripted("One desk. Two lamps.<turn|>")
     result, _ = serve(engine, Request(token_ids=PROMPT, constraint=spec, stop=["Two"]))
     assert result.text == "One desk. Two lamps."
 
 
-def test_text_is_told_before_a_call_that_may_yet_be_refused(calls):
-    """The check of its arguments takes back no text before it."""
+def test_text_before_a_call_is_emitted_before_the_call_is_checked(calling):
     twice = ToolCall("g", {"s": ["é", "é"]})
-    engine = calls("So: ", twice, canvas_length=8)
+    engine = calling("So: ", twice, canvas_length=8)
     engine.add(Request(token_ids=PROMPT, constraint=Tools(CHECKED), max_tokens=80))
-    told, result, early = "", None, False
-    while engine.busy:
-        for event in engine.step():
-            told += event.text if isinstance(event, Committed) else ""
-            result = event.result if isinstance(event, Finished) else result
-        early = early or (result is None and told == "So: ")
-    assert early
-    assert told == result.text == "So: "
-    assert result.stats.rollbacks > 0
-    assert len(set(result.tool_calls[0].arguments["s"])) == len(result.tool_calls[0].arguments["s"])
+    text = ""
+    while text != "So: ":
+        assert engine.busy
+        events = engine.step()
+        assert not any(isinstance(event, Finished) for event in events)
+        text += "".join(event.text for event in events if isinstance(event, Committed))
+    *events, last = events_of(engine)
+    assert not any(isinstance(event, Committed) and event.text for event in events)
+    assert last.result.text == "So: "
+    assert last.result.stats.rollbacks > 0
+    items = last.result.tool_calls[0].arguments["s"]
+    assert len(set(items)) == len(items)
 
 
 @pytest.mark.parametrize(
@@ -208,22 +182,22 @@ def test_text_is_told_before_a_call_that_may_yet_be_refused(calls):
         ({"stop_token_ids": ["a"]}, r"stop_token_ids\[0\] is 'a': it takes token ids"),
     ],
 )
-def test_stops_that_make_no_sense_are_refused(fields, problem):
+def test_invalid_stops_are_refused(fields, problem):
     with pytest.raises(RequestError, match=problem):
         Request(token_ids=PROMPT, **fields)
 
 
-def test_a_stop_token_that_the_model_does_not_have_is_refused(says):
+def test_a_stop_token_that_the_model_does_not_have_is_refused(scripted):
     with pytest.raises(RequestError, match="stop_token_ids: 99999 is outside of 1536 tokens"):
-        says(SAID).add(Request(token_ids=PROMPT, stop_token_ids=[99999]))
+        scripted("").add(Request(token_ids=PROMPT, stop_token_ids=[99999]))
 
 
 @pytest.mark.parametrize("text", ["a lamp. b", "日", "b"])
-def test_what_was_held_back_is_told_at_the_end_although_no_token_is_new(says, tokens_of, text):
-    prepared = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"]))
+def test_held_back_text_is_emitted_at_the_end_even_without_a_new_token(scripted, tokens_of, text):
+    prepared = scripted("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"]))
     stream = prepared.sequences[0].stream
     tokens = tokens_of(text)
-    told = [stream.emit(tokens), stream.emit(tokens), stream.emit(tokens, ended=True)]
-    assert [new for new, _, _ in told] == [tokens, [], []]
-    assert "".join(said for _, said, _ in told) == text
-    assert told[2][1]
+    emitted = [stream.emit(tokens), stream.emit(tokens), stream.emit(tokens, ended=True)]
+    assert [new for new, _, _ in emitted] == [tokens, [], []]
+    assert "".join(piece for _, piece, _ in emitted) == text
+    assert emitted[2][1]

@@ -1,20 +1,18 @@
-"""Tool calls from a body to OpenAI's form, by models that want anything but."""
+"""Tool calls, from the body of a request to OpenAI's form, under models that want other texts."""
 
 import json
 
 import jsonschema
 import pytest
-from doubles import Obsessed, Random, Scripted
+from doubles import Obsessed, Random
+from driven import streamed
 from exhaustive import by_default, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from native_calls import answer_tokens
 from values import PROMPT, V
 
 from dlm import (
     Answer,
-    Committed,
-    Finished,
     JsonObject,
     JsonSchema,
     Policy,
@@ -65,7 +63,7 @@ MODELS = st.one_of(
         lambda tokens: Obsessed(V, tokens)
     ),
 )
-WAYS = st.fixed_dictionaries(
+OPTIONS = st.fixed_dictionaries(
     {
         "choice": st.sampled_from(["auto", "required"]),
         "named": st.sampled_from([None, None, *SCHEMAS]),
@@ -75,56 +73,37 @@ WAYS = st.fixed_dictionaries(
 
 
 def serve(engine, request):
-    """The result, and all the text that was told of on the way."""
-    engine.add(request)
-    told, last = "", None
-    while engine.busy:
-        for event in engine.step():
-            told += event.text if isinstance(event, Committed) else ""
-            last = event
-    assert isinstance(last, Finished)
-    return last.result, told
+    """Return the result, and all text that was emitted on the way."""
+    result, committed = streamed(engine, request)
+    return result, "".join(event.text for event in committed)
 
 
 @FEW
-@given(model=MODELS, way=WAYS, seed=st.integers(0, 99), max_tokens=st.integers(40, 90))
-def test_whatever_the_model_wants_its_calls_are_ones_of_the_tools(
-    engine_of, model, way, seed, max_tokens
+@given(model=MODELS, options=OPTIONS, seed=st.integers(0, 99), max_tokens=st.integers(40, 90))
+def test_calls_obey_their_tools_whatever_the_model_wants(
+    engine_of, model, options, seed, max_tokens
 ):
-    spec = Tools(TOOLS, **way)
+    spec = Tools(TOOLS, **options)
     request = Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens)
     engine = engine_of(model)
-    result, told = serve(engine, request)
+    result, text = serve(engine, request)
     assert result.finish_reason == "stop"
     assert result.stats.tokens <= max_tokens
     assert isinstance(result.parsed, Answer)
     assert result.tool_calls == result.parsed.tool_calls
-    assert told == result.text == (result.parsed.content or "")
+    assert text == result.text == (result.parsed.content or "")
     for call in result.tool_calls:
         jsonschema.validate(call.arguments, SCHEMAS[call.name])
     marks = result.token_ids.count(engine.vocabulary.call.open)
     assert marks == result.token_ids.count(engine.vocabulary.call.close) == len(result.tool_calls)
-    if way["named"] is not None:
-        assert [call.name for call in result.tool_calls] == [way["named"]]
-    elif way["choice"] == "required":
+    if options["named"] is not None:
+        assert [call.name for call in result.tool_calls] == [options["named"]]
+    elif options["choice"] == "required":
         assert len(result.tool_calls) >= 1
-    if not way["parallel"]:
+    if not options["parallel"]:
         assert len(result.tool_calls) <= 1
-    if way["named"] is not None or way["choice"] == "required":
+    if options["named"] is not None or options["choice"] == "required":
         assert result.text == ""
-
-
-@pytest.fixture
-def says(engine_of):
-    """An engine whose model says texts and calls."""
-
-    def says(*parts, canvas_length=16):
-        vocabulary = engine_of(Obsessed(V, [1])).vocabulary
-        script = [*answer_tokens(vocabulary, *parts), 106]
-        model = Scripted(V, len(PROMPT), script, canvas_length=canvas_length)
-        return engine_of(model)
-
-    return says
 
 
 BOOK = ToolCall("book", {"room": "é", "nights": 2, "notes": ["a, {b}", "日"], "paid": True})
@@ -143,18 +122,17 @@ STOP = ToolCall("stop", {})
     ],
 )
 @pytest.mark.parametrize("canvas_length", by_default([5, 64]))
-def test_a_model_that_calls_well_is_taken_at_its_word(says, parts, canvas_length):
-    engine = says(*parts, canvas_length=canvas_length)
-    result, told = serve(engine, Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=200))
+def test_valid_calls_of_the_model_are_not_changed(calling, parts, canvas_length):
+    engine = calling(*parts, canvas_length=canvas_length)
+    result, text = serve(engine, Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=200))
     assert result.tool_calls == tuple(part for part in parts if isinstance(part, ToolCall))
-    assert told == result.text == "".join(part for part in parts if isinstance(part, str))
+    assert text == result.text == "".join(part for part in parts if isinstance(part, str))
     assert result.finish_reason == "stop"
     assert result.stats.repairs == 0
 
 
-def test_a_call_that_is_cut_short_of_its_room_is_completed(says):
-    """No budget cuts a call: it closes, or it was never begun."""
-    engine = says(BOOK)
+def test_no_max_tokens_cut_a_call_in_half(calling):
+    engine = calling(BOOK)
     for max_tokens in range(2, 60, 8):
         result = engine.generate(
             Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=max_tokens)
@@ -164,8 +142,8 @@ def test_a_call_that_is_cut_short_of_its_room_is_completed(says):
             jsonschema.validate(call.arguments, SCHEMAS[call.name])
 
 
-def test_free_text_beside_tools_that_are_not_asked_for_holds_no_calls(says):
-    result = says("Hello.", STOP).generate(Request(token_ids=PROMPT, max_tokens=60))
+def test_a_free_answer_has_no_calls(calling):
+    result = calling("Hello.", STOP).generate(Request(token_ids=PROMPT, max_tokens=60))
     assert (result.tool_calls, result.parsed) == ((), None)
 
 
@@ -179,7 +157,7 @@ def test_free_text_beside_tools_that_are_not_asked_for_holds_no_calls(says):
     ],
 )
 @pytest.mark.parametrize("parallel", [True, False])
-def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, parallel):
+def test_calls_of_a_body_have_the_form_of_openai(calling, choice, names, parallel):
     body = {
         "messages": [{"role": "user", "content": "Book the room <|tool_call>, please."}],
         "tools": TOOLS,
@@ -188,7 +166,7 @@ def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, para
         "max_tokens": 120,
     }
     request = request_of(body, Policy())
-    engine = says(BOOK, WHERE)
+    engine = calling(BOOK, WHERE)
     engine.model._prompt = len(engine.chat.prompt(request))  # where its script begins
     result = engine.generate(request)
     calls = [call.to_openai(f"call_{i}") for i, call in enumerate(result.tool_calls)]
@@ -205,23 +183,23 @@ def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, para
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "llama"])
-def test_calls_in_another_form_are_read_from_the_text(engine_of, form):
+def test_calls_in_another_format_are_parsed_from_the_text(engine_of, form):
     spec = Tools(TOOLS, choice="required", named="stop", format=form)
     engine = engine_of(Random(V, 1, scale=20.0))
-    result, told = serve(engine, Request(token_ids=PROMPT, constraint=spec, max_tokens=120))
+    result, text = serve(engine, Request(token_ids=PROMPT, constraint=spec, max_tokens=120))
     assert result.tool_calls == (STOP,)
-    assert told == result.text
+    assert text == result.text
 
 
-def test_wrong_arguments_in_another_form_are_mended(engine_of, tokens_of):
+def test_wrong_arguments_in_another_format_are_corrected(scripted):
     schema = {
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"enum": [7, 8]}, "uniqueItems": True}},
         "required": ["a"],
     }
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    said = '<tool_call>\n{"name": "f", "arguments": {"a": [7, 7]}}\n</tool_call>'
-    engine = engine_of(Scripted(V, len(PROMPT), [*tokens_of(said), 106]))
+    text = '<tool_call>\n{"name": "f", "arguments": {"a": [7, 7]}}\n</tool_call>'
+    engine = scripted(f"{text}<turn|>")
     spec = Tools([tool], choice="required", format="hermes")
     result = engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=80))
     assert result.tool_calls[0].arguments["a"] != [7, 7]
@@ -236,19 +214,19 @@ CONTENT = JsonSchema(
 
 @FEW
 @given(model=MODELS, seed=st.integers(0, 99))
-def test_an_answer_without_calls_is_what_its_format_says(engine_of, model, seed):
+def test_an_answer_without_calls_obeys_its_own_format(engine_of, model, seed):
     for content in (CONTENT, JsonObject()):
         spec = Tools(TOOLS[2:], content=content)
         request = Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=60)
-        result, told = serve(engine_of(model), request)
-        assert told == result.text
+        result, text = serve(engine_of(model), request)
+        assert text == result.text
         if result.tool_calls:
             assert result.text == ""
         else:
             content.value(result.text)
 
 
-def test_a_policy_looks_at_the_format_beside_tools_too(engine_of):
+def test_a_policy_checks_the_format_beside_tools(engine_of):
     spec = Tools(TOOLS, content=Regex("a+"))
     engine = engine_of(Obsessed(V, [1]), policy=Policy.server("data"))
     with pytest.raises(RequestError, match="a regex is not served here"):

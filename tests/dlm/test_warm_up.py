@@ -1,4 +1,4 @@
-"""After a warm-up no request of the slots and contexts that it covers waits for a capture."""
+"""Warm-up of an engine: later requests wait for no capture of a CUDA graph."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from doubles import Scripted
-from values import PROMPT, V
+from values import PROMPT
 
 from dlm import DlmError, Engine, JsonObject, Policy, Request
 from dlm import engine as engine_module
@@ -24,14 +24,14 @@ SLOTS = 3
 
 
 def launch(paging, window, *_):
-    """A launch as of heads that kernels take: keys are split by the longest context."""
+    """Return a launch like a kernel's, with keys split by the longest context."""
     longest = max(one.position + one.tokens for one in paging.segments)
     splits = max(1, (min(longest, window or longest) // key_counts()[1]).bit_length())
     return Launch(len(paging.segments), splits, 0, ())
 
 
 class Captures:
-    """A capture whose replays compute the pass anew from the memory that was captured."""
+    """Captures whose replays compute the pass again from the captured memory; `count` of them."""
 
     def __init__(self):
         self.count = 0
@@ -53,7 +53,7 @@ class Captures:
 
 @pytest.fixture
 def captured(monkeypatch):
-    """The built-in model, whose passes over canvases alone are captured, and what captures them."""
+    """The built-in model, whose passes over canvases are captured, and the captures."""
     monkeypatch.setattr(cache_module, "launch_of", launch)
     engine, captures = Engine.load(device="cpu", slots=SLOTS, cache_tokens=4096), Captures()
     engine.model.graphs = PassGraphs(engine._cache, captures)
@@ -62,7 +62,7 @@ def captured(monkeypatch):
 
 
 def requests() -> list[Request]:
-    """Requests of different lengths: long ones are beyond where launches change."""
+    """Requests of different lengths; the long one has another launch than the short ones."""
     long = list(range(300, 560)) * 2
     return [
         Request(prompt="Say something.", seed=1, max_tokens=64),
@@ -71,7 +71,7 @@ def requests() -> list[Request]:
     ]
 
 
-def test_after_a_warm_up_no_request_captures_and_answers_are_those_without_one(captured):
+def test_after_a_warm_up_requests_capture_nothing_and_answers_are_the_same(captured):
     engine, captures = captured
     eager = Engine.load(device="cpu", slots=SLOTS)
     expected = [result.token_ids for result in eager.generate(requests())]
@@ -102,7 +102,7 @@ def test_without_a_warm_up_requests_capture(captured):
     assert captures.count == 1
 
 
-def test_left_to_right_captures_no_canvases(monkeypatch):
+def test_a_warm_up_left_to_right_captures_no_canvases(monkeypatch):
     monkeypatch.setattr(cache_module, "launch_of", launch)
     engine = Engine.load(device="cpu", slots=2, cache_tokens=4096, decoding="left-to-right")
     captures = Captures()
@@ -113,21 +113,21 @@ def test_left_to_right_captures_no_canvases(monkeypatch):
 
 
 @pytest.mark.parametrize("tokens", [4096, 24])
-def test_attention_of_torch_needs_no_launches_and_small_caches_none_of_the_requests(tokens):
+def test_a_warm_up_needs_no_launches_and_works_in_a_small_cache(tokens):
     engine = Engine.load(device="cpu", cache_tokens=tokens)
     assert engine.model.backends["attention"] == "torch"
     engine.warm_up()
     engine.close()
 
 
-def test_a_cache_that_grows_has_no_pages_to_run_passes_over():
+def test_a_growing_cache_has_no_pages_for_a_warm_up():
     engine = Engine.load(device="cpu")
     assert engine.model.warm_up(engine._cache, 8) == []
     engine.warm_up()
     engine.close()
 
 
-def test_a_warm_up_waits_for_no_running_request(captured):
+def test_a_warm_up_is_refused_while_requests_run(captured):
     engine, _ = captured
     number = engine.add(requests()[0])
     with pytest.raises(DlmError, match="warm_up would take the slots of requests"):
@@ -135,8 +135,8 @@ def test_a_warm_up_waits_for_no_running_request(captured):
     engine.cancel(number)
 
 
-def test_models_without_passes_of_their_own_run_requests_alone(engine_of):
-    engine = engine_of(Scripted(V, len(PROMPT), [1]))
+def test_a_model_without_warm_up_passes_runs_only_requests(scripted):
+    engine = scripted("<eos>")
     reports: list[tuple[int, int]] = []
     engine.warm_up(lambda *counts: reports.append(counts))
     count = len(warm_up_requests(engine.policy))
@@ -150,14 +150,14 @@ def test_on_a_cpu_nothing_is_warmed_up():
 
 
 def load_on_gpu(directory, slots, **_):
-    """Return a model that is on a GPU, as far as an engine can see."""
+    """Return a model that seems to be on a GPU."""
     model = Scripted(1536, len(PROMPT), [1])  # the built-in tokenizer's size
     model.device = torch.device("cuda")
     return model, model.new_cache(slots), None
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_on_a_gpu_an_engine_is_warmed_up_unless_that_is_off(wanted, monkeypatch):
+def test_on_a_gpu_an_engine_is_warmed_up_unless_this_is_off(wanted, monkeypatch):
     calls = []
     monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", lambda self, progress: calls.append(progress))
@@ -179,20 +179,16 @@ def test_an_engine_that_cannot_be_warmed_up_is_closed(monkeypatch):
     assert len(closed) == 1
 
 
-def test_requests_of_a_warm_up_are_those_that_a_policy_serves():
-    assert [bool(one.constraint) for one in warm_up_requests(Policy())] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_a_warm_up_has_only_requests_that_the_policy_serves():
+    constrained = [one.constraint is not None for one in warm_up_requests(Policy())]
+    assert constrained == [False, False, True, True]
     nothing = warm_up_requests(Policy(kinds=frozenset()))
     assert [(one.constraint, one.top_k) for one in nothing] == [(None, 0), (None, 4)]
     assert replace(nothing[0], top_k=4) == nothing[1]
 
 
 @pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--no-warm-up"], False)])
-def test_a_flag_turns_it_off(flags, wanted):
+def test_a_flag_turns_the_warm_up_off(flags, wanted):
     parser = argparse.ArgumentParser()
     add_engine_options(parser, "slots", "data")
     args = parser.parse_args([*flags, "--slots", "1"])
@@ -200,8 +196,7 @@ def test_a_flag_turns_it_off(flags, wanted):
     assert loading_of(args).warm_up is wanted
 
 
-def test_the_server_is_ready_after_its_engine_was_warmed_up(monkeypatch):
-    """Nothing listens before: the application is made of a loaded engine."""
+def test_a_server_starts_after_its_engine_was_warmed_up(monkeypatch):
     order = []
 
     def engine(self, progress):

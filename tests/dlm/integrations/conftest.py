@@ -28,7 +28,7 @@ CONFIGS = {
         vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.5
     ),
     "llama": lambda: LlamaConfig(**SMALL),
-    # Its window is shorter than the answers: what is taken back may lie too far behind.
+    # Its window is shorter than the answers: it may not hold the tokens before a refused one.
     "gemma3": lambda: Gemma3TextConfig(
         **SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
     ),

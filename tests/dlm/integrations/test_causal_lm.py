@@ -1,4 +1,4 @@
-"""Other families' models, tiny and random, with the built-in tokenizer: the loop is the same."""
+"""Causal models of other families, tiny and random, with the built-in tokenizer."""
 
 import json
 from copy import copy
@@ -7,17 +7,10 @@ import jsonschema
 import pytest
 import torch
 from specs import checked
-from values import PROMPT
+from values import PERSON, PROMPT
 
 from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, JsonSchema, Request
 from dlm.integrations.causal_lm import TransformersLM, cache_name
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +20,20 @@ def engine(theirs, chat) -> Engine:
     return Engine(model, chat, config, decoding=Autoregressive())
 
 
-def test_an_engine_writes_what_transformers_generates(theirs, engine):
+def test_an_engine_generates_the_tokens_that_transformers_generates(theirs, engine):
     prompts = [[2, 300 + i, 400 + 7 * i, 500] * (1 + i % 3) for i in range(12)]
     results = engine.generate([Request(token_ids=p, max_tokens=24) for p in prompts])
     assert engine.config.stops == (1, 106, 50)
     for prompt, result in zip(prompts, results, strict=True):
         ids = torch.tensor([prompt])
         mask = torch.ones_like(ids)
-        said = theirs.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False)
-        wanted = said[0, len(prompt) :].tolist()
+        found = theirs.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False)
+        wanted = found[0, len(prompt) :].tolist()
         assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
 
 
-def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat):
-    """From transformers 5.24 on it is `cache`, and the old name a warning."""
+def test_a_cache_is_passed_by_the_name_that_forward_has_for_it(theirs, engine, chat):
+    """Since transformers 5.24 the name is `cache`, and the old one causes a warning."""
     name = cache_name(theirs)
 
     class Renamed(type(theirs)):
@@ -57,7 +50,7 @@ def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat):
     assert other.generate(request).token_ids == engine.generate(request).token_ids
 
 
-def test_a_schema_is_kept_whatever_runs_beside_it(engine):
+def test_answers_obey_their_schema_and_do_not_depend_on_other_requests(engine):
     requests = [
         Request(token_ids=[*PROMPT, i], constraint=JsonSchema(PERSON), max_tokens=40)
         for i in range(3)
@@ -68,8 +61,8 @@ def test_a_schema_is_kept_whatever_runs_beside_it(engine):
         assert engine.generate(request).token_ids == result.token_ids
 
 
-def test_what_is_taken_back_is_read_again(engine):
-    """Also where a sliding window holds no longer what the model has to go on from."""
+def test_a_refused_answer_is_continued_from_the_tokens_that_stay(engine):
+    """Also if a sliding window has lost some of these tokens, which are then encoded again."""
     schema = {"type": "array", "items": {"enum": [1, 2, 3, 4]}, "minItems": 3, "maxItems": 4}
     schema |= {"uniqueItems": True}
     spec = checked(schema)
@@ -86,7 +79,7 @@ def test_what_is_taken_back_is_read_again(engine):
     assert any(isinstance(end, int) and end > 0 for end in ends), ends
 
 
-def test_a_model_without_a_padding_token_is_padded_with_its_stop(theirs, monkeypatch):
+def test_a_model_without_a_padding_token_is_padded_with_its_stop_token(theirs, monkeypatch):
     monkeypatch.setattr(theirs.generation_config, "pad_token_id", None)
     monkeypatch.setattr(theirs.generation_config, "eos_token_id", 106)
     config = DecodeConfig.from_hf(TransformersLM(theirs).generation_config())
@@ -96,6 +89,6 @@ def test_a_model_without_a_padding_token_is_padded_with_its_stop(theirs, monkeyp
         TransformersLM(theirs).generation_config()
 
 
-def test_it_denoises_no_canvases(theirs, chat):
+def test_a_causal_model_denoises_no_canvases(theirs, chat):
     with pytest.raises(DlmError, match="a TransformersLM denoises no canvases"):
         Engine(TransformersLM(theirs), chat, decoding=Diffusion())

@@ -1,4 +1,4 @@
-"""Rows on the actors of a Ray cluster: whatever ends one of them, no row is lost, none doubled."""
+"""Rows on actors of a Ray cluster: no row is lost or answered twice, whatever ends an actor."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def cluster():
         assert not named(os.getpid(), "ray::")
 
 
-def actors(cluster, start):
+def actors_of(cluster, start):
     return Actors(
         start=partial(start, 0),
         form=FORM,
@@ -54,16 +54,16 @@ def actors(cluster, start):
 
 
 @pytest.mark.exhaustive
-def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered(cluster):
+def test_a_row_that_ends_its_actors_is_an_error_and_the_other_rows_are_answered(cluster):
     rows = [InputRow(number, "kill" if number == 5 else str(number)) for number in range(20)]
     rest = Rest(partial(iter, rows), 18, frozenset({7}))
-    found = list(actors(cluster, fragile.start).answers(rest))
+    found = list(actors_of(cluster, fragile.start).answers(rest))
     wanted = set(range(18)) - {7}
     assert sorted(number for number, _ in found) == sorted(wanted)
-    told = dict(found)
+    by_number = dict(found)
     problem = "workers ended with this row, the last one with this row alone"
-    assert told.pop(5)["error"] == problem
-    assert {number: answer["answer"] for number, answer in told.items()} == {
+    assert by_number.pop(5)["error"] == problem
+    assert {number: answer["answer"] for number, answer in by_number.items()} == {
         number: str(number) for number in wanted - {5}
     }
 
@@ -75,13 +75,13 @@ def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered
         (fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
     ],
 )
-def test_what_all_rows_fail_with_is_the_end(cluster, start, read, problem):
+def test_an_error_of_all_rows_is_raised(cluster, start, read, problem):
     with pytest.raises(DlmError, match=problem):
-        list(actors(cluster, start).answers(Rest(read, 99, frozenset())))
+        list(actors_of(cluster, start).answers(Rest(read, 99, frozenset())))
 
 
 @pytest.mark.exhaustive
-def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(
+def test_rows_are_those_of_one_run_although_actors_and_the_script_are_killed(
     cluster, tmp_path, built_in, monkeypatch
 ):
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -95,29 +95,29 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(
     address = ray.get_runtime_context().gcs_address
     with started(*options, "--ray", address, "--workers", 2) as process:
         wait_for(process, out, 2)
-        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # one may be up before the other
+        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # one may start before the other
         before = named(os.getpid(), ACTOR)
         os.kill(before[0], signal.SIGKILL)
         wait_for(process, out, out.read_bytes().count(b"\n") + 4)
-        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # there is another in its place
+        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # the killed one is replaced
         process.kill()
         process.communicate()
     kept = out.read_bytes()
     assert kept.count(b"\n") < ROWS
-    code, said = batched(monkeypatch, *options)  # goes on, on Ray or not
-    assert code == 0, said
-    assert f"{ROWS} rows, 0 errors" in said
+    code, output = batched(monkeypatch, *options)  # goes on without Ray
+    assert code == 0, output
+    assert f"{ROWS} rows, 0 errors" in output
     assert out.read_bytes().startswith(kept)
 
     form = replace(FORM, constraint=JsonSchema(schema), max_tokens=64)
-    right = dict(answers(rows, Batch(built_in, form, 16)))
+    expected = dict(answers(rows, Batch(built_in, form, 16)))
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(found) == ROWS
-    assert {line["row"]: line for line in found} == right
+    assert {line["row"]: line for line in found} == expected
     wait_until(lambda: not [*filter(is_running, before), *named(os.getpid(), ACTOR)])
 
 
-def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
+def test_engines_beyond_the_resources_of_the_cluster_are_refused(cluster):
     with pytest.raises(DlmError, match="9000 engines need 9000 cores: the cluster has"):
         cluster.places(Loading(policy=Policy()), 9000)
     with pytest.raises(DlmError, match="2 engines need 2 GPUs: the cluster has"):
@@ -126,7 +126,7 @@ def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
     assert (place[0].device, place[1]) == ("cpu", {"num_cpus": 1})  # the built-in model
 
 
-def test_an_address_where_nobody_listens_is_an_error_at_once():
+def test_an_address_without_a_cluster_is_an_error_at_once():
     with (
         pytest.raises(DlmError, match=r"^no Ray cluster at 127\.0\.0\.1:1: "),
         joined("127.0.0.1:1", 1),

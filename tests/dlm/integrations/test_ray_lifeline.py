@@ -1,4 +1,4 @@
-"""A process that works for another ends with it, whatever ends the other."""
+"""Worker processes end with their owner, whatever ends the owner."""
 
 import subprocess
 import sys
@@ -31,12 +31,12 @@ def process(code, *args):
     return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True)
 
 
-def test_workers_end_when_their_owner_is_killed_and_those_that_come_late_at_once():
+def test_workers_end_when_their_owner_is_killed_and_late_ones_at_once():
     with process(OWNER) as owner:
         address = owner.stdout.readline().split()
         with process(WORKER, *address) as worker, process(WORKER, *address) as other:
             assert [each.stdout.readline() for each in (worker, other)] == ["works\n"] * 2
-            other.kill()  # what ends a worker ends nobody else
+            other.kill()  # the end of a worker ends no other process
             with pytest.raises(subprocess.TimeoutExpired):
                 worker.wait(1)
             owner.kill()
@@ -45,7 +45,7 @@ def test_workers_end_when_their_owner_is_killed_and_those_that_come_late_at_once
         assert late.wait(PATIENCE) == 1
 
 
-def test_a_worker_that_cannot_reach_its_owner_works(monkeypatch):
+def test_a_worker_that_cannot_reach_its_owner_goes_on(monkeypatch):
     ends, tries = [], []
 
     def nowhere(*address):

@@ -1,4 +1,4 @@
-"""The ingress without Ray: what it asks again, what it tells of an end, and whom it lets in."""
+"""The ingress without Ray: retries on other replicas, errors within streams, API keys."""
 
 import asyncio
 import json
@@ -30,10 +30,11 @@ def body(raw, more=False):
 FINE = [start(), body(BODY)]
 ILL = [start(503), body(b"the engine has failed")]
 DIED = [ActorDiedError()]
+ENDED = "the replica that was answering has ended"
 
 
 class Answer:
-    """What a handle gives: `messages`, an error where it is one's turn, or silence at the end."""
+    """Answer of a replica: yields `messages`, raises those that are errors, hangs at None."""
 
     def __init__(self, messages):
         self._messages, self.cancelled = list(messages), False
@@ -56,11 +57,11 @@ class Answer:
 
 
 class Handle:
-    """Of a deployment whose replicas give one answer after the other."""
+    """Handle of a deployment whose replicas give `answers` in turn."""
 
     def __init__(self, *answers):
         self._left = [Answer(messages) for messages in answers]
-        self.answers, self.calls, self.told = [], [], []
+        self.answers, self.calls, self.broadcasts = [], [], []
 
     def options(self, method_name, stream):
         assert (method_name, stream) == ("ask", True)
@@ -72,7 +73,7 @@ class Handle:
         return self.answers[-1]
 
     def broadcast(self, method, *args):
-        self.told.append((method, *args))
+        self.broadcasts.append((method, *args))
 
         async def results_async(**more):
             return [("a", "# TYPE x gauge\nx 1.0\n"), ActorDiedError()]
@@ -80,7 +81,9 @@ class Handle:
         return SimpleNamespace(results_async=results_async)
 
 
-def asked(handle, path="/v1/chat/completions", settings=None, relay=None, method=None, **more):
+def response_of(
+    handle, path="/v1/chat/completions", settings=None, relay=None, method=None, **more
+):
     relay = relay or Relay(settings or Settings(), handle)
 
     async def run():
@@ -96,9 +99,9 @@ def asked(handle, path="/v1/chat/completions", settings=None, relay=None, method
 @pytest.mark.parametrize(
     "first", [DIED, [ActorUnavailableError("gone", None)], [start(), ActorDiedError()], ILL]
 )
-def test_what_has_not_begun_is_asked_again_of_another_replica(first):
+def test_a_request_whose_answer_has_not_begun_is_sent_to_another_replica(first):
     handle = Handle(first, FINE)
-    answer = asked(handle, content=b'{"prompt": "hi"}')
+    answer = response_of(handle, content=b'{"prompt": "hi"}')
     assert (answer.status_code, answer.content) == (200, BODY)
     assert [call.tried for call in handle.calls] == [0, 1]
     assert {(call.prefix, call.body) for call in handle.calls} == {
@@ -118,77 +121,63 @@ def test_a_replica_gets_the_path_of_the_route_without_a_prefix(prefix):
     read = ["/v1/models", "/v1/models/some/model", "/health"]
     for method, path in [*(("POST", path) for path in POSTED), *(("GET", path) for path in read)]:
         handle = Handle(FINE)
-        answer = asked(handle, prefix + path, Settings(root_path=prefix), method=method)
+        answer = response_of(handle, prefix + path, Settings(root_path=prefix), method=method)
         assert answer.status_code == 200
         assert [(call.method, call.path) for call in handle.calls] == [(method, path)]
 
 
-def test_a_request_that_three_replicas_ended_with_is_a_503():
+def test_after_three_replicas_ended_the_answer_is_a_503():
     handle = Handle(DIED, ILL, DIED, FINE)
-    answer = asked(handle)
+    answer = response_of(handle)
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "3 replicas ended with this request, or beside it"
     assert answer.headers["retry-after"] == "1"
-    assert asked(Handle(ILL, DIED, ILL)).text == "the engine has failed"
+    assert response_of(Handle(ILL, DIED, ILL)).text == "the engine has failed"
 
 
-def test_an_error_of_the_request_s_own_is_its_answer_at_once():
+def test_an_error_of_the_request_itself_is_not_sent_to_another_replica():
     handle = Handle([start(400), body(BODY)], FINE)
-    assert asked(handle).status_code == 400
+    assert response_of(handle).status_code == 400
     assert len(handle.calls) == 1
 
 
 @pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
-def test_a_replica_hears_of_which_api_its_client_speaks(headers):
+def test_a_replica_gets_the_api_of_the_client(headers):
     handle = Handle(FINE)
-    asked(handle, "/v1/models", headers=headers)
+    response_of(handle, "/v1/models", headers=headers)
     assert [call.anthropic for call in handle.calls] == [bool(headers)]
 
 
-def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_asked_again():
+def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_sent_again():
     begun = [start(kind=b"text/event-stream"), body(b"data: {}\n\n", more=True)]
     handle = Handle([*begun, body(b"data: 1\n\n", more=True), ActorDiedError()], FINE)
-    answer = asked(handle)
+    answer = response_of(handle)
     *pieces, error, done = answer.text.removesuffix("\n\n").split("\n\n")
     assert (pieces, done) == (["data: {}", "data: 1"], "data: [DONE]")
-    told = json.loads(error.removeprefix("data: "))["error"]
-    assert (told["code"], told["message"]) == (503, "the replica that was answering has ended")
+    found = json.loads(error.removeprefix("data: "))["error"]
+    assert (found["code"], found["message"]) == (503, ENDED)
     assert len(handle.calls) == 1
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "error"),
     [
-        (
-            "/v1/messages",
-            {
-                "type": "error",
-                "error": {
-                    "type": "overloaded_error",
-                    "message": "the replica that was answering has ended",
-                },
-            },
-        ),
+        ("/v1/messages", {"error": {"type": "overloaded_error", "message": ENDED}}),
         (
             "/v1/responses",
-            {
-                "type": "error",
-                "code": "server_error",
-                "message": "the replica that was answering has ended",
-                "param": None,
-                "sequence_number": 2,
-            },
+            {"code": "server_error", "message": ENDED, "param": None, "sequence_number": 2},
         ),
     ],
 )
-def test_a_stream_ends_with_an_error_in_the_form_of_its_api(path, told):
+def test_a_stream_ends_with_an_error_in_the_form_of_its_api(path, error):
     pieces = [b"event: a\ndata: {}\n\n", b": keep-alive\n\n", b"event: b\ndata: {}\n\n"]
     begun = [start(kind=b"text/event-stream"), *(body(piece, more=True) for piece in pieces)]
-    answer = asked(Handle([*begun, ActorDiedError()]), path, method="POST")
+    answer = response_of(Handle([*begun, ActorDiedError()]), path, method="POST")
     *found, last = answer.text.removesuffix("\n\n").split("\n\n")
     assert found == [piece.decode().removesuffix("\n\n") for piece in pieces]
     name, data = last.split("\n")
-    assert (name, json.loads(data.removeprefix("data: "))) == ("event: error", told)
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: ")) == {"type": "error"} | error
 
 
 @pytest.mark.parametrize("messages", [[None], [start(), None], [*FINE[:1], body(b"a", True), None]])
@@ -222,24 +211,24 @@ def test_a_client_that_goes_away_cancels_the_request(messages):
     assert handle.answers[0].cancelled
 
 
-def test_keys_and_sizes_are_checked_before_a_replica_is_asked():
+def test_keys_and_sizes_are_checked_before_a_request_is_sent():
     settings = Settings(api_keys=("right",), max_body_bytes=10)
     handle, right = Handle(FINE), {"Authorization": "Bearer right"}
-    assert asked(handle, settings=settings).status_code == 401
-    assert asked(handle, settings=settings, headers=right, content=b"1" * 11).status_code == 413
-    assert handle.calls == []
-    assert asked(handle, settings=settings, headers=right, content=b"1" * 10).status_code == 200
+    for headers, size, status in (({}, 1, 401), (right, 11, 413), (right, 10, 200)):
+        assert handle.calls == []
+        answer = response_of(handle, settings=settings, headers=headers, content=b"1" * size)
+        assert answer.status_code == status
 
 
-def test_metrics_are_those_of_the_replicas_that_tell_theirs():
-    assert 'x{replica="a"} 1.0' in asked(Handle(), "/metrics").text
+def test_metrics_are_those_of_the_replicas_that_answer():
+    assert 'x{replica="a"} 1.0' in response_of(Handle(), "/metrics").text
 
 
-def test_draining_refuses_at_once_and_tells_the_replicas():
+def test_draining_refuses_requests_at_once_and_drains_the_replicas():
     handle = Handle(FINE)
     relay = Relay(Settings(), handle)
     asyncio.run(relay.drain(7.0))
-    assert handle.told == [("drain", 7.0)]
-    assert asked(handle, relay=relay).status_code == 503
-    assert asked(handle, "/health", relay=relay).status_code == 503
+    assert handle.broadcasts == [("drain", 7.0)]
+    assert response_of(handle, relay=relay).status_code == 503
+    assert response_of(handle, "/health", relay=relay).status_code == 503
     assert handle.calls == []

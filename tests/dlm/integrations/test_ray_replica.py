@@ -1,4 +1,4 @@
-"""A replica without Ray: asked by messages, cancelled, and ill when its engine is."""
+"""A replica without Ray: its messages, cancellation, and health."""
 
 import asyncio
 import json
@@ -42,33 +42,33 @@ async def replica_of(engine):
             await replica._serving.__aexit__(None, None, None)
 
 
-async def asked(replica, **more):
-    """Status, and the whole body."""
+async def answer_of(replica, **more):
+    """Return the status and the whole body."""
     first, *rest = [message async for message in replica.ask(call(**more))]
     return first["status"], b"".join(message["body"] for message in rest).decode()
 
 
-@pytest.mark.parametrize(("speaks", "field"), [(True, "first_id"), (False, "object")])
-def test_models_have_the_form_of_the_client_s_api(engine_of, speaks, field):
+@pytest.mark.parametrize(("anthropic", "field"), [(True, "first_id"), (False, "object")])
+def test_models_have_the_form_of_the_client_s_api(engine_of, anthropic, field):
     async def run():
         async with replica_of(engine_of(Random(V, seed=1))) as replica:
-            asked_for = replace(call(), method="GET", path="/v1/models", anthropic=speaks)
-            _, answer = [message async for message in replica.ask(asked_for)]
+            models = replace(call(), method="GET", path="/v1/models", anthropic=anthropic)
+            _, answer = [message async for message in replica.ask(models)]
             return json.loads(answer["body"])
 
     assert field in asyncio.run(run())
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_application_s_messages_come_as_it_sends_them(engine_of, tokens_of, stream):
+def test_messages_of_the_application_are_passed_on(engine_of, tokens_of, stream):
     model = Gated(tokens_of("hi there<turn|>"))
     model.open.set()
 
     async def run():
         async with replica_of(engine_of(model, slots=1)) as replica:
             await replica.check_health()
-            status, body = await asked(replica, stream=stream)
-            assert status == 200  # no key is asked for: the ingress has done that
+            status, body = await answer_of(replica, stream=stream)
+            assert status == 200  # no key is needed: the ingress checks keys
             assert "hi there" in body
             assert body.endswith("[DONE]\n\n") == stream
 
@@ -76,7 +76,7 @@ def test_the_application_s_messages_come_as_it_sends_them(engine_of, tokens_of, 
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_who_stops_reading_cancels_the_request(engine_of, tokens_of, begun):
+def test_a_client_that_stops_reading_cancels_the_request(engine_of, tokens_of, begun):
     model = Gated(tokens_of("word " * 60), canvas_length=4)
     if begun:
         model.open.set()
@@ -104,16 +104,16 @@ def test_who_stops_reading_cancels_the_request(engine_of, tokens_of, begun):
     asyncio.run(run())
 
 
-def test_an_engine_that_has_failed_is_ill_and_one_that_drains_is_not(engine_of):
+def test_a_failed_engine_is_unhealthy_and_a_draining_one_is_healthy(engine_of):
     async def run():
         async with replica_of(engine_of(Broken(V, seed=1), slots=1)) as replica:
             await replica.check_health()
-            assert (await asked(replica))[0] == 503
+            assert (await answer_of(replica))[0] == 503
             with pytest.raises(RuntimeError, match="the engine has failed: RuntimeError"):
                 await replica.check_health()
         async with replica_of(engine_of(Random(V, seed=1), slots=1)) as replica:
             await replica.drain(1)
             await replica.check_health()
-            assert (await asked(replica))[0] == 503
+            assert (await answer_of(replica))[0] == 503
 
     asyncio.run(run())

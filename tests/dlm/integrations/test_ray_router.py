@@ -1,4 +1,4 @@
-"""Who gets a request: Ray's part, which asks replicas how many they have, is played here."""
+"""Order in which replicas get a request; Ray's lookup of queue lengths is a double."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ NAMES = ("a", "b", "c", "d")
 
 
 def order(prefix, has=None, tried=0, names=NAMES, slots=2):
-    """Names of replicas, as they are asked. `has`: how many requests some of them have."""
-    router = PrefixRouter.__new__(PrefixRouter)  # its own part alone: Ray's wants a cluster
+    """Return names of replicas in their order; `has` is the number of requests of some."""
+    router = PrefixRouter.__new__(PrefixRouter)  # without Ray's own __init__, which needs a cluster
     router.initialize_state(slots=slots)
     known = has or {}
     router._replica_queue_len_cache = SimpleNamespace(get=lambda id: known.get(id.unique_id))
@@ -39,24 +39,24 @@ def test_a_prefix_always_has_the_same_order_and_prefixes_are_spread():
     assert all(sorted(order(str(i))) == list(NAMES) for i in range(100))
 
 
-def test_a_replica_that_goes_changes_nothing_for_the_others():
+def test_the_order_of_other_replicas_does_not_change_when_one_ends():
     for i in range(50):
         assert order(str(i), names="abc") == [name for name in order(str(i)) if name != "d"]
 
 
-def test_one_without_a_free_slot_comes_behind_those_that_have_one():
+def test_a_replica_without_a_free_slot_comes_after_those_that_have_one():
     first, second, *_ = order("x")
     assert order("x", {first: 1})[0] == first
     assert order("x", {first: 2})[0] == second
     assert order("x", {first: 2})[-1] == first
 
 
-def test_where_all_are_busy_the_shortest_queue_comes_first():
+def test_if_all_are_busy_the_shortest_queue_comes_first():
     has = {"a": 9, "b": 7, "c": 8, "d": 10}
     assert order("x", has) == ["b", "c", "a", "d"]
 
 
-def test_a_replica_that_has_failed_the_request_is_not_asked_first_again():
+def test_a_replica_that_failed_the_request_comes_last():
     first, second, third, fourth = order("x")
     assert order("x", tried=1) == [second, third, fourth, first]
     assert order("x", tried=5) == order("x", tried=1)

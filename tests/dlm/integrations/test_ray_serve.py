@@ -1,4 +1,4 @@
-"""Two replicas behind one address, as operators start them, until a signal ends all."""
+"""Two replicas at one address, as operators start them, until a signal ends all."""
 
 import json
 import os
@@ -32,7 +32,7 @@ STREAMED = LONG | {"stream": True}
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     log = tmp_path_factory.mktemp("served") / "stderr"
-    port = 20000 + os.getpid() % 12000  # below those that a system gives to whoever asks for any
+    port = 20000 + os.getpid() % 12000  # below those that a system assigns
     flags = ["--replicas", "2", "--slots", "2", "--port", str(port), "--log-level", "error"]
     flags += ["--shutdown-timeout", str(PATIENCE)]
     command = [sys.executable, str(SCRIPT), *flags]
@@ -61,7 +61,7 @@ def is_well(http):
 
 
 def counted(served, name, **labels):
-    """By replica, of samples that have these labels."""
+    """Return the values of samples that have these labels, by replica."""
     found = {}
     for family in text_string_to_metric_families(served.http.get("/metrics").text):
         for sample in family.samples:
@@ -70,22 +70,22 @@ def counted(served, name, **labels):
     return found
 
 
-def ask(served, said, **more):
-    """`more` may ask for a stream; the text of the answer."""
-    messages = [{"role": "user", "content": said}]
+def ask(served, text, **more):
+    """Return the completion, or the stream if `more` has `stream`."""
+    messages = [{"role": "user", "content": text}]
     fields = {"model": "tiny", "messages": messages, "max_tokens": 16} | more
     return served.client.chat.completions.create(**fields)
 
 
 def until(stop, work):
-    """Does it again and again, until `stop` is set; what came of the last."""
+    """Repeat `work` until `stop` is set; return the last result."""
     while True:
         found = work()
         if stop.is_set():
             return found
 
 
-def test_prompts_that_begin_alike_meet_the_same_replica(served):
+def test_prompts_that_begin_alike_go_to_the_same_replica(served):
     with pytest.raises(openai.AuthenticationError):
         served.client.with_options(api_key="wrong").models.list()
     queries, i = {}, 0
@@ -111,9 +111,9 @@ def test_a_client_that_hangs_up_cancels_its_request(served):
     def running():
         return sum(counted(served, "num_requests_running").values())
 
-    asked = LONG | {"model": "tiny", "messages": [{"role": "user", "content": "nobody waits"}]}
+    body = LONG | {"model": "tiny", "messages": [{"role": "user", "content": "nobody waits"}]}
     key = {"Authorization": "Bearer secret"}
-    with hanging_up(served.url, "/v1/chat/completions", asked | {"n": 4}, **key):
+    with hanging_up(served.url, "/v1/chat/completions", body | {"n": 4}, **key):
         wait_until(lambda: running() > 0)
     wait_until(lambda: aborted() > 0)
     before = aborted()
@@ -124,7 +124,6 @@ def test_a_client_that_hangs_up_cancels_its_request(served):
     wait_until(lambda: running() == 0)
 
 
-@pytest.mark.exhaustive
 def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
     pids = named(served.process.pid, REPLICA)
     assert len(pids) == 2
@@ -155,8 +154,7 @@ def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
     assert not is_running(pids[0])
 
 
-@pytest.mark.exhaustive
-def test_a_signal_ends_all_of_it_once_what_it_had_begun_is_finished(served):
+def test_a_signal_ends_all_processes_after_the_running_requests(served):
     processes = [served.process.pid, *(pid for pid, _ in descendants(served.process.pid))]
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(ask, served, f"last {i}", **LONG) for i in range(4)]

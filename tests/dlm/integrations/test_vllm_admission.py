@@ -10,6 +10,7 @@ from vllm_params import Outputs, Params, tools_text
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.front_end import (
+    KEY,
     TOOLS,
     FrontEndAdmission,
     Payload,
@@ -52,7 +53,7 @@ def test_every_kind_of_structured_output_is_a_spec():
     assert spec_of(Params(), POLICY) is None
 
 
-def test_tools_are_a_spec_and_none_that_may_not_be_called():
+def test_tools_are_a_spec_unless_none_may_be_called():
     for choice in ("auto", "required", {"type": "function", "function": {"name": "book"}}):
         spec = spec_of(Params(extra_args=tools_text(tool_choice=choice)), POLICY)
         assert spec is not None
@@ -60,11 +61,32 @@ def test_tools_are_a_spec_and_none_that_may_not_be_called():
     assert spec_of(Params(extra_args=tools_text(tool_choice="none")), POLICY) is None
 
 
-def test_tools_that_a_client_made_up_are_refused():
+def test_only_constraints_and_tools_constrain_a_request():
     assert has_constraint(Params(extra_args=tools_text()))
-    assert not has_constraint(Params(extra_args={"other": 1}))
-    with pytest.raises(RequestError, match="not a client's to send"):
-        has_constraint(Params(extra_args={TOOLS: "{}"}))
+    assert has_constraint(Params(Outputs(regex="a"), extra_args={"diffusion_max_steps": 3}))
+    assert not has_constraint(Params())
+    assert not has_constraint(Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True))
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        (Params(Outputs(regex="a"), ignore_eos=True), "ignore_eos"),
+        (Params(Outputs(regex="a"), stop=["x"]), "stop beside"),
+        (Params(Outputs(regex="a"), stop_token_ids=[7]), "stop_token_ids"),
+        (
+            Params(Outputs(regex="a"), extra_args={"diffusion_seed_canvas": [1]}),
+            "diffusion_seed_canvas",
+        ),
+        (Params(extra_args={TOOLS: "{}"}), "not a client's to send"),
+        (Params(Outputs(regex="a"), extra_args={TOOLS: "{}"}), "not a client's to send"),
+        (Params(extra_args={KEY: {"rules": b""}}), "not a client's to send"),
+        (Params(extra_args={KEY: "x"}), "not a client's to send"),
+    ],
+)
+def test_parameters_that_a_client_may_not_send_are_refused(params, problem):
+    with pytest.raises(RequestError, match=problem):
+        has_constraint(params)
 
 
 SET = {"type": "function", "name": "set", "parameters": {"type": "object"}, "strict": True}
@@ -74,7 +96,7 @@ def spec_of_response(**fields):
     return spec_of(Params(extra_args=tools_text(responses=True, **fields)), POLICY)
 
 
-def test_tools_of_responses_are_those_that_the_model_is_shown():
+def test_tools_of_responses_are_those_in_the_prompt():
     light = {"type": "namespace", "name": "light", "tools": [SET]}
     note = {"type": "custom", "name": "note", "description": "Writes."}
     spec = spec_of_response(tools=[SET, light, note, {"type": "web_search"}])
@@ -104,31 +126,15 @@ def test_tools_of_responses_are_those_that_the_model_is_shown():
         ),
     ],
 )
-def test_tool_choices_of_responses_are_those_of_chat(choice, mode, named, offered):
+def test_tool_choices_of_responses_have_the_meaning_of_those_of_chat(choice, mode, named, offered):
     spec = spec_of_response(tools=[SET, {**SET, "name": "get"}], tool_choice=choice)
     assert (spec.choice, spec.named, [*spec.parameters]) == (mode, named, offered)
     assert spec.calls
 
 
-def test_a_tool_choice_that_nothing_can_serve_is_refused():
+def test_an_unsupported_tool_choice_is_refused():
     with pytest.raises(RequestError, match="tool_choice"):
         spec_of_response(tools=[SET], tool_choice={"type": "web_search"})
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"ignore_eos": True}, "ignore_eos"),
-        ({"stop": ["x"]}, "stop beside"),
-        ({"stop_token_ids": [7]}, "stop_token_ids"),
-        ({"extra_args": {"diffusion_seed_canvas": [1]}}, "diffusion_seed_canvas"),
-    ],
-)
-def test_options_that_would_cut_an_answer_off_are_refused(more, said):
-    outputs = Outputs(regex="a")
-    with pytest.raises(RequestError, match=said):
-        has_constraint(Params(outputs, **more))
-    assert has_constraint(Params(outputs, extra_args={"diffusion_max_steps": 3}))
 
 
 def test_an_admitted_request_carries_its_rules_as_plain_data(admission, chat):
@@ -141,7 +147,7 @@ def test_an_admitted_request_carries_its_rules_as_plain_data(admission, chat):
     assert not payload.thinking
 
 
-def test_a_prompt_that_thinks_is_left_as_it_is(admission, chat):
+def test_a_prompt_with_thinking_is_not_changed(admission, chat):
     think = chat.tokenizer.get_vocab()["<|think|>"]
     prompt = [think, *chat.tokenizer.encode("<|turn>model\n", add_special_tokens=False)]
     params = Params(Outputs(regex="[a-f]{3}"), thinking_token_budget=20)
@@ -151,7 +157,7 @@ def test_a_prompt_that_thinks_is_left_as_it_is(admission, chat):
     assert found.payload.thinking_budget == 20
 
 
-def test_budgets_that_no_answer_fits_are_refused(admission):
+def test_max_tokens_that_no_answer_fits_are_refused(admission):
     params = Params(Outputs(regex="[a-f]{9}"), max_tokens=2)
     with pytest.raises(BudgetError, match="more than 2"):
         admitted(admission, params)
@@ -161,7 +167,7 @@ def test_budgets_that_no_answer_fits_are_refused(admission):
         admitted(admission, Params(Outputs(regex="a")), most=2)
 
 
-def test_the_scheduler_hears_of_failures_and_of_nothing_else(admission):
+def test_only_the_token_of_a_failure_is_a_failure(admission):
     payload = admitted(admission, Params(Outputs(regex="[a-f]{3}"))).payload
     bound = SimpleNamespace(sampling_params=Params(extra_args={"dlm": payload.data()}))
     free = SimpleNamespace(sampling_params=Params())
@@ -173,7 +179,7 @@ def test_the_scheduler_hears_of_failures_and_of_nothing_else(admission):
     assert not has_failed(pooled, [payload.failed])
 
 
-def test_a_vocabulary_needs_stops_and_a_pad_token(chat):
+def test_a_vocabulary_needs_stop_tokens_and_a_padding_token(chat):
     def config(**settings):
         return SimpleNamespace(try_get_generation_config=lambda: settings, get_vocab_size=lambda: V)
 

@@ -1,4 +1,4 @@
-"""The front end as vLLM asks it: at once, or while an event loop goes on."""
+"""Calls of the front end by vLLM: blocking, or within an event loop."""
 
 import asyncio
 import gc
@@ -42,23 +42,7 @@ def front_end(chat):
     return FrontEnd(config(), chat.tokenizer)
 
 
-def test_a_free_request_asks_for_nothing():
-    assert not has_constraint(Params())
-    assert not has_constraint(Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True))
-
-
-def test_what_a_client_may_not_send_is_refused():
-    for params in (
-        Params(extra_args={KEY: {"rules": b""}}),
-        Params(extra_args={KEY: "x"}),
-        Params(Outputs(regex="a"), extra_args={"dlm_tools": "{}"}),
-        Params(Outputs(regex="a"), stop=["x"]),
-    ):
-        with pytest.raises(RequestError):
-            has_constraint(params)
-
-
-def test_at_once_and_later_admit_the_same(front_end):
+def test_both_calls_admit_the_same(front_end):
     params = Params(Outputs(regex="[a-f]{3}"))
     assert has_constraint(params)
     now = front_end.admit(params, [2, 5])
@@ -68,13 +52,13 @@ def test_at_once_and_later_admit_the_same(front_end):
     assert has_constraint(Params(extra_args={KEY: now}))
 
 
-def test_tools_that_may_not_be_called_constrain_nothing(front_end):
+def test_tools_that_may_not_be_called_are_no_constraint(front_end):
     params = Params(extra_args=tools_text(tool_choice="none"))
     assert front_end.admit(params, [2]) is None
     assert asyncio.run(front_end.admit_later(params, [2])) is None
 
 
-def test_errors_come_to_whoever_waits(front_end):
+def test_errors_are_raised_to_each_caller(front_end):
     bad = Params(Outputs(json={"type": "string", "pattern": "(?<=a)b(?=c)\\1"}))
     small = Params(Outputs(regex="[a-f]{9}"), max_tokens=2)
     for params, error in ((bad, (InvalidGrammarError, RequestError)), (small, BudgetError)):
@@ -86,7 +70,7 @@ def test_errors_come_to_whoever_waits(front_end):
         front_end.admit(small, None)
 
 
-def test_who_asks_for_too_much_is_not_told_of_flags_that_vllm_does_not_have(front_end):
+def test_a_refusal_names_no_flags_that_vllm_does_not_have(front_end):
     many = Params(Outputs(choice=[str(i) for i in range(2000)]))
     with pytest.raises(RequestError, match=r"up to 1000 are served here$"):
         front_end.admit(many, [2])
@@ -112,7 +96,7 @@ def test_other_tasks_run_while_a_grammar_is_compiled(front_end):
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """One grammar that is compiled until the test says otherwise: its task, for each who asked."""
+    """Tasks of one grammar, one for each caller; a test ends its compilation."""
     tasks = []
 
     def compile_later(self, spec):
@@ -130,7 +114,7 @@ async def waiters(front_end, compiling, count):
     found = [asyncio.ensure_future(front_end.admit_later(params, [2])) for _ in range(count)]
     while len(compiling) < count:
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)  # until they wait for what they asked for
+    await asyncio.sleep(0.01)  # until they wait for their grammars
     return found
 
 
@@ -140,7 +124,7 @@ async def give_up(waiter):
         await waiter
 
 
-def test_who_gives_up_costs_others_nothing(front_end, chat, compiling):
+def test_a_caller_that_gives_up_affects_no_other(front_end, chat, compiling):
     vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, V, (1, 106, 50), 0)
     compiled = Compiler(vocabulary).compile(Regex("[a-f]{3}"))
 
@@ -153,7 +137,7 @@ def test_who_gives_up_costs_others_nothing(front_end, chat, compiling):
     assert isinstance(asyncio.run(two()), Admitted)
 
 
-def test_what_nobody_waits_for_any_more_is_not_compiled(front_end, compiling):
+def test_a_grammar_that_no_caller_waits_for_is_not_compiled(front_end, compiling):
     async def one():
         for waiter in await waiters(front_end, compiling, 1):
             await give_up(waiter)
@@ -162,7 +146,7 @@ def test_what_nobody_waits_for_any_more_is_not_compiled(front_end, compiling):
     assert compiling[0].cancelled()
 
 
-def test_an_error_that_nobody_waits_for_any_more_is_not_logged(front_end, compiling):
+def test_an_error_that_no_caller_waits_for_is_not_logged(front_end, compiling):
     wrong = []
 
     async def one():
@@ -171,7 +155,7 @@ def test_an_error_that_nobody_waits_for_any_more_is_not_logged(front_end, compil
         compiling[0].set_running_or_notify_cancel()
         await give_up(found.pop())
         compiling.pop().set_exception(LimitError("it takes over 10 s"))
-        await asyncio.sleep(0.01)  # until the loop has heard of it
+        await asyncio.sleep(0.01)  # until the loop has handled it
 
     asyncio.run(one())
     gc.collect()
@@ -193,7 +177,7 @@ class Theirs:
         return 2 * number
 
 
-def test_a_method_is_wrapped_once_however_often_it_is_asked_for():
+def test_a_method_is_wrapped_only_once():
     def make(original):
         return lambda self, number: original(self, number) + 1
 

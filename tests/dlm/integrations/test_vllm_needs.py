@@ -1,4 +1,4 @@
-"""What the plugin looks for in vLLM's source, without a vLLM."""
+"""The plugin's check of vLLM's source, against made-up source files."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dlm.integrations.vllm.needs import NEEDS, missing
 
 
 def source_of(needs):
-    """A file that has all of `needs`, and no more."""
+    """Return source that has all of `needs`, and no more."""
     lines = []
     for need in needs:
         lines.append(f"class {need.name}:")
@@ -37,12 +37,12 @@ def replaced(package, file, old, new):
     path.write_text(source.replace(old, new))
 
 
-def test_a_vllm_that_has_everything_lacks_nothing(package):
+def test_nothing_is_missing_in_a_vllm_that_has_all_needs(package):
     assert missing(package) == []
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "problem"),
     [
         ("v1/engine/async_llm.py", "class AsyncLLM", "class Other", "AsyncLLM in v1/engine"),
         (
@@ -67,12 +67,12 @@ def test_a_vllm_that_has_everything_lacks_nothing(package):
         ("exceptions.py", "class", "clas", "exceptions.py cannot be read"),
     ],
 )
-def test_what_is_missing_is_named(package, file, old, new, said):
+def test_missing_needs_are_named(package, file, old, new, problem):
     replaced(package, file, old, new)
     found = missing(package)
     assert len(found) == 1
-    assert said in found[0]
+    assert problem in found[0]
 
 
-def test_a_vllm_without_the_model_is_told_by_its_file(tmp_path):
+def test_a_vllm_without_the_model_lacks_its_file(tmp_path):
     assert "model_executor/models/diffusion_gemma.py cannot be read" in missing(tmp_path)

@@ -1,4 +1,4 @@
-"""The plugin's sampler around a double of vLLM's: what is emitted is valid, and nothing raises."""
+"""The plugin's sampler around a double of vLLM's: answers are valid and errors are contained."""
 
 from dataclasses import replace
 
@@ -83,14 +83,14 @@ class Worker:
         return bool({*STOPS, PAD} & {*emitted})
 
     def answer(self, slot):
-        """Tokens up to the stop, as a scheduler would have it."""
+        """Return the tokens up to the stop token, as a scheduler does."""
         emitted = self.inner.emitted[slot]
         return emitted[: next(i for i, token in enumerate(emitted) if token in STOPS) + 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 1}, {"top_p": 0.4}])
-def test_answers_are_valid_whatever_the_model_says(compiler, vocabulary, seed, cuts):
+def test_answers_of_a_random_model_are_valid(compiler, vocabulary, seed, cuts):
     worker = Worker(compiler, seed)
     specs = {0: PAIRS, 2: Regex("[a-f]{3,40}")}
     for slot, spec in specs.items():
@@ -102,7 +102,7 @@ def test_answers_are_valid_whatever_the_model_says(compiler, vocabulary, seed, c
         spec.value(vocabulary.text(tokens))
 
 
-def test_steps_without_constraints_are_vllm_s_own(compiler):
+def test_steps_without_constraints_leave_the_logits_unchanged(compiler):
     worker = Worker(compiler)
     logits = worker.step({1: L, 3: L})
     assert worker.inner.seen[-1] is logits
@@ -113,7 +113,7 @@ def test_steps_without_constraints_are_vllm_s_own(compiler):
     assert torch.equal(logits, 20 * torch.randn(L, V, generator=worker.rng))
 
 
-def test_a_preempted_request_goes_on_behind_what_it_had_said(compiler, vocabulary):
+def test_a_preempted_request_continues_after_its_tokens(compiler, vocabulary):
     worker = Worker(compiler)
     written = vocabulary.encode('[{"a":')
     worker.add(0, PAIRS, written=written)
@@ -121,7 +121,7 @@ def test_a_preempted_request_goes_on_behind_what_it_had_said(compiler, vocabular
     PAIRS.value(vocabulary.text([*written, *worker.answer(0)]))
 
 
-def test_a_canvas_whose_constraint_is_not_finished_is_put_back_as_it_was(compiler, vocabulary):
+def test_a_canvas_whose_guidance_is_not_finished_is_restored(compiler, vocabulary):
     worker = Worker(compiler, work=20)
     worker.add(0, PAIRS)
     held, before = 0, worker.states.canvas.clone()
@@ -136,10 +136,10 @@ def test_a_canvas_whose_constraint_is_not_finished_is_put_back_as_it_was(compile
     assert worker.states.step[1] != 0
 
 
-def test_one_that_never_finishes_fails_alone(compiler, vocabulary, monkeypatch):
+def test_a_request_whose_guidance_never_finishes_fails_alone(compiler, vocabulary, monkeypatch):
     worker = Worker(compiler)
     worker.add(0, PAIRS)
-    worker.add(1, Regex("[a-f]{3,40}"))
+    worker.add(1, Regex("[a-f]{3,40}"), budget=50)
     guide = Frontier.guide
 
     def never(self, scores, fixed):
@@ -147,7 +147,6 @@ def test_one_that_never_finishes_fails_alone(compiler, vocabulary, monkeypatch):
             raise Unfinished("more time")
         return guide(self, scores, fixed)
 
-    worker.slots.add(1, worker.payload(Regex("[a-f]{3,40}")), 50, ())
     monkeypatch.setattr(Frontier, "guide", never)
     slot = worker.slots.get(0)
     worker.run({0: L, 1: L})
@@ -166,7 +165,7 @@ def test_rules_that_cannot_be_read_fail_their_request_alone(compiler, vocabulary
     Regex("[a-f]{3,40}").value(vocabulary.text(worker.answer(1)))
 
 
-def test_a_budget_that_the_worker_finds_too_small_fails_the_request(compiler):
+def test_a_budget_that_is_too_small_in_the_worker_fails_the_request(compiler):
     worker = Worker(compiler)
     worker.add(0, Regex("[a-f]{9}"), budget=2)
     worker.run({0: L})
@@ -183,7 +182,7 @@ def test_a_commit_that_the_constraint_refuses_is_not_emitted(compiler):
     assert set(worker.inner.emitted[0]) == {PAD}
 
 
-def test_a_bug_in_the_step_fails_all_constrained_requests_and_no_other(compiler, caplog):
+def test_a_bug_in_a_step_fails_all_constrained_requests_and_no_others(compiler, caplog):
     worker = Worker(compiler)
     worker.add(0, PAIRS)
 
@@ -191,8 +190,7 @@ def test_a_bug_in_the_step_fails_all_constrained_requests_and_no_other(compiler,
         def guide_(self, *_):
             raise RuntimeError("a bug")
 
-    broken = ConstrainedSampler(worker.inner, worker.states, worker.slots, Broken())
-    worker.sampler = broken
+    worker.sampler = ConstrainedSampler(worker.inner, worker.states, worker.slots, Broken())
     worker.run({0: L, 1: L})
     assert set(worker.inner.emitted[0]) == {PAD}
     assert "a bug" in caplog.text
