@@ -77,6 +77,24 @@ _QUIET = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An HTTP request whose key has been checked and whose body has arrived. No header counts but
+    one, which chooses the form of models.
+
+    It cannot be in the module of `PrefixRouter`, which recognises it: Ray pickles a router with all
+    of its module, and its copy of the class would be another one.
+    """
+
+    prefix: str  # what its prompt begins with, as `prefix_of` names it
+    tried: int = 0  # replicas that have failed it
+    method: str
+    client: str = ""  # whose it is, as `Guard.client` names it
+    path: str  # as the application without a prefix has it
+    body: bytes
+    anthropic: bool = False  # its client speaks Anthropic's API
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Resources of a cluster."""
 

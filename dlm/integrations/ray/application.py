@@ -25,7 +25,7 @@ from ray.serve.schema import LoggingConfig, ProxyStatus
 from starlette.types import Message, Receive, Scope, Send
 
 from dlm.errors import DlmError, UnavailableError
-from dlm.integrations.ray import Cluster
+from dlm.integrations.ray import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.response_items import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, app_of, application, prefix_of
@@ -46,20 +46,6 @@ _COUNTED = 5.0  # seconds in which replicas tell what they have counted
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
 
 Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """An HTTP request whose key has been checked and whose body has arrived. No header counts but
-    one, which chooses the form of models."""
-
-    prefix: str  # what its prompt begins with, as `prefix_of` names it
-    tried: int = 0  # replicas that have failed it
-    method: str
-    client: str = ""  # whose it is, as `Guard.client` names it
-    path: str  # as the application without a prefix has it
-    body: bytes
-    anthropic: bool = False  # its client speaks Anthropic's API
 
 
 class Relay(Routes):

@@ -14,7 +14,8 @@ from values import V
 
 pytest.importorskip("ray")
 
-from dlm.integrations.ray.application import Call, Replica
+from dlm.integrations.ray import Call
+from dlm.integrations.ray.application import Replica
 from dlm.serving.guard import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}

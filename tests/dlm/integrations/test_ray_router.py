@@ -9,7 +9,8 @@ pytest.importorskip("ray")
 
 from ray.serve.request_router import PendingRequest
 
-from dlm.integrations.ray.application import Call, PrefixRouter
+from dlm.integrations.ray import Call
+from dlm.integrations.ray.application import PrefixRouter
 
 NAMES = ("a", "b", "c", "d")
 
@@ -61,3 +62,8 @@ def test_a_replica_that_failed_the_request_comes_last():
     assert order("x", tried=1) == [second, third, fourth, first]
     assert order("x", tried=5) == order("x", tried=1)
     assert order("x", tried=2, names="a") == ["a"]
+
+
+def test_calls_are_of_another_module_than_the_router_that_recognises_them():
+    """Ray pickles a router's whole module, and its copy of a class in it would be another class."""
+    assert Call.__module__ != PrefixRouter.__module__
