@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge, TokenEdge
+from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.nodes import Terminal
 
@@ -249,12 +249,9 @@ class Parser:
         ]
 
     def named(self, state: State) -> set[int]:
-        """Return the control tokens that may follow because a rule lists their ids."""
-        return {token for edge in self.token_edges(state) if edge.listed for token in edge.ids}
-
-    def token_edges(self, state: State) -> list[TokenEdge]:
-        """Return the edges that read a control token."""
-        return [e for item in state.items for e in self.network.edges_of(item.state).tokens]
+        """Return the control tokens that rules allow after `state`."""
+        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
+        return {token for edge in edges for token in edge.ids}
 
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""
@@ -341,7 +338,7 @@ class Parser:
             Item(edge.to, item.stack)
             for item in state.items
             for edge in self.network.edges_of(item.state).tokens
-            if edge.takes(token)
+            if token in edge.ids
         ]
         return self._state(items) if items else None
 

@@ -39,14 +39,10 @@ class TerminalEdge(NamedTuple):
 
 
 class TokenEdge(NamedTuple):
-    """An edge that reads one control token: one of `ids` if `listed`, else any other one."""
+    """An edge that reads one control token of `ids`."""
 
     ids: frozenset[int]
-    listed: bool
     to: int
-
-    def takes(self, token: int) -> bool:
-        return (token in self.ids) is self.listed
 
 
 class RuleEdge(NamedTuple):
@@ -103,8 +99,8 @@ class Construction:
                 return self._read(
                     state, Terminal(node.automaton, 0, None, node.spelling), low, high
                 )
-            case SpecialToken(ids, listed):
-                return self._edge(state, TokenEdge(ids, listed, self._new()))
+            case SpecialToken(ids):
+                return self._edge(state, TokenEdge(ids, self._new()))
             case Reference(name):
                 return self._edge(state, RuleEdge(self.numbers[name], self._new()))
             case Concatenation(parts):
@@ -339,7 +335,7 @@ class Network:
                 each = self.cost.get(self.start[edge.rule])
                 return None if each is None else rest + low * each
             case TokenEdge():
-                return rest + 1 if edge.listed else None  # no id is known for the other tokens
+                return rest + 1
         return rest
 
 

@@ -443,9 +443,7 @@ class StateMasks:
 
     def _control(self, state: State) -> set[int]:
         """Return the control tokens that rules take, and the stops if the text may end."""
-        tokens, control = set[int](), self._vocabulary.control
-        for edge in self._parser.token_edges(state):
-            tokens |= edge.ids if edge.listed else control - edge.ids
+        tokens = self._parser.named(state)
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:

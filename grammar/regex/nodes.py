@@ -46,10 +46,9 @@ class Characters(Node):
 
 @dataclass(frozen=True, slots=True)
 class SpecialToken(Node):
-    """One token out of `ids`, or, if not `listed`, any control token except these."""
+    """One control token out of `ids`, of which none is a stop token."""
 
     ids: frozenset[int]
-    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

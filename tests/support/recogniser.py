@@ -51,8 +51,8 @@ class Recogniser:
             case Characters(ranges):
                 inside = at < len(text) and any(a <= ord(text[at]) <= b for a, b in ranges)
                 return {at + 1} if inside else set()
-            case SpecialToken(ids, listed):
-                known = {self._tokens[i] for i in self._tokens if (i in ids) == listed}
+            case SpecialToken(ids):
+                known = {self._tokens[i] for i in self._tokens if i in ids}
                 return {at + 1} if text[at : at + 1] in known else set()
             case Reference(name):
                 return self._rule(name, at)

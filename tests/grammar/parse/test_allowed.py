@@ -44,7 +44,7 @@ LEAVES = st.sampled_from(
         Characters(((48, 57),)),
         Characters(((0x80, 0x10FFFF),)),
         SpecialToken(frozenset({105})),
-        SpecialToken(frozenset({105}), listed=False),
+        SpecialToken(frozenset({104, 105})),
         Reference("root"),
         Reference("other"),
     ]
