@@ -82,6 +82,11 @@ class CanvasPass:
         return self.completions.get(position, [])[:1] == [token]
 
     @property
+    def ends_at_refusal(self) -> bool:
+        """Whether nothing is read from the next refusal on, since the next pass may predict it."""
+        return self.suspect is not None and not self.fixed.last
+
+    @property
     def agreed(self) -> int:
         """The number of leading positions that hold the model's own choice."""
         return len(self.guess) if self.repair is None else self.repair
@@ -283,7 +288,7 @@ class Frontier:
                     return token, mask
                 matcher.rollback(1)
             refused.add(token)
-        if here.suspect is not None and not here.fixed.last:
+        if here.ends_at_refusal:
             return None
         text = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {text!r}")
@@ -303,7 +308,7 @@ class Frontier:
             return
         if wanted not in refused:
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
-        if here.suspect is not None and not here.fixed.last:
+        if here.ends_at_refusal:
             return
         first = here.repair is None
         if first:

@@ -1,4 +1,4 @@
-"""A budget that is said to be enough is kept, for any choice of allowed tokens.
+"""A budget for which `closes_within` is true is kept, for any choice of allowed tokens.
 
 The vocabularies are random, so texts of equally many bytes take different numbers of tokens.
 """
@@ -39,7 +39,7 @@ def vocabulary_of(more) -> Vocabulary:
 
 
 def least(compiled, reasoning=None) -> int:
-    """Return the least budget that is said to be enough."""
+    """Return the least budget for which `closes_within` is true."""
     return next(n for n in range(1, 99) if Matcher(compiled, reasoning).closes_within(n - 1))
 
 
