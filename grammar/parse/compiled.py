@@ -74,9 +74,8 @@ class Compiled:
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self.few_keys = network.few_keys  # an object may have used all keys that are free
         self.uniqueness = Uniqueness(self.parser, self.meter)
-        self.may_run_out = (
-            self.few_keys or self.uniqueness.distinct
-        )  # whether no new key or item may be left
+        # Whether no new key, or no new item of an array of distinct items, may be left.
+        self.may_run_out = self.few_keys or self.uniqueness.distinct
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
