@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from dlm.integrations.vllm.front_end import TOOLS, ToolsText
+from dlm.integrations.vllm.payload import TOOLS, ToolsText
 
 TOOL = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
 

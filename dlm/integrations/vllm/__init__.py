@@ -37,10 +37,10 @@ def register() -> None:
             "; ".join(lacking),
         )
         return
-    from dlm.integrations.vllm import front_end
+    from dlm.integrations.vllm import hooks
 
     vllm.ModelRegistry.register_model(
         "DiffusionGemmaForBlockDiffusion", "dlm.integrations.vllm.model:ConstrainedDiffusionGemma"
     )
-    front_end.install()
+    hooks.install()
     _LOG.info("dlm: vLLM %s serves constraints with DiffusionGemma", vllm.__version__)

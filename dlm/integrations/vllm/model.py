@@ -17,7 +17,8 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler
-from dlm.integrations.vllm.front_end import Payload, vocabulary_of
+from dlm.integrations.vllm.admission import vocabulary_of
+from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy

@@ -33,8 +33,8 @@ from dlm.grammar import (
     Scores,
     Unfinished,
 )
-from dlm.integrations.vllm.front_end import Payload
 from dlm.integrations.vllm.needs import MOVED
+from dlm.integrations.vllm.payload import Payload
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 from dlm.logits.sampling import Cut

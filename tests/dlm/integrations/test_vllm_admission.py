@@ -9,16 +9,14 @@ from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
-from dlm.integrations.vllm.front_end import (
-    KEY,
-    TOOLS,
+from dlm.integrations.vllm.admission import (
     FrontEndAdmission,
-    Payload,
     has_constraint,
-    has_failed,
     spec_of,
     vocabulary_of,
 )
+from dlm.integrations.vllm.hooks import has_failed
+from dlm.integrations.vllm.payload import KEY, TOOLS, Payload
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)

@@ -18,14 +18,10 @@ from dlm.grammar import (
     Task,
     Vocabulary,
 )
-from dlm.integrations.vllm.front_end import (
-    KEY,
-    Admitted,
-    FrontEnd,
-    FrontEndAdmission,
-    has_constraint,
-    wrap,
-)
+from dlm.integrations.vllm.admission import FrontEndAdmission, has_constraint
+from dlm.integrations.vllm.front_end import FrontEnd
+from dlm.integrations.vllm.hooks import wrap
+from dlm.integrations.vllm.payload import KEY, Admitted
 
 
 def config(**parallel):

@@ -10,7 +10,7 @@ from vllm_double import Sampler, States, batch_of
 from dlm import JsonSchema, Regex
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler, Frontier, Unfinished, Vocabulary
-from dlm.integrations.vllm.front_end import Payload
+from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
