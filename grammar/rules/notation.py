@@ -250,11 +250,19 @@ _EBNF = Notation(
         '"': 'a literal needs its closing " on the same line',
         "[": "a class of characters needs its closing ] on the same line",
         "{": "a repetition is {m}, {m,} or {m,n}",
-        "<": "tokens cannot be named: a grammar is of text",
+        "<": "rules are named without brackets, as in root ::= item; and tokens cannot be named: "
+        "a grammar is of text",
+        "=": "a rule begins with its name and ::= , not =",
+        ":": "a rule begins with its name and ::= , not with :",
+        ";": "a rule ends with its line: leave ; out",
+        ",": "parts follow each other without a comma",
+        "'": "' has no meaning here: a literal is in double quotes",
+        "/": "/ has no meaning here: a comment begins with #",
     },
     ends=frozenset(("head", "end", "|", ")", "(=")),
     repetitions={"repeat": ("low", "open", "high")},
 )
+_OTHER_SIGN = re.compile(rf"[A-Za-z0-9_.-]++{_SPACE}(:?=|:|->|→)")  # instead of ::=
 _BY_TOKEN = ("Token", "ExcludeToken", "TokenTagDispatch")
 _MACROS = {
     "TagDispatch": "structural tags have free text with triggers",
@@ -277,7 +285,9 @@ class _EbnfReader(NotationParser):
     def rules(self) -> Rules:
         while self.kind != "end":
             if self.kind != "head":
-                self.fail("a rule begins with its name and ::=")
+                sign = _OTHER_SIGN.match(self.source.text, self.at)
+                instead = f" , not {sign[1]}" if sign else ""
+                self.fail(f"a rule begins with its name and ::={instead}")
             self._rule(self.token["new"], self.token["options"])
         self.check_names(self._rules.nodes, self._rules.root)
         return self._rules

@@ -82,6 +82,8 @@ def upgraded(node: dict[str, Any], draft: int) -> dict[str, Any]:
     """
     if has_ref_alone(node, draft):
         return {"$ref": node["$ref"]}
+    if node.get("nullable") is True:
+        return _nullable(node, draft)
     words = keywords_of(node, draft)
     words |= {word: int(words[word]) for word in _COUNTS & words.keys()}
     if isinstance(words.get("type"), str):
@@ -103,6 +105,31 @@ def upgraded(node: dict[str, Any], draft: int) -> dict[str, Any]:
                 names = [needs] if isinstance(needs, str) else needs
                 needed[name] = [*needed.get(name, ()), *names]
         words |= {"dependentRequired": needed, "dependentSchemas": schemas}
+    return words
+
+
+_NAMING = frozenset(
+    "$schema $id id $anchor $dynamicAnchor $recursiveAnchor $defs definitions".split()
+)
+_COMBINING = frozenset((*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "const"))
+
+
+def _nullable(node: dict[str, Any], draft: int) -> dict[str, Any]:
+    """Return the keywords of a schema with OpenAPI 3.0's `nullable: true`: null fits it, too.
+
+    Beside a `type`, that is one more type, and one more value of `enum` or `const`. Without a
+    `type`, or beside references and combined schemas, the whole schema becomes one of two in an
+    `anyOf`: generators of code mean null by `nullable` there, although OpenAPI 3.0.3 ignores it.
+    """
+    plain = {word: value for word, value in node.items() if word != "nullable"}
+    if plain.get("type") is None or not _COMBINING.isdisjoint(plain):
+        named = {word: value for word, value in plain.items() if word in _NAMING}
+        unnamed = {word: value for word, value in plain.items() if word not in _NAMING}
+        return keywords_of(named, draft) | {"anyOf": [unnamed, {"type": "null"}]}
+    words = upgraded(plain, draft)
+    words["type"] = [*words["type"], "null"]
+    if "enum" in words and None not in words["enum"]:
+        words["enum"] = [*words["enum"], None]
     return words
 
 
@@ -135,7 +162,7 @@ def flaw(word: str, value: Any, draft: int) -> str | None:
         if not _number(value) or (word == "multipleOf" and value <= 0):
             return f"must be a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
     elif word in ("exclusiveMinimum", "exclusiveMaximum"):
-        if not _number(value) and not (isinstance(value, bool) and draft in (ANY, 4)):
+        if not _number(value) and not isinstance(value, bool):
             return f"must be a number, not {value!r:.40}"
     elif word in _TEXTS:
         if not isinstance(value, str):
@@ -239,7 +266,11 @@ class DocumentReader:
             scope = (*scope, base)
         key = id(node), scope
         if key not in self._sources:
-            self._sources[key] = Source(upgraded(node, draft), where, base, draft, scope)
+            words = upgraded(node, draft)
+            if node.get("nullable") is True:  # the schema without it is in a new `anyOf`
+                for part in words.get("anyOf", ()):
+                    self._locations.setdefault(id(part), (where, base, draft))
+            self._sources[key] = Source(words, where, base, draft, scope)
         return self._sources[key]
 
     def target(self, source: Source, keyword: str) -> Source:
@@ -370,22 +401,9 @@ class DocumentReader:
         return base
 
 
-def expand_nullable(schema: Any) -> Any:
-    """Return a copy of `schema` in which OpenAPI's `nullable` is expressed by `type` and `enum`."""
-    return rewritten(schema, _nullable)
-
-
 def without_nulls(schema: Any) -> Any:
     """Return a copy of `schema` without keywords that are null."""
     return rewritten(schema, lambda node: keywords_of(node, ANY))
-
-
-def _nullable(copy: dict[str, Any]) -> dict[str, Any]:
-    if copy.get("nullable") is True and isinstance(copy.get("type"), str):
-        copy["type"] = [copy["type"], "null"]
-        if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
-            copy["enum"] = [*copy["enum"], None]
-    return copy
 
 
 def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

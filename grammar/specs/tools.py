@@ -34,7 +34,7 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.regex.patterns import dispatch
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
+from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
@@ -58,10 +58,9 @@ _TOO_HARD = RecursionError, TooLargeError, TooManyError
 
 
 def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the schema of a tool's `parameters`, with OpenAPI's `nullable` as types.
+    """Return the schema of a tool's `parameters`.
 
-    If they do not describe an object's properties, the tool takes no arguments. Raises
-    `RecursionError` if they are nested too deeply.
+    If they do not describe an object's properties, the tool takes no arguments.
     """
     if parameters is None:
         return _NONE
@@ -69,9 +68,7 @@ def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     objects = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
     holds = any(parameters.get(word) not in (None, {}, []) for word in _HOLDS)
     opened = any(parameters.get(word) is not None for word in _OPENS)
-    return expand_nullable(
-        parameters if holds or opened or not objects else {**parameters, **_NONE}
-    )
+    return parameters if holds or opened or not objects else {**parameters, **_NONE}
 
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
@@ -173,10 +170,10 @@ class Tools(Spec):
     call, of that tool. Without `parallel`, there is at most one call. If `content` is given, the
     answer is either text of that spec, or calls without text.
 
-    Schemas may use all keywords of `JsonSchema`, and OpenAPI's `nullable`. Keywords that rules can
-    not express are left to a check of the finished arguments. If the check refuses them, they are
-    generated again; if it can not decide, they are returned. A tool with `strict` is refused
-    instead, and so are names that the form can not express.
+    Schemas may use all keywords of `JsonSchema`. Keywords that rules can not express are left to a
+    check of the finished arguments. If the check refuses them, they are generated again; if it can
+    not decide, they are returned. A tool with `strict` is refused instead, and so are names that
+    the form can not express.
 
     Raises `InvalidGrammarError`, with a JSON pointer as `where`, here or in `rules`.
     """
@@ -228,10 +225,7 @@ class Tools(Spec):
                 raise self._error(
                     f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
                 )
-            try:
-                found[name] = schema_of(schema)
-            except RecursionError as error:
-                raise self._error("nested too deeply", f"{where}/parameters") from error
+            found[name] = schema_of(schema)
         return found
 
     @cached_property

@@ -190,3 +190,77 @@ def test_an_object_without_possible_properties_stays_closed(schema: Any):
 def test_an_object_whose_schema_names_no_properties_or_allows_others_is_open(schema: Any):
     assert accepts(schema, {"zz": "any"})
     assert not accepts(schema, {"gone": 1, "zz": 1}) or "not" not in json.dumps(schema)
+
+
+_NAMED = {"$defs": {"a": {"type": "string", "minLength": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "other"),
+    [
+        ({"type": "string"}, "x", 1),
+        ({"type": "integer", "minimum": 3}, 4, 1),
+        ({"type": ["string", "integer"]}, 4, [1]),
+        ({"type": "string", "enum": ["a", "b"]}, "a", "c"),
+        ({"type": "string", "enum": ["a", None]}, "a", "c"),
+        ({"enum": ["a", "b"]}, "a", "c"),
+        ({"const": "a"}, "a", "c"),
+        ({"type": "string", "const": "a"}, "a", "c"),
+        ({"type": "array", "items": {"type": "integer"}}, [1], ["x"]),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}, {"a": "x"}),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": 1}, {"a": "x"}),
+        (_NAMED | {"$ref": "#/$defs/a"}, "x", ""),
+        (_NAMED | {"allOf": [{"$ref": "#/$defs/a"}]}, "x", ""),
+        (_NAMED | {"type": "string", "allOf": [{"$ref": "#/$defs/a"}]}, "x", ""),
+        (_NAMED | {"oneOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}]}, "x", ""),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, 1, [1]),
+        ({"type": "string", "not": {"const": "a"}}, "x", "a"),
+        ({"$id": "http://a/b/", "$ref": "#/$defs/c", "$defs": {"c": {"const": 1}}}, 1, 2),
+        ({"$ref": "#s", "$defs": {"c": {"$anchor": "s", "const": 1}}}, 1, 2),
+    ],
+)
+@pytest.mark.parametrize("implied", [True, False])
+def test_a_nullable_schema_accepts_null_too(schema: Any, fits: Any, other: Any, implied: bool):
+    options = {"implied_types": implied, "additional_properties": "schema"}
+    for around, within in (
+        (lambda s: s, lambda v: v),
+        (lambda s: {"type": "object", "properties": {"p": s}}, lambda v: {"p": v}),
+    ):
+        if around(1) != 1 and "$defs" in schema:
+            continue  # the references are those of the root
+        nullable = around(schema | {"nullable": True})
+        assert accepts(nullable, within(None), **options)
+        assert accepts(nullable, within(fits), **options)
+        assert not accepts(nullable, within(other), **options)
+        refuses_null = "enum" not in schema or None not in schema["enum"]
+        if refuses_null and (implied or schema.keys() != {"properties"}):
+            for off in ({}, {"nullable": False}, {"nullable": "true"}):
+                assert not accepts(around(schema | off), within(None), **options)
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_nullable_is_read_in_every_draft_and_never_as_a_name(draft: int):
+    schema = {
+        "$schema": DRAFTS[draft],
+        "properties": {"nullable": {"type": "integer"}, "n": {"type": "string", "nullable": True}},
+        "required": ["nullable"],
+        "type": "object",
+    }
+    assert accepts(schema, {"nullable": 1, "n": None})
+    assert not accepts(schema, {"nullable": None})
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_boolean_bound_means_the_same_in_every_draft(draft: int, strict: bool):
+    for limit, beyond in (("Minimum", -1), ("Maximum", 1)):
+        schema = {
+            "$schema": DRAFTS[draft],
+            "type": "integer",
+            limit.lower(): 5,
+            f"exclusive{limit}": strict,
+        }
+        assert accepts(schema, 5) == (not strict)
+        assert accepts(schema, 5 - beyond)
+        assert not accepts(schema, 5 + beyond)
+    assert accepts({"$schema": DRAFTS[draft], "items": {"exclusiveMinimum": True}}, [-7])
