@@ -6,7 +6,7 @@ recorded in `inexact`: the alternatives never allow less than the schema does. W
 A value is checked with the meaning of JSON Schema, which never closes an object. Knows no keyword.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -388,33 +388,3 @@ class NormalForm:
                 for k, value in objects.some
             )
         )
-
-
-def unsatisfiable_at(
-    formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
-) -> str:
-    """Return the JSON pointer of an innermost required part of `formula` that no value fits.
-
-    `shapes` returns the alternatives of a condition for values of a type.
-    """
-    seen: set[Formula] = set()
-    while formula not in seen:
-        seen.add(formula)
-        for part in _required(formula, normal, shapes):
-            found = (shape for kind in KINDS for shape in shapes(part, kind))
-            if part not in (FALSE, *seen) and not any(map(normal.fits_some, found)):
-                formula = part
-                break
-    return pointer_of(formula)
-
-
-def _required(
-    formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
-) -> Iterator[Formula]:
-    """Yield the conditions on the required properties and the required first item of its values."""
-    for shape in (shape for kind in ("object", "array") for shape in shapes(formula, kind)):
-        match shape.facets:
-            case Objects():
-                yield from (normal.value_of(shape.facets, n) for n in shape.facets.required)
-            case Arrays(low=low) if low:
-                yield shape.facets.item(0)

@@ -39,10 +39,11 @@ from dlm.grammar.schema.conditions import (
     Strings,
     pointer_of,
 )
+from dlm.grammar.schema.contradictions import contradiction
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
-from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
+from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.structures import (
     AnyOrderWriter,
     Members,
@@ -116,7 +117,9 @@ def write(
         writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
-        culprit = unsatisfiable_at(root, normal, writer.alternatives) if node == NOTHING else ""
+        where_not, why = "", ""
+        if node == NOTHING:
+            where_not, why = contradiction(root, normal, writer.alternatives)
     except tuple(_REASONS) as error:
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
@@ -127,7 +130,8 @@ def write(
         reasons = "; ".join([reason, *more])
         raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", first or "/")
     if node == NOTHING:
-        raise InvalidGrammarError("JSON schema", "no finite value fits", culprit or where or "/")
+        reason = f"no finite value fits{': ' if why else ''}{why}"
+        raise InvalidGrammarError("JSON schema", reason, where_not or where or "/")
     return Written(node, inexact, writer.free_keys, writer.few_keys)
 
 
