@@ -37,6 +37,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# What only a GPU can show, in a quarter of an hour: make card OUT=DIR. FLAGS="--tokenizer FILE",
+# FLAGS=--dry-run tries it on a CPU.
+card: $(STAMP)
+	$(BIN)/python scripts/card.py --out $(OUT) $(FLAGS)
+
 # vLLM has versions of its own: an environment apart, on the CPU. SCHEMAS=FILE adds real schemas.
 vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -c $(IN_VLLM)/pytest.ini --rootdir $(IN_VLLM) $(IN_VLLM) \
@@ -91,4 +96,4 @@ $(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
 clean:
 	rm -rf .venv $(VLLM) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models
 
-.PHONY: demo test test-all suite vectors lint vllm clients docs install clean
+.PHONY: demo test test-all suite vectors lint card vllm clients docs install clean

@@ -2,6 +2,7 @@
 
     python scripts/bench_kernels.py [--canvases N] [--json]
     python scripts/bench_kernels.py --offline --json
+    python scripts/bench_kernels.py --small      # references on a CPU, to try the script itself
 
 `--beside` is the output of an earlier run with `--json`; each time's change since then is shown.
 
@@ -22,8 +23,10 @@ GPUs were not measured.
 import json
 import statistics
 import sys
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -33,17 +36,19 @@ from measure.options import MeasureParser
 from measure.report import (
     ResultForm,
     add_beside,
+    add_out,
     commit,
     compare,
     earlier_of,
     print_table,
     show_settings,
     with_change,
+    write_result,
 )
 
 from dlm.cli.tune import replayed
 from dlm.kernels.configurations import DOWN, GATE_UP, W4A16
-from dlm.kernels.gpus import CARDS, Card, Target
+from dlm.kernels.gpus import CARDS, Card, Target, card_name
 from dlm.kernels.offline import CASES, OfflineCase, findings, numbers_a_lane, read, tile
 
 RESULTS = ResultForm(
@@ -53,6 +58,11 @@ RESULTS = ResultForm(
     figures=("kernel", "torch"),
     settings=("device", "torch", "triton"),
 )
+SMALL = Sizes(
+    **{"rows": 24, "canvas": 8, "context": 70, "window": 50, "vocab": 512, "hidden": 128},
+    **{"dense": 192, "expert": 64, "experts": 4, "chosen": 2, "heads": 4},
+    **{"sliding": (2, 32), "full": (1, 64)},
+)
 _SHOWN = ("target", "shared", "registers", "spills", "loop", "instructions", "error")
 
 
@@ -61,7 +71,10 @@ def main() -> None:
     parser.add_count("--canvases", 1, "The canvases of 256 rows each.")
     purpose = "Compile only, which needs no GPU."
     parser.add_argument("--offline", action="store_true", help=purpose)
+    purpose = "Run the references on the CPU at small sizes, instead of kernels on a GPU."
+    parser.add_argument("--small", action="store_true", help=purpose)
     add_beside(parser)
+    add_out(parser)
     args = parser.parsed()
     if args.offline:
         if args.beside is not None:
@@ -69,14 +82,16 @@ def main() -> None:
         found = compiled(Sizes(rows=256 * args.canvases))
         print(json.dumps(found)) if args.json else show_compiled(found)
         sys.exit(any("error" in kernel for kernel in found["kernels"]))
-    if not torch.cuda.is_available():
+    if not (args.small or torch.cuda.is_available()):
         parser.error("there is no CUDA device to time kernels on; --offline compiles them")
     try:
         earlier = earlier_of(args, RESULTS)
     except ValueError as error:
         parser.error(str(error))
-    found = measured(Sizes(rows=256 * args.canvases))
+    sizes = SMALL if args.small else Sizes(rows=256 * args.canvases)
+    found = measured(sizes, Timer(torch.device("cpu" if args.small else "cuda")), args.out)
     compare(found, earlier, RESULTS)
+    write_result(args.out, found)
     print(json.dumps(found)) if args.json else show_measured(found)
 
 
@@ -96,54 +111,74 @@ def compiled(sizes: Sizes, shipped: Sequence[OfflineCase] = CASES) -> dict[str, 
     return {"kernels": kernels, "predicted": predicted(found, sizes)}
 
 
-def measured(sizes: Sizes) -> dict[str, Any]:
-    """Return times in microseconds: medians with a cold cache."""
-    device = torch.device("cuda")
-    bandwidth, rate = copy_rate(), product_rate()
-    return {
-        "device": torch.cuda.get_device_name(),
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A clock for launches on a device."""
+
+    device: torch.device
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def microseconds(self, run: Callable[[], Any]) -> float:
+        """Return the median time of a run: on a GPU with a cold cache, else of three runs."""
+        if self.on_gpu:
+            times = triton.testing.do_bench(run, return_mode="all")  # milliseconds
+            return 1e3 * statistics.median(cast(list[float], times))
+        return 1e6 * statistics.median(timeit.repeat(run, number=1, repeat=3))
+
+    def of_kernel(self, run: Callable[[], Any]) -> float:
+        """Return the time of a kernel, without that of its launch."""
+        return self.microseconds(replayed(run) if self.on_gpu else run)
+
+
+def measured(sizes: Sizes, timer: Timer, out: Path | None = None) -> dict[str, Any]:
+    """Return times in microseconds; `out` is written after each kernel."""
+    found = {
+        "device": card_name(timer.device),
         "commit": commit(),
         "torch": torch.__version__,
         "triton": triton.__version__,
-        "copy_bytes_per_second": bandwidth,
-        "bf16_operations_per_second": rate,
-        "kernels": [measure(case, bandwidth, rate) for case in cases(sizes, device)],
+        "copy_bytes_per_second": copy_rate(timer),
+        "bf16_operations_per_second": product_rate(timer),
+        "kernels": [],
     }
+    rates = found["copy_bytes_per_second"], found["bf16_operations_per_second"]
+    for case in cases(sizes, timer.device):
+        found["kernels"].append(measure(case, timer, *rates))
+        write_result(out, found)
+    return found
 
 
-def measure(case: KernelCase, bandwidth: float, rate: float) -> dict[str, Any]:
+def measure(case: KernelCase, timer: Timer, bandwidth: float, rate: float) -> dict[str, Any]:
     expected = case.reference().float()
     error = (case.run().float() - expected).abs().max() / expected.abs().max()
     best = 1e6 * max(case.moved / bandwidth, case.operations / rate)
-    taken = microseconds(replayed(case.run))
+    taken = timer.of_kernel(case.run)
     return {
         "name": case.name,
         "shape": case.shape,
         "kernel": taken,
-        "torch": microseconds(case.composed),
+        "torch": timer.microseconds(case.composed),
         "best": best,
         "share_of_best": best / taken,
         "error": float(error),
     }
 
 
-def copy_rate() -> float:
-    """Return the bytes that a copy of a gigabyte reads and writes a second."""
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+def copy_rate(timer: Timer) -> float:
+    """Return the bytes that a copy reads and writes a second, of a gigabyte on a GPU."""
+    source = torch.empty(2**30 if timer.on_gpu else 2**20, dtype=torch.uint8, device=timer.device)
     target = torch.empty_like(source)
-    return 2e6 * source.nbytes / microseconds(lambda: target.copy_(source))
+    return 2e6 * source.nbytes / timer.microseconds(lambda: target.copy_(source))
 
 
-def product_rate() -> float:
+def product_rate(timer: Timer) -> float:
     """Return the operations a second of a square bf16 product."""
-    size = 8192
-    a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
-    return 2e6 * size**3 / microseconds(lambda: a @ b)
-
-
-def microseconds(run: Callable[[], Any]) -> float:
-    times = triton.testing.do_bench(run, return_mode="all")  # milliseconds
-    return 1e3 * statistics.median(cast(list[float], times))
+    size = 8192 if timer.on_gpu else 256
+    a, b = torch.randn(2, size, size, device=timer.device, dtype=torch.bfloat16)
+    return 2e6 * size**3 / timer.microseconds(lambda: a @ b)
 
 
 def show_measured(found: dict[str, Any]) -> None:

@@ -31,12 +31,14 @@ from measure.options import MeasureParser
 from measure.report import (
     ResultForm,
     add_beside,
+    add_out,
     commit,
     compare,
     earlier_of,
     print_table,
     show_settings,
     with_change,
+    write_result,
 )
 from measure.schemas import tokenizer_of
 from torch import Tensor
@@ -87,6 +89,7 @@ def main() -> None:
     except torch.OutOfMemoryError:
         fail("the GPU has too little memory for it: plan.py prints what fits", 1)
     compare(found, earlier, RESULTS)
+    write_result(args.out, found)
     print(json.dumps(found)) if args.json else show(found)
 
 
@@ -104,7 +107,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     bits = args.activation_bits
     dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels, activation_bits=bits)
     model = random_model(config, args.weights, dispatch)
-    return {
+    found = {
         "device": card_name(device),
         "commit": commit(),
         "torch": torch.__version__,
@@ -115,8 +118,12 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         "kv": args.kv,
         "context": args.context,
         "backends": model.backends,
-        "steps": [row for slots in args.slots for row in measured(model, chat, spec, slots, args)],
+        "steps": [],
     }
+    for slots in args.slots:
+        found["steps"] += measured(model, chat, spec, slots, args)
+        write_result(args.out, found)
+    return found
 
 
 def shape_of(config: ModelConfig) -> dict[str, int]:
@@ -175,6 +182,7 @@ def arguments() -> argparse.Namespace:
     add("--schema", type=Path, default=schema, metavar="FILE", help="The schema of the items.")
     add("--profile", action="store_true", help="Add the device's work in a step.")
     add_beside(parser)
+    add_out(parser)
     args = parser.parsed()
     if args.device == "cuda" and not torch.cuda.is_available():
         fail("--device cuda: there is none here")

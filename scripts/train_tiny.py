@@ -72,10 +72,15 @@ def main() -> None:
         shutil.copytree(warm, out, ignore=others, dirs_exist_ok=True)
     directory.prepare(out, args.seed)
     config = json.loads((out / directory.CONFIG).read_text())
+    text = config["text_config"]
+    text["max_position_embeddings"] = max(text["max_position_embeddings"], args.context)
     run = begun(args, config, out, warm)
-    source = BatchSource(directory=out, seed=args.seed, size=args.batch * args.pool)
+    source = BatchSource(
+        directory=out, seed=args.seed, size=args.batch * args.pool, context=args.context
+    )
     copying = (lambda step: 0.0) if warm else steps.copying
     started = time.monotonic() - run.seconds
+    kept = started + run.seconds
     shown: list[Tensor] = []
     for batch in batches.batches(source, run.step, copying, args.workers):
         done = max(run.step / args.steps, run.seconds / 60 / args.minutes)
@@ -87,8 +92,10 @@ def main() -> None:
             losses = "  ".join(f"{mean:.4f}" for mean in torch.stack(shown).mean(0).tolist())
             shown.clear()
             print(f"{run.step:6} {run.seconds:7.0f} s  {losses}", flush=True)
-        if run.step % args.save == 0:
+        now = time.monotonic()
+        if run.step % args.save == 0 or now - kept >= 60 * args.save_minutes:
             keep(run, config, out)
+            kept = now
     keep(run, config, out)
 
 
@@ -136,7 +143,7 @@ def advance(run: TrainingRun, pool: TrainingBatch, done: float, args: argparse.N
     with torch.autocast(device, torch.bfloat16, enabled=short):
         known = unsure(model, pool, layers)
         scores = steps.mistakes(known, pool, run.telling)
-        batch = steps.chosen(pool, scores, args.batch, done, rng)
+        batch = steps.chosen(pool, scores, max(1, len(scores) // args.pool), done, rng)
         now = loss(model, batch, before, run.denoise, rng, layers)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
@@ -167,6 +174,10 @@ def arguments() -> argparse.Namespace:
     purpose = "The steps up to the highest rates."
     add("--rise", type=int, default=steps.RISE, metavar="N", help=purpose)
     add("--save", type=int, default=100, metavar="N", help="The steps between checkpoints.")
+    purpose = "The minutes between checkpoints, where they are fewer than --save steps."
+    add("--save-minutes", type=float, default=float("inf"), metavar="M", help=purpose)
+    purpose = "The most tokens of a sample; from 768 on, one batch in 16 is of long texts."
+    add("--context", type=int, default=batches.MAX_TOKENS, metavar="N", help=purpose)
     threads = torch.get_num_threads()
     add("--threads", type=int, default=threads, metavar="N", help="How many threads torch uses.")
     add("--workers", type=int, default=0, metavar="N", help="The processes that make data ahead.")
@@ -180,6 +191,8 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if min(args.minutes, args.steps) <= 0:
         parser.error("--minutes and --steps have to be above 0")
+    if args.context < batches.MAX_TOKENS:
+        parser.error(f"--context must be at least {batches.MAX_TOKENS}, got {args.context}")
     if args.fused and args.device != "cpu":
         parser.error(f"--fused is for CPUs: the device is {args.device}")
     if args.fused and shutil.which(fused.COMPILER.split()[0]) is None:

@@ -94,6 +94,19 @@ def add_beside(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beside", type=Path, metavar="FILE", help=purpose)
 
 
+def add_out(parser: argparse.ArgumentParser) -> None:
+    purpose = "A file for the JSON object, written again after each row: nothing is lost by a limit"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"{purpose} of time.")
+
+
+def write_result(path: Path | None, result: Mapping[str, Any]) -> None:
+    """Write the JSON object so far, in one piece; do nothing without a path."""
+    if path is not None:
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps(result))
+        new.replace(path)
+
+
 def earlier_of(args: argparse.Namespace, form: ResultForm) -> dict[str, Any] | None:
     """Return the earlier results that `--beside` names; None without it. Raises `ValueError` for a
     file that holds no results of this script."""

@@ -23,11 +23,11 @@ from transformers import AutoTokenizer
 
 from dlm.models.objective import TrainingBatch
 from training.directory import CANVAS
-from training.lessons import sample
+from training.lessons import long_sample, sample
 from training.samples import Sample
 
 CANVASES = 2  # canvases of each sample in a batch
-MAX_TOKENS = 384  # longer samples are drawn again
+MAX_TOKENS = 384  # longer samples are drawn again, except those of a shelf's batch of long texts
 SHELF = 16  # batches that are drawn and sorted together
 STEP = 8  # lengths are padded to a multiple, so that few shapes occur
 HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel
@@ -44,6 +44,8 @@ class BatchSource:
     directory: Path  # of the tokenizer
     seed: int
     size: int  # samples a batch
+    context: int = MAX_TOKENS  # most tokens of a sample; from twice `MAX_TOKENS` on, the first
+    # batch of each shelf has long texts, and as few of them as attention's memory asks for
 
 
 def batches(
@@ -94,13 +96,27 @@ def shelf(source: BatchSource, number: int, copying: float) -> list[TrainingBatc
     tokenizer = tokenizer_of(source.directory)
     random = Random(f"{source.seed}/{number}")
     rows: list[Row] = []
-    while len(rows) < SHELF * source.size:
+    has_long = source.context >= 2 * MAX_TOKENS
+    while len(rows) < (SHELF - has_long) * source.size:
         row = encode(tokenizer, sample(random, "train", copying), random)
         if tokens_of(row) <= MAX_TOKENS:
             rows.append(row)
     rows.sort(key=tokens_of)
     cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
+    if has_long:
+        cut.append(_long_rows(source, tokenizer, random))
     return [batch_of(part, random) for part in random.sample(cut, len(cut))]
+
+
+def _long_rows(source: BatchSource, tokenizer: Any, random: Random) -> list[Row]:
+    """Draw a batch of long texts, whose attention has no more scores than that of any other."""
+    count = max(1, source.size * MAX_TOKENS**2 // source.context**2)
+    rows: list[Row] = []
+    while len(rows) < count:
+        row = encode(tokenizer, long_sample(random, "train", source.context), random)
+        if MAX_TOKENS < tokens_of(row) <= source.context:
+            rows.append(row)
+    return rows
 
 
 def tokens_of(row: Row) -> int:

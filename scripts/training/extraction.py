@@ -125,13 +125,26 @@ def drawn(field: Field, draw: Draw) -> Value:
     return patterns.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
 
 
-def prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
+def long_text(random: Random, split: Split, sentences: int) -> Sample:
+    """Draw a sample whose text stands among `sentences` others, which are about other things."""
+    title, text, wanted, traits = prose(Draw(random, split), split, sentences)
+    item = _sample(title, text, wanted, traits, random, 0.0, False)
+    return replace(item, thought=None, traits=item.traits | {"long"})
+
+
+def prose(
+    draw: Draw, split: Split, strangers: int = 0
+) -> tuple[str, str, list[WantedField], set[str]]:
+    """Draw a text; return its title, its words, the wanted fields, and its traits.
+
+    `strangers` sentences about other things come before and after it; 0: now and then one.
+    """
     random, held = draw.random, split == "unseen"
     further = split == "train" and not draw.chance(EXAMINED)
     able = [d for d in patterns.domains(further) if d.choose(held, False)]
     domain = random.choice(able)
     sentences, values, distracting = texts_of(domain, split, draw)
-    if draw.chance(STRANGER):
+    for _ in range(strangers or draw.chance(STRANGER)):
         other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
         stranger = random.choice(other.choose(held, False))
         around = {name: drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}

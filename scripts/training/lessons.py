@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from training import kinds, patterns, toolbox
-from training.extraction import bare, extract, prose, texts_of
+from training.extraction import bare, extract, long_text, prose, texts_of
 from training.kinds import STRING, Value
 from training.samples import Sample, dumps, object_schema, plain, written
 from training.toolbox import FILE, MadeCall, Tool, typed, written_call
@@ -26,6 +26,8 @@ word int num money""".split()
 SYSTEM = 0.35  # share of conversations with a system message
 EARLIER = 0.15  # share with one or two earlier turns
 PARALLEL = 0.1  # share of requests that ask for two calls
+DIGITS = 3  # of a number that is easily mixed with another
+SENTENCE = 45  # tokens of a sentence of the built-in tokenizer, about
 DECLARED = {0: 0.35, 1: 0.35, 2: 0.2, 3: 0.1}  # tools beside the one that is called
 
 Message = dict[str, Any]
@@ -83,6 +85,23 @@ def copied(random: Random, split: Split, length: int) -> Sample:
         value={key: string},
         schema=object_schema({key: STRING}),
     )
+
+
+def numbers(random: Random, split: Split) -> Sample:
+    """Draw an extraction with two or more numbers of `DIGITS` digits or more."""
+    while True:
+        item = extract(random, split)
+        if long_numbers(item.value) > 1:
+            return item
+
+
+def long_numbers(value: Any) -> int:
+    """Return how many numbers of `DIGITS` digits or more there are anywhere in a value."""
+    if isinstance(value, dict | list):
+        return sum(map(long_numbers, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return sum(map(str.isdigit, str(value))) >= DIGITS
 
 
 def choice(random: Random, split: Split) -> Sample:
@@ -369,7 +388,8 @@ def _question(draw: Draw) -> tuple[str, str]:
 
 
 TASKS = {
-    extract: 0.53,
+    extract: 0.49,
+    numbers: 0.04,
     made_up_call: 0.3,
     after_result: 0.05,
     short_answer: 0.04,
@@ -386,7 +406,13 @@ def sample(random: Random, split: Split, copying: float = 0.0) -> Sample:
     return random.choices(list(TASKS), list(TASKS.values()))[0](random, split)
 
 
+def long_sample(random: Random, split: Split, tokens: int) -> Sample:
+    """Draw an extraction from a text of about a quarter to all of `tokens` tokens."""
+    return long_text(random, split, max(1, random.randint(tokens // 4, tokens) // SENTENCE))
+
+
 OUTSIDERS = Path(__file__).parent / "outsiders.jsonl"
+LONGEST_EXAM = 1800  # tokens of the texts of an exam: the built-in model reads 2,048 in all
 LENGTHS = (2, 4, 8, 12, 16)  # of random strings to copy, in letters
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
@@ -415,6 +441,8 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
         "schema alone": drawn("alone", lambda r: bare(r, "unseen")),
         "made-up tools": drawn("made up", lambda r: made_up_call(r, "heldout")),
         "after a result": drawn("result", lambda r: after_result(r, "heldout")),
+        "digits": drawn("digits", lambda r: numbers(r, "heldout"), 2),
+        "long texts": drawn("long", lambda r: long_sample(r, "heldout", LONGEST_EXAM), 4),
         "plain requests": drawn("plain", lambda r: short_answer(r, "heldout"), 2),
         "outsiders": outsiders()[:count],
     }

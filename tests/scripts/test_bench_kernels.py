@@ -6,17 +6,12 @@ from functools import partial
 import bench_kernels
 import pytest
 import torch
-from bench_kernels import launches, times
+from bench_kernels import SMALL, launches, times
 from measure.kernel_cases import Sizes, cases
 
 from dlm.kernels.gpus import CARDS
 from dlm.kernels.offline import CASES
 
-SMALL = Sizes(
-    **{"rows": 24, "canvas": 8, "context": 70, "window": 50, "vocab": 512, "hidden": 128},
-    **{"dense": 192, "expert": 64, "experts": 4, "chosen": 2, "heads": 4},
-    **{"sliding": (2, 32), "full": (1, 64)},
-)
 ALL = {
     "vocabulary pass",
     "vocabulary pass, masked",
@@ -90,11 +85,21 @@ def test_a_file_of_no_earlier_run_is_refused_before_anything_is_timed(
     content, problem, monkeypatch, refusal_of, tmp_path
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(bench_kernels, "measured", lambda sizes: pytest.fail("timed"))
+    monkeypatch.setattr(bench_kernels, "measured", lambda *args: pytest.fail("timed"))
     earlier = tmp_path / "earlier.json"
     if content is not None:
         earlier.write_text(content)
     assert problem in refusal_of(bench_kernels, "--beside", earlier)
+
+
+def test_references_at_small_sizes_are_timed_on_a_cpu_and_written_as_they_come(
+    run_command, tmp_path
+):
+    out = tmp_path / "kernels.json"
+    printed = json.loads(run_command(bench_kernels, "--small", "--json", "--out", out).out)
+    assert printed == json.loads(out.read_text())
+    assert {row["name"] for row in printed["kernels"]} == ALL
+    assert all(min(row["kernel"], row["torch"], row["best"]) > 0 for row in printed["kernels"])
 
 
 def test_measured_times_alone_are_compared_with_an_earlier_run(
@@ -108,7 +113,7 @@ def test_measured_times_alone_are_compared_with_an_earlier_run(
     file.write_text(json.dumps(earlier))
     now = whole | {"kernels": [row | {"kernel": 10.0, "torch": 50.0}]}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(bench_kernels, "measured", lambda sizes: now)
+    monkeypatch.setattr(bench_kernels, "measured", lambda *args: now)
     out = run_command(bench_kernels, "--beside", file).out
     assert "10.0 (-50.0 %)" in out
     assert "50.0 (+25.0 %)" in out

@@ -124,6 +124,29 @@ def test_a_budget_in_minutes_ends_the_run(run):
     assert torch.load(out / "training.pt", weights_only=True)["step"] == 1
 
 
+def test_weights_are_kept_between_checkpoints_by_time_too(run, small):
+    often = run("often", "--save", "100", "--save-minutes", "0", "--steps", "1")
+    assert (often / "model.safetensors").read_bytes() != (small / "model.safetensors").read_bytes()
+
+
+def test_a_longer_context_trains_on_long_texts_and_is_written_to_the_config(run):
+    out = run("long", "--context", "768", "--steps", "1", "--batch", "1", "--pool", "1")
+    config = json.loads((out / "config.json").read_text())
+    assert config["text_config"]["max_position_embeddings"] == 2048
+    assert checkpoint.load(out).max_positions == 2048
+
+
+def test_one_batch_of_a_shelf_has_long_texts_and_no_more_scores_of_attention_than_the_others():
+    source = batches.BatchSource(directory=BUILT_IN, seed=1, size=16, context=1536)
+    made = batches.shelf(source, 0, 0.0)
+    assert len(made) == batches.SHELF
+    lengths = [int(batch.lengths.max()) for batch in made]
+    (long,) = (batch for batch in made if batch.lengths.max() > batches.MAX_TOKENS)
+    assert max(lengths) <= 1536
+    assert long.tokens.shape[0] == 1
+    assert all(len(batch.lengths) == 16 for batch in made if batch is not long)
+
+
 def test_layers_in_cpp_are_for_cpus(run, capsys):
     with pytest.raises(SystemExit):
         run("fused", "--fused", "--device", "cuda")

@@ -10,7 +10,16 @@ import pytest
 from training import extraction
 from training.extraction import extract
 from training.kinds import SMALL, TITLES, draw
-from training.lessons import choice, copied, copy, sample, tool_call
+from training.lessons import (
+    choice,
+    copied,
+    copy,
+    long_numbers,
+    long_sample,
+    numbers,
+    sample,
+    tool_call,
+)
 from training.patterns import domains, ruffled
 from training.samples import dumps, plain
 from training.toolbox import native
@@ -256,6 +265,23 @@ def test_numbers_are_answered_with_the_digits_of_the_text():
         assert "19.50" in text
         assert json.loads(text) == plain(value) == {"a": [19.5, 3], "b": {}, "c": "é"}
     assert dumps(plain(value), 2) == json.dumps(plain(value), indent=2, ensure_ascii=False)
+
+
+def test_an_exam_of_digits_has_two_long_numbers_that_the_prompt_has_too():
+    for seed in range(30):
+        item = numbers(Random(seed), "heldout")
+        assert long_numbers(item.value) > 1
+    assert long_numbers({"a": [100, 2.50, 12], "b": True, "c": "12345", "d": {"e": 99.5}}) == 2
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_a_long_text_has_the_wanted_values_among_sentences_about_other_things(split):
+    short, long = (long_sample(Random(5), split, tokens) for tokens in (100, 2000))
+    assert len(long.prompt) > 5 * len(short.prompt)
+    for seed in range(20):
+        item = long_sample(Random(seed), split, 600)
+        for text in strings(item.value):
+            assert text in item.prompt or item.traits & {"missing"} or text[:4].isdigit(), text
 
 
 def test_the_same_seed_gives_the_same_samples():
