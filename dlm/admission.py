@@ -8,22 +8,20 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
-from dlm.chat import Prompts, PromptTokens, leaves
+from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
-from dlm.images import without_pictures
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
+from dlm.prompt_size import check_size
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 
-_RENDERED = ("role", "content", "tool_calls")  # of messages; templates render little else
 _PROMPT_FIELDS = "prompt messages text token_ids tools thinking".split()  # it depends on these
-_VALUES = 4  # values for each position of the model: strings, numbers, keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,11 @@ class Admission:
         self._policy.check(spec)
         return self._compiler.submit(spec)
 
+    def tokens(self, request: Request) -> list[int]:
+        """Return the prompt of a request in tokens of the vocabulary. Raises `RequestError`."""
+        self._check_size(request)
+        return self._prompts.tokens(request)
+
     def admit(self, request: Request | Decision, like: Prepared | None = None) -> Prepared:
         """Admit a request. Raises `RequestError` if it cannot be served. `like` is a request
         admitted before: if both have the same prompt, it is tokenized once."""
@@ -117,27 +120,7 @@ class Admission:
         return Prepared([sequence], compiling)
 
     def _check_size(self, request: Request) -> None:
-        """Refuse a prompt that can never fit, before it is rendered and tokenized, which would take
-        long."""
-        positions = self._model.max_positions
-        most = positions * self._vocabulary.longest
-        for name in ("prompt", "text"):
-            length = len(getattr(request, name) or "")
-            if length > most:
-                raise RequestError(f"{name} has {length} characters: at most {most} ever fit")
-        characters = values = 0
-        for message in map(without_pictures, request.messages or ()):
-            for key, value in message.items():
-                for one in leaves({key: value}):
-                    if key in _RENDERED:
-                        characters += len(one) if isinstance(one, str) else 1
-                        values += 1
-        if characters > most or values > positions * _VALUES:
-            raise RequestError(
-                f"messages hold {characters} characters in {values} values: "
-                f"at most {most} in {positions * _VALUES} ever fit",
-                field="messages",
-            )
+        check_size(request, self._model.max_positions, self._vocabulary.longest)
 
     def _fit_tokens(self, prompt: int, request: Request) -> Request:
         """Return the request with as many `max_tokens` as fit the model's positions and the cache,

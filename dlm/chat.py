@@ -62,6 +62,7 @@ _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
 _TEMPLATE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 65_536  # characters searched at a time
 _KEPT = 64  # images
+_IMAGES_AT_MOST = 4  # images of the largest size that one request may have
 
 
 class Chat:
@@ -282,6 +283,7 @@ class Prompts:
         tokens, tower, shown = self._parts(request)
         if tower is None:
             return PromptTokens(tokens)
+        self._check_pixels(shown)
         images = tuple(self._image(tower, picture) for picture in shown)
         return PromptTokens(self._joined(tower, tokens, [image.tokens for image in images]), images)
 
@@ -291,6 +293,7 @@ class Prompts:
         tokens, tower, shown = self._parts(request)
         if tower is None:
             return tokens
+        self._check_pixels(shown)
         soft = ([tower.markers.image] * self._patches(tower, each).tokens for each in shown)
         return self._joined(tower, tokens, soft)
 
@@ -333,6 +336,19 @@ class Prompts:
                 return tokens
         messages = images_after_results(request.messages or ())
         return self._chat.prompt(replace(request, messages=messages))
+
+    def _check_pixels(self, shown: Sequence[Picture]) -> None:
+        """Raise `RequestError` for images of too many pixels together, before any is decoded."""
+        total, most = 0, _IMAGES_AT_MOST * self._policy.max_image_pixels
+        for picture in shown if len(shown) > _IMAGES_AT_MOST else ():
+            width, height = picture.size
+            total += width * height
+            if total > most:
+                raise image_error(
+                    picture.place,
+                    f"brings the images of this request to {total} pixels: it takes {most} pixels "
+                    "together at most",
+                )
 
     def _image(self, tower: "VisionTower", picture: Picture) -> "EncodedImage":
         digest = picture.digest

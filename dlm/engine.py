@@ -67,9 +67,9 @@ class Engine:
     depends on the request alone, never on what runs beside it.
 
     One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
-    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, read `busy`, `cold` and
-    `occupancy`, and use `chat`, `prompts` and `vocabulary`. None of these waits for a step; what
-    they change during a step takes effect after it.
+    call `add`, its halves `prepare` and `start`, `cancel`, `compile` and `tokens`, read `busy`,
+    `cold` and `occupancy`, and use `chat`, `prompts` and `vocabulary`. None of these waits for a
+    step; what they change during a step takes effect after it.
     """
 
     def __init__(
@@ -269,6 +269,12 @@ class Engine:
         `Compiled`. Raises `RequestError` if the policy refuses the spec; the future raises
         `InvalidGrammarError` if the grammar cannot be expressed."""
         return self._admission.compile(spec)
+
+    def tokens(self, request: Request) -> list[int]:
+        """Return the prompt of a request in tokens of the vocabulary. It is not admitted: it may be
+        longer than the model's context, but not so long that it could never fit. Raises
+        `RequestError`."""
+        return self._admission.tokens(request)
 
     def add(self, request: Request | Decision) -> int:
         """Admit a request or a decision; returns its number, which is in every event about it.

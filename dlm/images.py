@@ -3,8 +3,8 @@
 A part is `{"type": "image", "image": ...}`, with a PIL image, the bytes of a file, an `ImageFile`
 or a `RemoteImage`. It stands in a message of the user or in the result of a tool. Remote images are
 fetched from the hosts that an operator allows, by default none. Nothing is decoded before the size
-in a file's header is known. Pillow, of the extra `dlm[vision]`, is imported when the first image is
-decoded.
+in a file's header is known, and the work that the file asks for (`dlm.image_files`). Pillow, of the
+extra `dlm[vision]`, is imported when the first image is decoded.
 """
 
 import hashlib
@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dlm.errors import RequestError
+from dlm.image_files import NAMES, ImageFileError, essential
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-_NAMES = "PNG, JPEG, WebP or GIF"
 _BYTES = 20 << 20  # of a remote image
 _SECONDS = 10.0  # without an answer of its host, or between two pieces of it
 _PIECE = 1 << 16  # bytes read at a time
@@ -67,6 +66,12 @@ class Picture:
             hashed.update(source.convert("RGBA").tobytes())
         return hashed.digest()
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, of which nothing is decoded. Raises `RequestError` for a file
+        that cannot be read."""
+        return self._opened().size
+
     def decoded(self, most_pixels: int) -> "Image":
         """Return the image. Raises `RequestError` for a file that cannot be read, or an image of
         more than `most_pixels`, which is not decoded."""
@@ -79,7 +84,7 @@ class Picture:
         try:
             image.load()
         except Exception as error:  # formats raise their own
-            raise image_error(self.place, f"cannot be decoded: {error}") from error
+            raise image_error(self.place, _damaged(image.format)) from error
         return image
 
     def _opened(self) -> "Image":
@@ -92,12 +97,20 @@ class Picture:
                 self.place, "cannot be read: Pillow is missing (pip install 'dlm[vision]')"
             ) from error
         try:
-            return Image.open(BytesIO(self.source.data), formats=FORMATS)
+            form, data = essential(self.source.data)
+        except ImageFileError as error:
+            raise image_error(self.place, f"is {error}") from error
+        try:
+            return Image.open(BytesIO(data), formats=(form,))
         except Image.DecompressionBombError as error:
-            raise image_error(self.place, f"is too large to be decoded: {error}") from error
+            raise image_error(self.place, "has too many pixels to be decoded") from error
         except Exception as error:  # formats raise their own
-            found = "an empty file" if not self.source.data else "no image that can be read"
-            raise image_error(self.place, f"is {found}: it takes {_NAMES}") from error
+            raise image_error(self.place, _damaged(form)) from error
+
+
+def _damaged(form: str | None) -> str:
+    """Return the problem of a file of this format whose picture cannot be decoded."""
+    return f"cannot be decoded: its {form or 'image'} data is damaged or incomplete"
 
 
 def image_error(place: str, problem: str) -> RequestError:
@@ -116,7 +129,7 @@ def check_image(name: str, part: Mapping[str, Any]) -> None:
     if not isinstance(image, bytes | ImageFile | RemoteImage) and not _is_pil(image):
         raise RequestError(
             f"{name}.image is a {type(image).__name__}: it takes a PIL image, or the bytes of a "
-            f"{_NAMES} file"
+            f"{NAMES} file"
         )
 
 

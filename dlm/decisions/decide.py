@@ -43,6 +43,7 @@ from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
+from dlm.prompt_size import check_size
 from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
@@ -124,6 +125,7 @@ class Decider:
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
         sizes, tokens = dict[tuple[str, ...], int](), 0
         spelled: dict[tuple[str, ...], list[list[int]]] = {}
+        check_size(decision.request, self._model.max_positions, self._vocabulary.longest)
         decision = replace(decision, request=self._prompts.fetched(decision.request))
         for place, question, request in decision.prompted():
             with at(place):

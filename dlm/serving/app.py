@@ -46,8 +46,9 @@ from dlm.openai.response_answers import ResponseAnswers
 from dlm.openai.response_items import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
+from dlm.request import Request as GenerationRequest
 from dlm.serving.answering import answer, await_decision
-from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.async_engine import AsyncEngine, has_images
 from dlm.serving.guard import (
     Arrival,
     ClientGoneError,
@@ -327,13 +328,13 @@ class Service(Routes):
     async def count_input_tokens(self, request: Request) -> Response:
         responses = self._own_responses(request)
 
-        def count(body: Any) -> Body:
+        def prompt(body: Any) -> GenerationRequest:
             generation = response_of(body, self._policy, responses)
             self._name(generation.model)  # raises if it is unknown
-            tokens = len(self._engine.prompts.tokens(generation.requests[0]))
-            return {"object": "response.input_tokens", "input_tokens": tokens}
+            return generation.requests[0]
 
-        return await self._reply(request, count)
+        count = await self._tokens_of(request, prompt, len)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def stored_response(self, request: Request, id: str) -> Response:
         return JSONResponse(self._own_responses(request).get(id).response)
@@ -350,12 +351,29 @@ class Service(Routes):
         return await self._generate(request, message_of, MessageAnswers)
 
     async def count_tokens(self, request: Request) -> Response:
-        def count(body: Any) -> Body:
-            model, prompt = prompt_of(body, self._policy)
+        def prompt(body: Any) -> GenerationRequest:
+            model, counted = prompt_of(body, self._policy)
             self._name(model)  # raises if it is unknown
-            return {"input_tokens": len(self._engine.prompts.tokens(prompt))}
+            return counted
 
-        return await self._reply(request, count)
+        return JSONResponse({"input_tokens": await self._tokens_of(request, prompt, len)})
+
+    async def _tokens_of(
+        self,
+        request: Request,
+        prompt: Callable[[Any], GenerationRequest],
+        make: Callable[[list[int]], T],
+    ) -> T:
+        """Return what `make` makes of the tokens of a body's prompt. Both are made in threads:
+        first the prompt of the body's JSON, then, since it may have images, its tokens."""
+        counted, arrival = await self._read(request, prompt)
+        counting = self.engine.run_in_reader(
+            lambda: make(self._engine.tokens(counted)),
+            arrival.size,
+            arrival.client,
+            has_images(counted),
+        )
+        return await until_disconnected(request, counting)
 
     async def _generate(
         self, request: Request, generation_of: BodyReader, make_answers: MakeAnswers
@@ -374,22 +392,25 @@ class Service(Routes):
         return JSONResponse(decision_answer(body, decided, name))
 
     async def tokenize(self, request: Request) -> Response:
-        return await self._reply(request, self._tokenized)
+        """Answer with the tokens of `messages`, or of a `prompt` without a template."""
+        strings = False
 
-    def _tokenized(self, data: Any) -> Body:
-        """Return the tokens of `messages`, or of a `prompt` without a template. Raises
-        `RequestError`."""
-        body = tokenize_body_of(data)
-        self._name(body.model)  # raises if it is unknown
-        tokens = self._engine.prompts.tokens(body.request(self._policy))
-        tokenizer = self._engine.chat.tokenizer
-        strings = tokenizer.convert_ids_to_tokens(tokens) if body.return_token_strs else None
-        return {
-            "count": len(tokens),
-            "max_model_len": self._engine.model.max_positions,
-            "tokens": tokens,
-            "token_strs": strings,
-        }
+        def prompt(data: Any) -> GenerationRequest:
+            nonlocal strings
+            body = tokenize_body_of(data)
+            self._name(body.model)  # raises if it is unknown
+            strings = body.return_token_strs is True
+            return body.request(self._policy)
+
+        def answer(tokens: list[int]) -> Response:
+            lists: dict[str, list[Any] | None] = {"tokens": tokens, "token_strs": None}
+            if strings:
+                lists["token_strs"] = [*self._engine.chat.tokenizer.convert_ids_to_tokens(tokens)]
+            limit = self._engine.model.max_positions
+            content = json_of_lists({"count": len(tokens), "max_model_len": limit}, lists)
+            return Response(content, media_type="application/json")
+
+        return await self._tokens_of(request, prompt, answer)
 
     async def detokenize(self, request: Request) -> Response:
         return await self._reply(request, self._detokenized)
@@ -398,7 +419,12 @@ class Service(Routes):
         """Return the text of `tokens`, control tokens included. Raises `RequestError`."""
         body = read(DetokenizeBody.model_validate, data)
         self._name(body.model)
-        V = self._engine.model.vocab_size
+        V, most = self._engine.model.vocab_size, self._engine.model.max_positions
+        if len(body.tokens) > most:
+            raise RequestError(
+                f"tokens has {len(body.tokens)} tokens: it takes {most}, the model's context, at "
+                "most"
+            )
         for i, token in enumerate(body.tokens):
             if not 0 <= token < V:
                 raise RequestError(f"tokens[{i}] is {token!r:.40}: it takes 0 to {V - 1}")
@@ -450,6 +476,21 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     """Return an application that closes the engine when it ends, and its handlers."""
     service = Service(engine, settings)
     return application(service), service
+
+
+_PIECE = 4096  # values written at once: no other thread runs meanwhile
+
+
+def json_of_lists(fields: Body, lists: Mapping[str, list[Any] | None]) -> str:
+    """Return an object of `fields`, of which there is at least one, and of long `lists` as JSON."""
+    text = json.dumps(fields)[:-1]
+    for name, values in lists.items():
+        written = "null"
+        if values is not None:
+            pieces = (values[i : i + _PIECE] for i in range(0, len(values), _PIECE))
+            written = f"[{', '.join(json.dumps(piece)[1:-1] for piece in pieces)}]"
+        text += f", {json.dumps(name)}: {written}"
+    return text + "}"
 
 
 _PREFIX_LENGTH = 1024  # characters: some 200 tokens, a dozen pages of the cache

@@ -10,8 +10,9 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Lock
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -21,8 +22,17 @@ from dlm.decisions.questions import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import Draft, End, Event, Failed
+from dlm.images import placed_images
 from dlm.openai.body import LARGE
 from dlm.request import Request
+from dlm.serving.readers import Readers
+
+
+def has_images(request: Request | Decision) -> bool:
+    """Return whether images have to be decoded for a request."""
+    if isinstance(request, Decision):
+        request = request.request
+    return bool(placed_images(request.messages or ()))
 
 
 class PreparedRequests:
@@ -116,7 +126,7 @@ class EventStream:
 
 
 _LOG = logging.getLogger(__name__)
-_READERS = 3  # threads that read bodies and prepare requests
+_READERS = 3  # threads that read small bodies and prepare their requests
 _CLOSING_SECONDS = 30.0  # how long `close` waits for the step that is under way
 
 T = TypeVar("T")
@@ -157,14 +167,15 @@ class AsyncEngine:
         self._streams: dict[int, EventStream] = {}
         self._reserved = reserved
         self._opening = Counter[str]()  # number of requests that are being prepared, by client
-        self._large = 0  # number of these that came in large bodies, read one at a time
+        self._slow = 0  # number of these with large bodies or images, read one at a time
         self.failure: str | None = None  # name of the exception that a step raised
         self._draining = self._closed = False
         self._idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Condition()  # notified when there may be work
-        self._readers = ThreadPoolExecutor(_READERS, "dlm-reader")
-        self._large_reader = ThreadPoolExecutor(1, "dlm-large-reader")
+        self._readers = Readers(_READERS, "dlm-reader")
+        self._large_reader = Readers(1, "dlm-large-reader")
+        self._image_reader = Readers(1, "dlm-image-reader")
         self._thread = threading.Thread(target=self._serve, name="dlm-engine", daemon=True)
         self._thread.start()
 
@@ -186,13 +197,16 @@ class AsyncEngine:
             stream.client == client for stream in self._streams.values()
         )
 
-    async def run_in_reader(self, read: Callable[[], T], size: int = 0, client: str = "") -> T:
+    async def run_in_reader(
+        self, read: Callable[[], T], size: int = 0, client: str = "", images: bool = False
+    ) -> T:
         """Return what `read` returns; it runs in a thread, counted as a request of `client`.
 
-        `size` is the number of bytes that it reads. Large bodies wait only for each other.
+        `size` is the number of bytes that it reads; with `images` it decodes images. Large bodies
+        wait only for each other, and so do images.
         """
-        with self._admitted(1, size, client) as reader:
-            return await self._loop.run_in_executor(reader, read)
+        with self._admitted(1, size, client, images) as reader:
+            return await reader.run(read, client)
 
     async def open(
         self,
@@ -215,9 +229,10 @@ class AsyncEngine:
                 f"{len(requests)} requests at once: up to {self.max_requests} run and wait"
             )
         opening = PreparedRequests(self.engine)
-        with self._admitted(len(requests), size, client) as reader, opening:
+        images = any(map(has_images, requests))
+        with self._admitted(len(requests), size, client, images) as reader, opening:
             for request in requests:
-                await self._loop.run_in_executor(reader, opening.prepare, request)
+                await reader.run(partial(opening.prepare, request), client)
             if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
             streams = []
@@ -253,8 +268,8 @@ class AsyncEngine:
         self._end_all(UnavailableError("the server was shut down"))
         self._notify()
         await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
-        for readers in (self._readers, self._large_reader):
-            readers.shutdown(wait=False, cancel_futures=True)
+        for readers in (self._readers, self._large_reader, self._image_reader):
+            readers.close()
         self.engine.close()
 
     async def _until_idle(self) -> None:
@@ -263,18 +278,20 @@ class AsyncEngine:
             await self._idle.wait()
 
     @contextmanager
-    def _admitted(self, count: int, size: int, client: str) -> Iterator[ThreadPoolExecutor]:
+    def _admitted(self, count: int, size: int, client: str, images: bool) -> Iterator[Readers]:
         """Count `count` requests of `client` as being prepared, and yield the threads for that.
 
-        `size` is the number of bytes of their body. Requests of large bodies are prepared one at a
-        time, and take at most a fourth of all places. Raises `QueueFullError` and
-        `UnavailableError`.
+        `size` is the number of bytes of their body, and `images` whether they have any. Requests of
+        large bodies are prepared one at a time, and so are those with images; together they take at
+        most a fourth of all places. Raises `QueueFullError` and `UnavailableError`.
         """
         if self.problem is not None:
             raise UnavailableError(self.problem)
-        large = count if size >= LARGE else 0
-        if large and self._large and self._large + large > max(2, self.max_requests // 4):
-            raise QueueFullError("too many large requests wait to be read: try again later")
+        slow = count if images or size >= LARGE else 0
+        if slow and self._slow and self._slow + slow > max(2, self.max_requests // 4):
+            raise QueueFullError(
+                "too many large requests wait to be read, or requests with images: try again later"
+            )
         busy = len(self._streams) + self._opening.total()
         places = self.max_requests
         if self._reserved and self._is_active(client):
@@ -285,13 +302,16 @@ class AsyncEngine:
                 f"and {count} more have arrived: try again later"
             )
         self._opening[client] += count
-        self._large += large
+        self._slow += slow
         try:
-            yield self._large_reader if large else self._readers
+            if images:
+                yield self._image_reader
+            else:
+                yield self._large_reader if slow else self._readers
         finally:  # the streams have been added before, so that `busy` stays true
             self._opening[client] -= count
             self._opening = +self._opening  # drops clients with a count of 0
-            self._large -= large
+            self._slow -= slow
             self._note_if_idle()
 
     def _note_if_idle(self) -> None:

@@ -297,6 +297,19 @@ def test_images_above_the_limits_of_a_policy_are_refused(directory):
     engine.add(request_about(picture(), picture(), max_tokens=4))
 
 
+def test_images_of_too_many_pixels_together_are_refused_before_any_is_decoded(
+    directory, monkeypatch
+):
+    engine = Engine.load(directory, device="cpu", policy=Policy(max_image_pixels=300))
+    images = [content(picture(seed, 20, 14)) for seed in range(5)]
+    engine.add(request_about(*images[:4], max_tokens=4))
+    monkeypatch.setattr(Image.Image, "load", None)
+    problem = r"^messages\[0\].content\[4\].image brings the images of this request to 1400 pixels"
+    for ask in (engine.add, engine.tokens):
+        with pytest.raises(RequestError, match=problem):
+            ask(request_about(*images, max_tokens=4))
+
+
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])
 def test_every_decoding_reads_images(directory, decoding):
     engine = Loading(model=str(directory), device="cpu", policy=Policy(), writes=decoding).engine()

@@ -7,9 +7,9 @@ from io import BytesIO
 from pictured import content, picture
 
 
-def _png(width: int, height: int, data: bytes, *more: tuple[bytes, bytes]) -> bytes:
+def _png(width: int, height: int, data: bytes) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), *more, (b"IDAT", data), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), (b"IDAT", data), (b"IEND", b"")]
     body = b"".join(
         struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part))
         for name, part in chunks
@@ -45,7 +45,6 @@ def bad_images() -> dict[str, bytes]:
         "png with a wrong sum": _changed(png, 29, b"\x00\x00\x00\x00"),
         "png bomb": _png(60_000, 60_000, zeros),
         "png as wide as can be": _png((1 << 31) - 1, 1, zlib.compress(b"")),
-        "png with a text bomb": _png(20, 14, zeros[:100], (b"zTXt", b"a\0\0" + zeros)),
         "jpeg cut": jpeg[: len(jpeg) // 2],
         "jpeg bomb": _changed(jpeg, jpeg.index(b"\xff\xc0") + 5, b"\xff\xff\xff\xff"),
         "jpeg beginning": b"\xff\xd8\xff\xe0",

@@ -232,6 +232,40 @@ async def test_large_bodies_are_read_one_at_a_time_and_do_not_delay_small_ones(s
         assert order == [*"abcde"]
 
 
+async def test_images_delay_neither_bodies_nor_are_delayed_by_them(serving, gate):
+    async with serving(gate, max_queue=18) as served:
+        resumed = threading.Event()
+        decoding = asyncio.ensure_future(
+            served.run_in_reader(lambda: resumed.wait(PATIENCE), images=True)
+        )
+        await asyncio.sleep(0.01)
+        assert await served.run_in_reader(lambda: 1, LARGE) == 1
+        assert await served.run_in_reader(lambda: 1) == 1
+        assert not decoding.done()
+        resumed.set()
+        assert await decoding
+
+
+async def test_a_client_with_images_waits_for_one_image_of_another_client(serving, gate):
+    async with serving(gate, max_queue=38) as served:
+        resumed, order = threading.Event(), []
+
+        def decode(name):
+            assert resumed.wait(PATIENCE)
+            order.append(name)
+
+        waiting = [
+            asyncio.ensure_future(
+                served.run_in_reader(partial(decode, client), client=client, images=True)
+            )
+            for client in "aaaaab"
+        ]
+        await asyncio.sleep(0.01)
+        resumed.set()
+        await asyncio.gather(*waiting)
+        assert order == [*"aabaaa"]
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_cancelled_opening_no_longer_waits_for_its_grammar(
     serving, gate, monkeypatch, begun
@@ -259,7 +293,7 @@ async def test_a_cancelled_opening_no_longer_waits_for_its_grammar(
             await cancelled
         resumed.set()
         streams = [stream for one in others for stream in await one]
-        await asyncio.to_thread(served._readers.shutdown)
+        await asyncio.to_thread(served._readers.close, wait=True)
         assert len(prepared) == 3
         assert held._waiting == 1 + len(others) - begun
         for stream in streams:
