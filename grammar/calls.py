@@ -192,11 +192,20 @@ class CallReader:
             self._token += 1
         return self._deltas
 
-    def answer(self) -> Answer:
-        """Return the answer, which ends here. Raises `InvalidValueError` if a call is malformed."""
+    @property
+    def count(self) -> int:
+        """The number of calls that have begun."""
+        return len(self._calls)
+
+    def end(self) -> None:
+        """End the answer here. Raises `InvalidValueError` if that is within a call."""
         self._read(b"", final=True)
         if self._state is not None:
             self._fail("the answer's end")
+
+    def answer(self) -> Answer:
+        """Return the answer, which ends here. Raises `InvalidValueError` if a call is malformed."""
+        self.end()
         calls = tuple(self._finished(call) for call in self._calls)
         return Answer("".join(self._content) or None, calls)
 

@@ -29,6 +29,7 @@ from dlm.integrations.vllm.payload import (
     TOOLS,
     Admitted,
     Payload,
+    Reading,
     ToolsText,
     forged_tools,
 )
@@ -137,6 +138,14 @@ class FrontEndAdmission:
             failed=self._vocabulary.pad,
         )
         return Admitted(payload=payload, suffix=suffix)
+
+    def expect_calls(self, spec: Spec, params: Any, admitted: Admitted) -> None:
+        """Note in the request's tools how to read its answer, if the grammar writes the calls."""
+        tools = (params.extra_args or {}).get(TOOLS)
+        if spec.calls and isinstance(tools, ToolsText):
+            thinking = admitted.payload.thinking
+            reasoning = Reasoning.of(self._vocabulary) if thinking else None
+            tools.reading = Reading(self._vocabulary, reasoning)
 
     def close(self) -> None:
         """End the processes that compile."""

@@ -48,7 +48,9 @@ class FrontEnd:
         if spec is None:
             return None
         compiled = admission.compile(spec).result()
-        return admission.admit(compiled, params, prompt, self._model_config.max_model_len)
+        admitted = admission.admit(compiled, params, prompt, self._model_config.max_model_len)
+        admission.expect_calls(spec, params, admitted)
+        return admitted
 
     async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
         """Admit as `admit` does, without blocking the event loop."""
@@ -59,7 +61,9 @@ class FrontEnd:
             return None
         compiled = await _waited(admission.compile(spec))
         most = self._model_config.max_model_len
-        return await run(admission.admit, compiled, params, prompt, most)
+        admitted = await run(admission.admit, compiled, params, prompt, most)
+        admission.expect_calls(spec, params, admitted)
+        return admitted
 
 
 async def _waited(task: Task) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError
 from dlm.integrations.vllm.admission import has_constraint
+from dlm.integrations.vllm.calls import reads_calls, reads_deltas
 from dlm.integrations.vllm.front_end import FrontEnd
 from dlm.integrations.vllm.payload import (
     KEY,
@@ -47,6 +48,7 @@ def install() -> None:
     what the worker emits. Calling it again changes nothing."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.parser.abstract_parser import DelegatingParser
     from vllm.sampling_params import SamplingParams
     from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -58,6 +60,8 @@ def install() -> None:
     wrap(AsyncLLM, "add_request", functools.partial(_wrap_add_request, SamplingParams))
     adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest, ResponsesRequest)
     wrap(Gemma4EngineToolParser, "adjust_request", adjust)
+    wrap(DelegatingParser, "parse", reads_calls)
+    wrap(DelegatingParser, "parse_delta", reads_deltas)
     wrap(StructuredOutputManager, "accept_tokens", _wrap_accept_tokens)
 
 

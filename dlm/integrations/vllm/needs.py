@@ -115,6 +115,19 @@ NEEDS = (
         methods={"adjust_request": ("request",)},
     ),
     Need(
+        file="parser/abstract_parser.py",
+        name="DelegatingParser",
+        methods={
+            "parse": ("model_output", "request", "enable_auto_tools", "model_output_token_ids"),
+            "parse_delta": ("delta_text", "delta_token_ids", "request"),
+        },
+    ),
+    Need(
+        file="parser/abstract_parser.py",
+        name="Parser",
+        methods={"reasoning_parser": ()},
+    ),
+    Need(
         file="entrypoints/openai/chat_completion/protocol.py",
         name="ChatCompletionRequest",
         attributes=_TOOL_FIELDS,

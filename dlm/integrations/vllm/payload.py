@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from dlm.errors import RequestError
+from dlm.grammar import Reasoning, Vocabulary
 
 KEY = "dlm"  # of the payload in `extra_args`; refused from clients
 TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`; refused from clients
@@ -46,11 +47,19 @@ class Admitted:
 RESPONSES = "responses"  # a field of `ToolsText`: whether the tools have the form of Responses
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The vocabulary and the reasoning of a request whose grammar writes the tool calls."""
+
+    vocabulary: Vocabulary
+    reasoning: Reasoning | None  # None: no reasoning comes first
+
+
 class ToolsText(str):
     """Fields of a body about tools, as JSON. Its type tells it from a client's text, which is a
-    plain `str`."""
+    plain `str`. Admission sets `reading` if the grammar writes the calls."""
 
-    __slots__ = ()
+    reading: Reading | None = None
 
 
 def forged_tools() -> RequestError:

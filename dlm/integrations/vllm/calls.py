@@ -1,0 +1,194 @@
+"""Answers with tool calls in vLLM, read from their tokens by the reader of our own server.
+
+vLLM's parser of Gemma's calls reads text: it can not tell a quote from the same characters in a
+string, nor a number from a string that looks like one, and guesses types by parts of the schema.
+The grammar wrote values with their types, and `AnswerReader` returns exactly these, whole or piece
+by piece. `reads_calls` and `reads_deltas` wrap the two methods of vLLM's parsers that its servers
+call for every API: they read the answers of constrained requests, and pass others on.
+
+A request is known by its `ToolsText`, which holds a `Reading` once it is admitted. Of vLLM, only
+its messages are known.
+"""
+
+# pyright: reportMissingImports=false
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlm.grammar import Vocabulary
+from dlm.grammar.calls import CallDelta, CallReader
+from dlm.grammar.vocabulary import THOUGHT
+from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
+from dlm.stream import Stream
+
+_READER = "_dlm_reader"  # attribute of a parser of vLLM that reads a stream
+
+
+@dataclass(slots=True)
+class AnswerDelta:
+    """A piece of an answer."""
+
+    reasoning: str
+    content: str
+    calls: list[CallDelta]  # for each call its name and one piece of arguments
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """An answer, joined from its pieces."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[CallDelta] = field(default_factory=list)  # one for each call
+
+    def add(self, delta: AnswerDelta) -> None:
+        self.reasoning += delta.reasoning
+        self.content += delta.content
+        for call in delta.calls:
+            if call.name is not None:
+                self.calls.append(CallDelta(call.index, call.name, ""))
+            self.calls[call.index].arguments += call.arguments
+
+
+class AnswerReader:
+    """Reader of one answer of a constrained request."""
+
+    def __init__(self, reading: Reading, apart: bool):
+        """`apart`: reasoning is no part of the content. Otherwise it is, with its markers, as in a
+        server of vLLM that has no parser of reasoning."""
+        vocabulary, reasoning = reading.vocabulary, reading.reasoning
+        self._calls = CallReader(vocabulary)
+        if not apart and reasoning is not None:
+            vocabulary, reasoning = _spelling_markers(vocabulary), None
+        self._stream = Stream(vocabulary=vocabulary, reasoning=reasoning, calls=True)
+        self._tokens: list[int] = []
+        self._blank = ""  # the content, as long as it is whitespace
+        self._begun = False  # whether the content has begun
+
+    def feed(self, tokens: Sequence[int], ended: bool) -> AnswerDelta:
+        """Read the next tokens; `ended`: they are the last. Content before a call that is only
+        whitespace is left out. Raises `InvalidValueError` if a call is malformed."""
+        self._tokens += tokens
+        calls = self._calls.feed(tokens)
+        if ended:
+            self._calls.end()
+        _, text, reasoning = self._stream.emit(self._tokens, ended)
+        if not self._begun:
+            self._blank += text
+            self._begun = not self._blank.isspace() if self._blank else False
+            kept = self._begun or (ended and not self._calls.count)
+            text, self._blank = (self._blank, "") if kept else ("", self._blank)
+        return AnswerDelta(reasoning, text, calls)
+
+
+def _spelling_markers(vocabulary: Vocabulary) -> Vocabulary:
+    """Return a copy of `vocabulary` in which the markers of reasoning have their names for text."""
+    spelled = copy.copy(vocabulary)
+    spelled.pieces = list(vocabulary.pieces)
+    if vocabulary.thought is not None:
+        for ids, name in zip(
+            (vocabulary.thought.open, vocabulary.thought.close), THOUGHT, strict=True
+        ):
+            if len(ids) == 1 and ids[0] in vocabulary.control:
+                spelled.pieces[ids[0]] = name.encode()
+    return spelled
+
+
+def reading_of(request: Any) -> Reading | None:
+    """Return how to read the answer of a request of vLLM; None: its calls are not constrained."""
+    tools = (getattr(request, "vllm_xargs", None) or {}).get(TOOLS)
+    return tools.reading if isinstance(tools, ToolsText) else None
+
+
+Function = Callable[..., Any]
+
+
+def reads_calls(original: Function) -> Function:
+    """Wrap the method of vLLM's parsers that reads a whole answer."""
+
+    def parse(
+        self: Any,
+        model_output: str,
+        request: Any,
+        enable_auto_tools: bool = False,
+        model_output_token_ids: Sequence[int] = (),
+        **more: Any,
+    ) -> Any:
+        reading = reading_of(request)
+        if reading is None:
+            return original(
+                self, model_output, request, enable_auto_tools, model_output_token_ids, **more
+            )
+        from vllm.parser.engine.parser_engine import FunctionCall, make_tool_call_id
+
+        answer = WholeAnswer()
+        reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
+        answer.add(reader.feed(list(model_output_token_ids), ended=True))
+        content = answer.content.strip() if answer.calls else answer.content
+        calls = [
+            FunctionCall(id=make_tool_call_id(), name=call.name, arguments=call.arguments)
+            for call in answer.calls
+        ]
+        return answer.reasoning or None, content or None, calls or None
+
+    return parse
+
+
+def reads_deltas(original: Function) -> Function:
+    """Wrap the method of vLLM's parsers that reads a stream."""
+
+    def parse_delta(
+        self: Any,
+        delta_text: str,
+        delta_token_ids: list[int],
+        request: Any,
+        *args: Any,
+        finished: bool,
+        **more: Any,
+    ) -> Any:
+        reading = reading_of(request)
+        if reading is None:
+            return original(
+                self, delta_text, delta_token_ids, request, *args, finished=finished, **more
+            )
+        reader = getattr(self, _READER, None)
+        if reader is None:
+            reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
+            setattr(self, _READER, reader)
+        return _message(reader.feed(delta_token_ids, finished), request.include_reasoning)
+
+    return parse_delta
+
+
+def _message(delta: AnswerDelta, with_reasoning: bool) -> Any:
+    """Return a piece of an answer as vLLM's message, with one entry for each call; None if it is
+    empty."""
+    from vllm.parser.engine.parser_engine import (
+        DeltaFunctionCall,
+        DeltaMessage,
+        DeltaToolCall,
+        make_tool_call_id,
+    )
+
+    entries: dict[int, dict[str, Any]] = {}
+    for call in delta.calls:
+        entry = entries.setdefault(call.index, {})
+        if call.name is not None:
+            entry["name"] = call.name
+        if call.arguments:
+            entry["arguments"] = entry.get("arguments", "") + call.arguments
+    calls = [
+        DeltaToolCall(
+            index=index,
+            function=DeltaFunctionCall(**entry),
+            **({"id": make_tool_call_id(), "type": "function"} if "name" in entry else {}),
+        )
+        for index, entry in entries.items()
+    ]
+    texts = {"content": delta.content, "reasoning": delta.reasoning if with_reasoning else ""}
+    fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    if calls:
+        fields["tool_calls"] = calls
+    return DeltaMessage(**fields) if fields else None
