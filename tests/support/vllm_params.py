@@ -1,5 +1,6 @@
 """vLLM's sampling parameters, as far as the plugin reads them."""
 
+import copy
 import json
 from dataclasses import dataclass
 
@@ -31,7 +32,12 @@ class Params:
     stop: tuple = ()
     stop_token_ids: tuple = ()
     ignore_eos: bool = False
+    prompt_logprobs: int | None = None
+    seed: int | None = None
     thinking_token_budget: int | None = None
+
+    def clone(self):
+        return copy.copy(self)
 
 
 def tools_text(**more):

@@ -2,17 +2,17 @@
 
 vLLM calls `register` in each of its processes. It registers a subclass of the model (`model`),
 whose sampler applies the grammars (`sampler`). Requests are admitted in the front end, and those
-that fail are ended by the scheduler (`front_end`). No file of vLLM is changed, and a request
-without a constraint takes vLLM's own path.
+that fail are ended by the scheduler (`hooks`). No file of vLLM is changed. A request without a
+constraint takes vLLM's own path, and so does every request of another model (`own`).
 
 If this vLLM lacks something that the plugin needs (`needs`), nothing is registered, and a warning
-is logged. Otherwise a line of level INFO says that constraints are served. `VLLM_PLUGINS=` turns
-the plugin off.
+is logged. If a DiffusionGemma is loaded, a line of level INFO says that constraints are served.
+`VLLM_PLUGINS=` turns the plugin off.
 """
 
 import logging
 import os
-from importlib import import_module
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,27 +20,38 @@ _LOG = logging.getLogger("vllm.dlm")  # a child of vLLM's logger, for the handle
 
 
 def register() -> None:
-    """Put the plugin into this process's vLLM. Calling it again changes nothing."""
+    """Put the plugin into this process's vLLM. Calling it again changes nothing. Raises nothing:
+    whatever fails, vLLM is left as it is, and the reason is logged."""
+    try:
+        lacking = _register()
+    except Exception as error:
+        lacking = [f"{type(error).__name__}: {error}"]
+    if lacking:
+        _LOG.warning(
+            "dlm: vLLM %s is left as it is, without grammars for diffusion models; missing: %s",
+            getattr(sys.modules.get("vllm"), "__version__", "of an unknown version"),
+            "; ".join(lacking),
+        )
+
+
+def _register() -> list[str]:
+    """Register the plugin, or return what it lacks, in words."""
     from dlm.integrations.vllm.needs import missing
 
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
-        return
+        return []
     lacking = missing(Path(spec.origin).parent)
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
         lacking.append("a front end in Python (VLLM_USE_RUST_FRONTEND is set)")
-    vllm = import_module("vllm")
     if lacking:
-        _LOG.warning(
-            "dlm: vLLM %s is left as it is, without grammars for diffusion models; missing: %s",
-            vllm.__version__,
-            "; ".join(lacking),
-        )
-        return
-    from dlm.integrations.vllm import hooks
+        return lacking
+    from dlm.integrations.vllm import hooks, own
 
-    vllm.ModelRegistry.register_model(
-        "DiffusionGemmaForBlockDiffusion", "dlm.integrations.vllm.model:ConstrainedDiffusionGemma"
-    )
-    hooks.install()
-    _LOG.info("dlm: vLLM %s serves constraints with DiffusionGemma", vllm.__version__)
+    installed = hooks.install()
+    try:
+        own.register()
+    except BaseException:
+        installed.undo()
+        raise
+    return []

@@ -108,23 +108,25 @@ Function = Callable[..., Any]
 def reads_calls(original: Function) -> Function:
     """Wrap the method of vLLM's parsers that reads a whole answer."""
 
-    def parse(
-        self: Any,
+    def parse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reading = reading_of(kwargs.get("request", args[1] if len(args) > 1 else None))
+        if reading is None:
+            return original(self, *args, **kwargs)
+        return whole(reading, self, *args, **kwargs)
+
+    def whole(
+        reading: Reading,
+        parser: Any,
         model_output: str,
         request: Any,
         enable_auto_tools: bool = False,
         model_output_token_ids: Sequence[int] = (),
         **more: Any,
     ) -> Any:
-        reading = reading_of(request)
-        if reading is None:
-            return original(
-                self, model_output, request, enable_auto_tools, model_output_token_ids, **more
-            )
         from vllm.parser.engine.parser_engine import FunctionCall, make_tool_call_id
 
         answer = WholeAnswer()
-        reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
+        reader = AnswerReader(reading, apart=parser.reasoning_parser is not None)
         answer.add(reader.feed(list(model_output_token_ids), ended=True))
         content = answer.content.strip() if answer.calls else answer.content
         calls = [
@@ -139,8 +141,15 @@ def reads_calls(original: Function) -> Function:
 def reads_deltas(original: Function) -> Function:
     """Wrap the method of vLLM's parsers that reads a stream."""
 
-    def parse_delta(
-        self: Any,
+    def parse_delta(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reading = reading_of(kwargs.get("request", args[2] if len(args) > 2 else None))
+        if reading is None:
+            return original(self, *args, **kwargs)
+        return piece(reading, self, *args, **kwargs)
+
+    def piece(
+        reading: Reading,
+        parser: Any,
         delta_text: str,
         delta_token_ids: list[int],
         request: Any,
@@ -148,15 +157,10 @@ def reads_deltas(original: Function) -> Function:
         finished: bool,
         **more: Any,
     ) -> Any:
-        reading = reading_of(request)
-        if reading is None:
-            return original(
-                self, delta_text, delta_token_ids, request, *args, finished=finished, **more
-            )
-        reader = getattr(self, _READER, None)
+        reader = getattr(parser, _READER, None)
         if reader is None:
-            reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
-            setattr(self, _READER, reader)
+            reader = AnswerReader(reading, apart=parser.reasoning_parser is not None)
+            setattr(parser, _READER, reader)
         return _message(reader.feed(delta_token_ids, finished), request.include_reasoning)
 
     return parse_delta

@@ -7,14 +7,15 @@ other requests meanwhile.
 import asyncio
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dlm.errors import RequestError
-from dlm.grammar import Task
+from dlm.errors import DlmError, RequestError
+from dlm.grammar import GrammarError, Task
 from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
 from dlm.integrations.vllm.payload import Admitted
+from dlm.integrations.vllm.requested import Requested
 from dlm.policy import Policy
 
 T = TypeVar("T")
@@ -39,31 +40,76 @@ class FrontEnd:
         policy = Policy.server(allow_client_grammars=True, flags=False)
         return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
 
-    def admit(self, params: Any, prompt: Sequence[int] | None) -> Admitted | None:
-        """Compile and check the constraint, and wait for that; None if the text is free."""
-        if prompt is None:
-            raise RequestError("a constraint beside prompt_embeds is not supported")
-        admission = self._admission.result()
-        spec = admission.spec(params)
-        if spec is None:
-            return None
-        compiled = admission.compile(spec).result()
-        admitted = admission.admit(compiled, params, prompt, self._model_config.max_model_len)
-        admission.expect_calls(spec, params, admitted)
-        return admitted
+    def admit(
+        self, params: Any, prompt: Sequence[int] | None, served: bool = True
+    ) -> Admitted | None:
+        """Compile and check the constraint, and wait for that; None if the text is free.
 
-    async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
+        `served`: workers have the plugin's sampler. Raises `RequestError` and `GrammarError`.
+        """
+        steps, error, result = self._steps(params, prompt, served), None, None
+        try:
+            while True:
+                awaited = steps.send(result) if error is None else steps.throw(error)
+                error, result = None, None
+                try:
+                    result = awaited() if callable(awaited) else awaited.result()
+                except DlmError as raised:
+                    error = raised
+        except StopIteration as end:
+            return end.value
+
+    async def admit_later(
+        self, params: Any, prompt: Sequence[int], served: bool = True
+    ) -> Admitted | None:
         """Admit as `admit` does, without blocking the event loop."""
         run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
-        admission = await _shielded(self._admission)
-        spec = await run(admission.spec, params)
-        if spec is None:
+        steps, error, result = self._steps(params, prompt, served), None, None
+        try:
+            while True:
+                awaited = steps.send(result) if error is None else steps.throw(error)
+                error, result = None, None
+                try:
+                    if isinstance(awaited, Task):
+                        result = await _waited(awaited)
+                    elif isinstance(awaited, Future):
+                        result = await _shielded(awaited)
+                    else:
+                        result = await run(awaited)
+                except DlmError as raised:
+                    error = raised
+        except StopIteration as end:
+            return end.value
+
+    def _steps(
+        self, params: Any, prompt: Sequence[int] | None, served: bool
+    ) -> Generator[Future[Any] | Callable[[], Any], Any, Admitted | None]:
+        """Yield what is to be waited for or called, is sent its result, and return the admission;
+        None if the text is free."""
+        requested = Requested(params)
+        try:
+            if not served:
+                raise RequestError(
+                    "constraints are not served here: the check of the worker's sampler at its "
+                    "start failed, as its log says"
+                )
+            if prompt is None:
+                raise RequestError("a constraint beside prompt_embeds is not supported")
+            admission: FrontEndAdmission = yield self._admission
+        except DlmError as error:
+            requested.give_up(error)
             return None
-        compiled = await _waited(admission.compile(spec))
         most = self._model_config.max_model_len
-        admitted = await run(admission.admit, compiled, params, prompt, most)
-        admission.expect_calls(spec, params, admitted)
-        return admitted
+        while (spec := (yield functools.partial(requested.spec, admission.policy))) is not None:
+            try:
+                compiled = yield admission.compile(spec)
+                admit = functools.partial(admission.admit, compiled, spec, params, prompt, most)
+                admitted: Admitted = yield admit
+                admission.expect_calls(spec, params, admitted)
+                return admitted
+            except (RequestError, GrammarError) as error:
+                yield functools.partial(requested.relax, error)
+        return None
 
 
 async def _waited(task: Task) -> Any:

@@ -1,52 +1,87 @@
 """Hooks into vLLM: the functions that requests pass, and the one that reads what workers emit.
 
-`install` wraps the functions of vLLM that requests pass, and the one by which the scheduler ends
-those that failed in the worker.
+`install` puts wrappers in their places. They run for every model that this vLLM serves, so each of
+them looks first whether the object that it serves has a front end of the plugin, or the config of
+the plugin's model (`own`). Otherwise it calls vLLM's own function with the arguments as they are.
 """
 
 # pyright: reportMissingImports=false
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError
-from dlm.integrations.vllm.admission import has_constraint
 from dlm.integrations.vllm.calls import reads_calls, reads_deltas
 from dlm.integrations.vllm.front_end import FrontEnd
+from dlm.integrations.vllm.own import TASK, is_own
 from dlm.integrations.vllm.payload import (
+    FIELD,
     KEY,
     RESPONSES,
     TOOLS,
     Admitted,
     Payload,
     ToolsText,
-    forged_tools,
+    check_names,
 )
+from dlm.integrations.vllm.requested import has_constraint
 
-_ATTRIBUTE = "_dlm_front_end"  # attribute of an InputProcessor
+_LOG = logging.getLogger("vllm.dlm")
+_FRONT_END = "_dlm_front_end"  # attribute of an InputProcessor
+_OWN = "_dlm_own"  # attribute of a tool parser: whether it reads answers of the plugin's model
 _MARK = "wrapped_by_dlm"  # attribute of a function that the plugin has put in its place
 
 Function = Callable[..., Any]
 
 
-def wrap(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """Put what `make` makes of the method `name` of `owner` in its place, once, however often it is
-    called."""
-    original = getattr(owner, name)
-    if not hasattr(original, _MARK):
+class Hooks:
+    """Functions of vLLM that were replaced, so that all can be put back."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[type, str, Any]] = []
+
+    def wrap(self, owner: type, name: str, make: Callable[[Function], Function]) -> None:
+        """Replace the method `name` of `owner` by what `make` makes of it; only the first time."""
+        original = getattr(owner, name)
+        if hasattr(original, _MARK):
+            return
         wrapper = functools.wraps(original)(make(original))
         setattr(wrapper, _MARK, True)
+        self._replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, wrapper)
 
+    def undo(self) -> None:
+        """Put vLLM's own functions back."""
+        while self._replaced:
+            owner, name, own = self._replaced.pop()
+            if own is None:
+                delattr(owner, name)  # it was inherited
+            else:
+                setattr(owner, name, own)
 
-def install() -> None:
+
+def install() -> Hooks:
     """Wrap the methods of this process's vLLM through which requests enter, and the one that reads
-    what the worker emits. Calling it again changes nothing."""
+    what the worker emits. Calling it again changes nothing. If one cannot be wrapped, none is."""
+    hooks = Hooks()
+    try:
+        _install(hooks)
+    except BaseException:
+        hooks.undo()
+        raise
+    return hooks
+
+
+def _install(hooks: Hooks) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.parser.abstract_parser import DelegatingParser
     from vllm.sampling_params import SamplingParams
@@ -55,128 +90,210 @@ def install() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.structured_output import StructuredOutputManager
 
-    wrap(InputProcessor, "__init__", _wrap_init)
-    wrap(InputProcessor, "process_inputs", functools.partial(_wrap_process_inputs, SamplingParams))
-    wrap(AsyncLLM, "add_request", functools.partial(_wrap_add_request, SamplingParams))
-    adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest, ResponsesRequest)
-    wrap(Gemma4EngineToolParser, "adjust_request", adjust)
-    wrap(DelegatingParser, "parse", reads_calls)
-    wrap(DelegatingParser, "parse_delta", reads_deltas)
-    wrap(StructuredOutputManager, "accept_tokens", _wrap_accept_tokens)
+    hooks.wrap(InputProcessor, "__init__", _makes_front_end)
+    process = functools.partial(_admits, SamplingParams)
+    hooks.wrap(InputProcessor, "process_inputs", process)
+    hooks.wrap(AsyncLLM, "add_request", functools.partial(_admits_later, SamplingParams))
+    for request in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
+        hooks.wrap(request, "extract_structured_outputs", _names_field)
+    hooks.wrap(Gemma4EngineToolParser, "__init__", _notes_model)
+    adjust = functools.partial(_passes_tools, ChatCompletionRequest, ResponsesRequest)
+    hooks.wrap(Gemma4EngineToolParser, "adjust_request", adjust)
+    hooks.wrap(DelegatingParser, "parse", reads_calls)
+    hooks.wrap(DelegatingParser, "parse_delta", reads_deltas)
+    hooks.wrap(StructuredOutputManager, "accept_tokens", _refuses_failed)
 
 
-def _wrap_init(original: Function) -> Function:
-    def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, vllm_config, *args, **kwargs)
-        if self.model_config.is_diffusion:
-            setattr(self, _ATTRIBUTE, FrontEnd(vllm_config, self.tokenizer))
+_FRONT_ENDS: WeakSet[FrontEnd] = WeakSet()  # of this process's engines
+
+
+def _makes_front_end(original: Function) -> Function:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        config = getattr(self, "model_config", None)
+        if not is_own(config):
+            return
+        try:
+            front_end = FrontEnd(self.vllm_config, self.tokenizer)
+        except Exception:
+            _LOG.exception("dlm: constraints are not served")
+            return
+        setattr(self, _FRONT_END, front_end)
+        _FRONT_ENDS.add(front_end)
+        _LOG.info("dlm: constraints are served with %s", getattr(config, "model", "this model"))
 
     return init
 
 
-def _wrap_process_inputs(sampling: type, original: Function) -> Function:
-    def process_inputs(
-        self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        front_end = getattr(self, _ATTRIBUTE, None)
-        if not isinstance(params, sampling):
-            return original(self, request_id, prompt, params, *args, **kwargs)
+def _admits(sampling: type, original: Function) -> Function:
+    def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        front_end = getattr(self, _FRONT_END, None)
         if front_end is None:
-            return original(self, request_id, prompt, _without_tools(params), *args, **kwargs)
-        with _vllm_errors():
-            constrained = has_constraint(params)
-        if not constrained:
-            return original(self, request_id, prompt, params, *args, **kwargs)
-        admitted = (params.extra_args or {}).get(KEY)
-        request = original(self, request_id, prompt, _stripped(params), *args, **kwargs)
-        if admitted is None:
-            with _vllm_errors():
-                admitted = front_end.admit(params, request.prompt_token_ids)
-        return _constrained(request, admitted)
+            return original(self, *args, **kwargs)
+        return _processed(front_end, sampling, original, self, *args, **kwargs)
 
     return process_inputs
 
 
-def _wrap_add_request(sampling: type, original: Function) -> Function:
-    async def add_request(
-        self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        front_end = getattr(self.input_processor, _ATTRIBUTE, None)
-        # vLLM tokenizes raw prompts in a thread of its own, where `process_inputs` admits them.
-        rendered = isinstance(prompt, dict) and "type" in prompt
-        tokens = prompt.get("prompt_token_ids") if rendered else None
-        if front_end is not None and tokens is not None and isinstance(params, sampling):
-            with _vllm_errors():
-                constrained = has_constraint(params)
-                admitted = await front_end.admit_later(params, tokens) if constrained else None
-            if admitted is not None:
-                params = _stripped(params)
-                params.extra_args = {**(params.extra_args or {}), KEY: admitted}
-        return await original(self, request_id, prompt, params, *args, **kwargs)
+def _processed(
+    front_end: FrontEnd,
+    sampling: type,
+    original: Function,
+    processor: Any,
+    request_id: str,
+    prompt: Any,
+    params: Any,
+    supported_tasks: Any = (),
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Do vLLM's work for one request of the plugin's model, with its constraint if it has one."""
+    process = functools.partial(original, processor, request_id, prompt)
+    if not isinstance(params, sampling):
+        return process(params, supported_tasks, *args, **kwargs)
+    with _vllm_errors():
+        constrained = has_constraint(params)
+    if not constrained:
+        return process(params, supported_tasks, *args, **kwargs)
+    admitted = (params.extra_args or {}).get(KEY)
+    request = process(_stripped(params), supported_tasks, *args, **kwargs)
+    if admitted is None:
+        with _vllm_errors():
+            served = TASK in supported_tasks
+            admitted = front_end.admit(params, request.prompt_token_ids, served)
+    return _constrained(request, admitted)
+
+
+def _admits_later(sampling: type, original: Function) -> Function:
+    async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        front_end = getattr(getattr(self, "input_processor", None), _FRONT_END, None)
+        if front_end is None:
+            return await original(self, *args, **kwargs)
+        return await _added(front_end, sampling, original, self, *args, **kwargs)
 
     return add_request
 
 
-def _wrap_adjust_request(chat: type, responses: type, original: Function) -> Function:
+async def _added(
+    front_end: FrontEnd,
+    sampling: type,
+    original: Function,
+    engine: Any,
+    request_id: str,
+    prompt: Any,
+    params: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Add a request of the plugin's model, after its constraint was admitted."""
+    # vLLM tokenizes raw prompts in a thread of its own, where `process_inputs` admits them.
+    rendered = isinstance(prompt, dict) and "type" in prompt
+    tokens = prompt.get("prompt_token_ids") if rendered else None
+    if tokens is not None and isinstance(params, sampling):
+        with _vllm_errors():
+            if has_constraint(params):
+                served = TASK in await engine.get_supported_tasks()
+                admitted = await front_end.admit_later(params, tokens, served)
+                params = _stripped(params)
+                if admitted is not None:
+                    params.extra_args = {**(params.extra_args or {}), KEY: admitted}
+    return await original(engine, request_id, prompt, params, *args, **kwargs)
+
+
+def _names_field(original: Function) -> Function:
+    """Note from which field of a body vLLM takes a constraint, for errors about it."""
+
+    def extract_structured_outputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = original(self, *args, **kwargs)
+        if _FRONT_ENDS and outputs is not None and outputs is not self.structured_outputs:
+            field = "text.format" if hasattr(self, "text") else "response_format"
+            setattr(outputs, FIELD, field)
+        return outputs
+
+    return extract_structured_outputs
+
+
+def _notes_model(original: Function) -> Function:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        setattr(self, _OWN, is_own(kwargs.get("model_config")))
+
+    return init
+
+
+def _passes_tools(chat: type, responses: type, original: Function) -> Function:
     """Add the tools to the request: vLLM's parser of Gemma's calls adds no constraint itself."""
 
-    def adjust_request(self: Any, request: Any) -> Any:
-        request = original(self, request)
-        if (
-            isinstance(request, (chat, responses))
-            and request.tools
-            and request.tool_choice != "none"
-        ):
-            fields = {"tools", "tool_choice", "parallel_tool_calls"}
-            body = request.model_dump(mode="json", include=fields, exclude_none=True)
-            body[RESPONSES] = isinstance(request, responses)
-            extra: dict[str, Any] = dict(request.vllm_xargs or {})
-            with _vllm_errors():
-                if TOOLS in extra:
-                    raise forged_tools()
-            request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
+    def adjust_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        request = original(self, request, *args, **kwargs)
+        if getattr(self, _OWN, False) and isinstance(request, (chat, responses)):
+            _pass_tools(request, isinstance(request, responses))
         return request
 
     return adjust_request
 
 
-def _wrap_accept_tokens(original: Function) -> Function:
+def _pass_tools(request: Any, responses: bool) -> None:
+    with _vllm_errors():
+        check_names(request.vllm_xargs)
+    if not request.tools or request.tool_choice == "none" or not _tools_are_on():
+        return
+    fields = {"tools", "tool_choice", "parallel_tool_calls"}
+    body = request.model_dump(mode="json", include=fields, exclude_none=True)
+    body[RESPONSES] = responses
+    request.vllm_xargs = {**(request.vllm_xargs or {}), TOOLS: ToolsText(json.dumps(body))}
+
+
+def _tools_are_on() -> bool:
+    return os.environ.get("DLM_VLLM_TOOLS", "1") not in ("0", "")
+
+
+def _refuses_failed(original: Function) -> Function:
     """Refuse canvases of failed requests. The worker can only emit tokens, so it emits a canvas of
     a token that no answer begins with, and the scheduler asks here whether a grammar takes it."""
 
-    def accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
-        return not has_failed(request, new_token_ids) and original(self, request, new_token_ids)
+    def accept_tokens(self: Any, *args: Any, **kwargs: Any) -> bool:
+        if _serves_own(self) and _failed(*args, **kwargs):
+            return False
+        return original(self, *args, **kwargs)
 
     return accept_tokens
+
+
+def _serves_own(manager: Any) -> bool:
+    return is_own(getattr(getattr(manager, "vllm_config", None), "model_config", None))
+
+
+def _failed(request: Any = None, new_token_ids: Any = (), *args: Any, **kwargs: Any) -> bool:
+    """Whether a request failed in the worker. An exception would end the engine: it is logged."""
+    try:
+        return has_failed(request, new_token_ids)
+    except Exception:
+        _LOG.exception("dlm: an answer of a worker could not be read")
+        return False
 
 
 def has_failed(request: Any, tokens: list[int]) -> bool:
     """Whether the worker says with `tokens` that it cannot go on with `request`."""
     payload = Payload.of(getattr(request.sampling_params, "extra_args", None))
-    return payload is not None and tokens[:1] == [payload.failed]
-
-
-def _without_tools(params: Any) -> Any:
-    """Return `params` without the plugin's tools, for a model that is no diffusion model."""
-    if not isinstance((params.extra_args or {}).get(TOOLS), ToolsText):
-        return params
-    return _without_extra(params, (TOOLS,))
+    return payload is not None and list(tokens[:1]) == [payload.failed]
 
 
 def _stripped(params: Any) -> Any:
-    """Return `params` without the constraint, so that vLLM neither refuses nor compiles it."""
-    params = _without_extra(params, (KEY, TOOLS))
-    params.structured_outputs = None
-    return params
-
-
-def _without_extra(params: Any, keys: Sequence[str]) -> Any:
-    """Return a copy of `params` without `keys` among its `extra_args`."""
+    """Return a copy of `params` without the constraint, so that vLLM neither refuses nor compiles
+    it, and without `seed`, which vLLM refuses for this model."""
     params = params.clone()
-    params.extra_args = {
-        k: v for k, v in (params.extra_args or {}).items() if k not in keys
-    } or None
+    if params.seed is not None:
+        params.seed = None
+        _warn_of_seed()
+    kept = {k: v for k, v in (params.extra_args or {}).items() if k not in (KEY, TOOLS)}
+    params.extra_args, params.structured_outputs = kept or None, None
     return params
+
+
+@functools.cache
+def _warn_of_seed() -> None:
+    _LOG.warning("dlm: seed is ignored beside a constraint; vLLM has no seeds for this model")
 
 
 def _constrained(request: Any, admitted: Admitted | None) -> Any:

@@ -1,6 +1,8 @@
 """DiffusionGemma of vLLM with constraints: the same model with another state and sampler.
 
-Only vLLM's own processes import this module.
+Only vLLM's own processes import this module. If something fails before the first request, the
+sampler stays vLLM's own, and the front end refuses constraints: it asks workers for their tasks, of
+which constraints are one (`TASK`).
 """
 
 # pyright: reportMissingImports=false
@@ -8,18 +10,20 @@ Only vLLM's own processes import this module.
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.model_executor.models.diffusion_gemma import (
     DiffusionGemmaForConditionalGeneration,
     DiffusionGemmaModelState,
 )
-from vllm.tokenizers import cached_tokenizer_from_config
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler
 from dlm.integrations.vllm.admission import vocabulary_of
+from dlm.integrations.vllm.own import TASK
 from dlm.integrations.vllm.payload import Payload
-from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
+from dlm.integrations.vllm.sampler import Slots
+from dlm.integrations.vllm.self_check import check_sampler
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
@@ -33,24 +37,51 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         self, vllm_config: Any, model: torch.nn.Module, encoder_cache: Any, device: torch.device
     ):
         super().__init__(vllm_config, model, encoder_cache, device)
-        self._slots: Slots | None = None
-        try:
-            tokenizer = cached_tokenizer_from_config(model_config=self.model_config)
-            compiler = Compiler(vocabulary_of(self.model_config, tokenizer))
-        except Exception:
-            _LOG.exception("dlm: constraints are not served")  # the front end refuses them, too
-        else:
-            config = DecodeConfig(max_steps=self.diffusion_states.max_denoising_steps)
-            self._slots = Slots(compiler, Policy(), config)
+        self._slots: Slots | None = None  # None: constraints are not served
 
     def custom_sampler(self, sampler: Any) -> tuple[Any, Any] | None:
         made = super().custom_sampler(sampler)
-        if made is None or self._slots is None:
+        if made is None:
             return made
-        guide = LogitsGuide(self.model_config.get_vocab_size(), self._slots.policy.step_work)
-        guide.warm_up(self.device)
         inner, rejection = made
-        return ConstrainedSampler(inner, self.diffusion_states, self._slots, guide), rejection
+        try:
+            constrained, self._slots = self._constrained(inner)
+        except Exception:
+            _LOG.exception(
+                "dlm: constraints are not served: the check of the sampler at its start failed"
+            )
+            return made
+        return constrained, rejection
+
+    def _constrained(self, inner: Any) -> tuple[Any, Slots]:
+        """Return the plugin's sampler around vLLM's own, and the constraints of its requests."""
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(model_config=self.model_config)
+        compiler = Compiler(vocabulary_of(self.model_config, tokenizer))
+        config = DecodeConfig(max_steps=self.diffusion_states.max_denoising_steps)
+        slots = Slots(compiler, Policy(), config)
+        guide = LogitsGuide(self.model_config.get_vocab_size(), slots.policy.step_work)
+        guide.warm_up(self.device)
+        constrained = check_sampler(
+            inner, self.diffusion_states, slots, guide, compiler, self._batch
+        )
+        return constrained, slots
+
+    def _batch(self, count: int, length: int) -> Any:
+        """Return a batch in which the first `count` slots denoise canvases of a `length`."""
+        from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
+
+        batch = InputBatch.make_dummy(count, count, InputBuffers(count, count, self.device))
+        starts = np.arange(count + 1, dtype=np.int32) * length
+        batch.num_draft_tokens = count * length
+        batch.cu_num_logits_np = batch.query_start_loc_np = starts
+        batch.cu_num_logits = batch.query_start_loc = torch.from_numpy(starts).to(self.device)
+        return batch
+
+    def get_supported_generation_tasks(self) -> tuple[Any, ...]:
+        tasks = super().get_supported_generation_tasks()
+        return tasks if self._slots is None else (*tasks, TASK)
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
@@ -59,7 +90,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         self._slots.remove(req_index)
         params = new_req_data.sampling_params
         payload = Payload.of(getattr(params, "extra_args", None))
-        if payload is None:
+        if params is None or payload is None:
             return
         prompt = len(new_req_data.prompt_token_ids)
         written = (new_req_data.prefill_token_ids or ())[prompt:]

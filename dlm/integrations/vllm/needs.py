@@ -31,6 +31,16 @@ class Need:
     name: str
     methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     attributes: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()  # methods that the class itself calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededFunction:
+    """A function of a module, by the names of its first parameters."""
+
+    file: str
+    name: str
+    parameters: tuple[str, ...]
 
 
 NEEDS = (
@@ -46,6 +56,7 @@ NEEDS = (
             "custom_sampler": ("sampler",),
             "add_request": ("req_index", "new_req_data"),
             "remove_request": ("req_id",),
+            "get_supported_generation_tasks": (),
         },
         attributes=("diffusion_states", "_req_id_to_index"),
     ),
@@ -58,12 +69,20 @@ NEEDS = (
     Need(
         file=_MODEL,
         name="DiffusionGemmaRequestStates",
-        attributes=(*MOVED, "max_steps"),
+        methods={"add_request": ("slot_idx",), "remove_request": ("slot_idx",)},
+        attributes=(*MOVED, "max_steps", "max_denoising_steps"),
     ),
     Need(
         file="v1/worker/gpu/input_batch.py",
         name="InputBatch",
+        methods={"make_dummy": ("cls", "num_reqs", "num_tokens", "input_buffers")},
         attributes=("num_reqs", "num_draft_tokens", "idx_mapping_np", "cu_num_logits_np"),
+    ),
+    Need(file="v1/worker/gpu/states.py", name="RequestState", attributes=("draft_tokens",)),
+    Need(
+        file="v1/worker/gpu/model_runner.py",
+        name="GPUModelRunner",
+        calls=("custom_sampler", "get_supported_generation_tasks"),
     ),
     Need(
         file="v1/core/sched/output.py",
@@ -73,13 +92,19 @@ NEEDS = (
     Need(
         file="v1/engine/input_processor.py",
         name="InputProcessor",
-        methods={"process_inputs": ("request_id", "prompt", "params"), "tokenizer": ()},
+        methods={
+            "process_inputs": ("request_id", "prompt", "params", "supported_tasks"),
+            "tokenizer": (),
+        },
         attributes=("vllm_config", "model_config"),
     ),
     Need(
         file="v1/engine/async_llm.py",
         name="AsyncLLM",
-        methods={"add_request": ("request_id", "prompt", "params")},
+        methods={
+            "add_request": ("request_id", "prompt", "params"),
+            "get_supported_tasks": (),
+        },
         attributes=("input_processor",),
     ),
     Need(
@@ -91,7 +116,9 @@ NEEDS = (
         file="v1/structured_output/__init__.py",
         name="StructuredOutputManager",
         methods={"accept_tokens": ("request", "new_token_ids")},
+        attributes=("vllm_config",),
     ),
+    Need(file="v1/core/sched/scheduler.py", name="Scheduler", calls=("accept_tokens",)),
     Need(
         file="sampling_params.py",
         name="SamplingParams",
@@ -105,6 +132,7 @@ NEEDS = (
             "stop",
             "stop_token_ids",
             "ignore_eos",
+            "seed",
             "thinking_token_budget",
         ),
     ),
@@ -130,12 +158,41 @@ NEEDS = (
     Need(
         file="entrypoints/openai/chat_completion/protocol.py",
         name="ChatCompletionRequest",
+        methods={"extract_structured_outputs": ()},
         attributes=_TOOL_FIELDS,
     ),
     Need(
         file="entrypoints/openai/responses/protocol.py",
         name="ResponsesRequest",
+        methods={"extract_structured_outputs": ()},
         attributes=_TOOL_FIELDS,
+    ),
+    Need(
+        file="entrypoints/openai/completion/protocol.py",
+        name="CompletionRequest",
+        methods={"extract_structured_outputs": ()},
+    ),
+    Need(
+        file="model_executor/models/registry.py",
+        name="_ModelRegistry",
+        methods={"register_model": ("model_arch", "model_cls")},
+        attributes=("models",),
+    ),
+    Need(
+        file="model_executor/models/registry.py",
+        name="_LazyRegisteredModel",
+        attributes=("module_name", "class_name"),
+    ),
+    Need(
+        file="config/model.py",
+        name="ModelConfig",
+        methods={"is_diffusion": (), "architecture": (), "try_get_generation_config": ()},
+        attributes=("max_model_len",),
+    ),
+    NeededFunction(
+        file="tokenizers/registry.py",
+        name="cached_tokenizer_from_config",
+        parameters=("model_config",),
     ),
     Need(file="exceptions.py", name="VLLMValidationError"),
 )
@@ -147,8 +204,9 @@ def missing(root: Path) -> list[str]:
     trees = {file: _parsed(root / file) for file in sorted({need.file for need in NEEDS})}
     found = [f"{file} cannot be read" for file, tree in trees.items() if tree is None]
     for need in NEEDS:
-        if (tree := trees[need.file]) is not None:
-            found += _lacking(need, tree)
+        if (tree := trees[need.file]) is None:
+            continue
+        found += _lacking(need, tree) if isinstance(need, Need) else _lacking_function(need, tree)
     file, method, flag = _REFUSAL
     if (tree := trees[file]) is not None and not _refuses(tree, method, flag):
         found.append("a refusal of constraints for diffusion models: it may have its own by now")
@@ -176,8 +234,25 @@ def _lacking(need: Need, tree: ast.Module) -> Iterator[str]:
         given = tuple(argument.arg for argument in method.args.args if argument.arg != "self")
         if given[: len(parameters)] != parameters:
             yield f"{need.name}.{name}({', '.join(parameters)}), which takes {', '.join(given)}"
+    called = {
+        node.func.attr
+        for node in ast.walk(made)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    yield from (f"a call of {name} in {need.name}" for name in need.calls if name not in called)
     known = _attributes(made)
     yield from (f"{need.name}.{name}" for name in need.attributes if name not in known)
+
+
+def _lacking_function(need: NeededFunction, tree: ast.Module) -> Iterator[str]:
+    made = next((n for n in tree.body if isinstance(n, _FUNCTIONS) and n.name == need.name), None)
+    if made is None:
+        yield f"{need.name} in {need.file}"
+        return
+    given = tuple(argument.arg for argument in made.args.args)
+    if given[: len(need.parameters)] != need.parameters:
+        taken = ", ".join(given)
+        yield f"{need.name}({', '.join(need.parameters)}), which takes {taken}"
 
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,7 +1,8 @@
 """Data that the plugin adds to a request of vLLM: a compiled constraint, and tools before that.
 
-Both travel in `extra_args`, where clients may put values of their own, so each is known by a type
-that no client can send.
+Both travel in `extra_args`, where clients may put values of their own (`vllm_xargs`). The plugin's
+names are refused from clients. Where a request is read again, its data is known by types that no
+JSON has: a class of this process, and `bytes` after the request was sent to another one.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ from typing import Any, Self
 from dlm.errors import RequestError
 from dlm.grammar import Reasoning, Vocabulary
 
-KEY = "dlm"  # of the payload in `extra_args`; refused from clients
-TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`; refused from clients
+KEY = "dlm"  # of the payload in `extra_args`
+TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,27 @@ class Payload:
         return asdict(self)
 
     @classmethod
-    def of(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Return the payload among a request's `extra_args`; None if there is none."""
-        found = (extra_args or {}).get(KEY)
-        return None if found is None else cls(**found)
+    def of(cls, extra_args: Any) -> Self | None:
+        """Return the payload among a request's `extra_args`; None if there is none.
+
+        Raises nothing: a value of another form is a client's, and no payload. JSON has no `bytes`.
+        """
+        data = extra_args.get(KEY) if isinstance(extra_args, Mapping) else None
+        if type(data) is not dict or data.keys() != _TYPES.keys():
+            return None
+        if not all(type(data[name]) in types for name, types in _TYPES.items()):
+            return None
+        return cls(**data)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "rules": (bytes,),
+    "thinking": (bool,),
+    "thinking_budget": (int, type(None)),
+    "top_k": (int,),
+    "top_p": (float, int),
+    "failed": (int,),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +80,16 @@ class ToolsText(str):
     reading: Reading | None = None
 
 
-def forged_tools() -> RequestError:
-    """Return the error for a client that sends the plugin's key for tools."""
-    return RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
+FIELD = "_dlm_field"  # attribute of vLLM's constraint: the field that a client sent it in
+_OWN = {KEY: Admitted, TOOLS: ToolsText}
+
+
+def check_names(extra_args: Mapping[str, Any] | None) -> None:
+    """Raise `RequestError` for a name of the plugin's whose value is a client's."""
+    for name, value in (extra_args or {}).items():
+        own = isinstance(name, str) and (name == KEY or name.startswith(f"{KEY}_"))
+        if own and type(value) is not _OWN.get(name):
+            hint = ": use tools" if name == TOOLS else ""
+            raise RequestError(
+                f"{name[:40]} among extra_args (vllm_xargs) is not a client's to send{hint}"
+            )

@@ -36,7 +36,7 @@ from dlm.grammar import (
 from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.payload import Payload
 from dlm.logits.canvas_logits import DeviceCopies
-from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
+from dlm.logits.guided import GuidedCanvas, name_rows_
 from dlm.logits.sampling import Cut
 from dlm.policy import Policy
 from dlm.request import Stats
@@ -170,12 +170,30 @@ class ConstrainedCanvas:
     length: int
 
 
+def _by_slot(states: Any) -> dict[str, Tensor]:
+    """Return the tensors of vLLM's states that have a row for each slot, by their names."""
+    count = states.canvas.shape[0]
+    return {
+        name: value
+        for name, value in vars(states).items()
+        if isinstance(value, Tensor) and value.dim() and value.shape[0] == count
+    }
+
+
 class ConstrainedSampler:
     """Stands where vLLM's sampler stood; without constraints in a batch it does nothing."""
 
-    def __init__(self, inner: Any, states: Any, slots: Slots, guide: LogitsGuide):
-        """`states` are vLLM's per-request tensors of diffusion."""
+    def __init__(self, inner: Any, states: Any, slots: Slots, guide: Any):
+        """`states` are vLLM's per-request tensors of diffusion, and `guide` is a `LogitsGuide`.
+        Raises `DlmError` if one of the tensors that a step moves has no such name."""
         self._inner, self._states, self._slots, self._guide = inner, states, slots, guide
+        self.moved = _by_slot(states)  # what a step may move, to put it back
+        missing = [name for name in (*MOVED, "max_steps") if name not in self.moved]
+        draft_tokens = getattr(inner.req_states, "draft_tokens", None)
+        if missing or not isinstance(draft_tokens, Tensor):
+            names = ", ".join(missing) or "draft_tokens"
+            raise DlmError(f"vLLM's states of requests have no tensor {names}")
+        self.moved["draft_tokens"] = draft_tokens
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -193,8 +211,7 @@ class ConstrainedSampler:
         if not held:
             return self._inner(logits, input_batch, *args, **kwargs)
         (where,) = DeviceCopies(logits.device).to_device(torch.tensor(held))
-        places = [getattr(self._states, name) for name in MOVED]
-        places.append(self._inner.req_states.draft_tokens)
+        places = list(self.moved.values())
         before = [place[where].clone() for place in places]
         output = self._inner(logits, input_batch, *args, **kwargs)
         for place, value in zip(places, before, strict=True):

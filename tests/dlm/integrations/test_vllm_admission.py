@@ -9,14 +9,10 @@ from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
-from dlm.integrations.vllm.admission import (
-    FrontEndAdmission,
-    has_constraint,
-    spec_of,
-    vocabulary_of,
-)
+from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
 from dlm.integrations.vllm.hooks import has_failed
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload
+from dlm.integrations.vllm.requested import check_options, has_constraint, spec_of
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -32,8 +28,9 @@ def admission(chat):
 
 
 def admitted(admission, params, prompt=(2, 5), most=1024):
-    compiled = admission.compile(admission.spec(params)).result()
-    return admission.admit(compiled, params, list(prompt), most)
+    spec = spec_of(params, POLICY)
+    compiled = admission.compile(spec).result()
+    return admission.admit(compiled, spec, params, list(prompt), most)
 
 
 def test_every_kind_of_structured_output_is_a_spec():
@@ -72,19 +69,59 @@ def test_only_constraints_and_tools_constrain_a_request():
         (Params(Outputs(regex="a"), ignore_eos=True), "ignore_eos"),
         (Params(Outputs(regex="a"), stop=["x"]), "stop beside"),
         (Params(Outputs(regex="a"), stop_token_ids=[7]), "stop_token_ids"),
+        (Params(Outputs(regex="a"), prompt_logprobs=0), "prompt_logprobs"),
         (
             Params(Outputs(regex="a"), extra_args={"diffusion_seed_canvas": [1]}),
             "diffusion_seed_canvas",
         ),
-        (Params(extra_args={TOOLS: "{}"}), "not a client's to send"),
-        (Params(Outputs(regex="a"), extra_args={TOOLS: "{}"}), "not a client's to send"),
-        (Params(extra_args={KEY: {"rules": b""}}), "not a client's to send"),
-        (Params(extra_args={KEY: "x"}), "not a client's to send"),
     ],
 )
-def test_parameters_that_a_client_may_not_send_are_refused(params, problem):
+def test_options_that_a_constraint_does_not_allow_are_refused(params, problem):
     with pytest.raises(RequestError, match=problem):
-        has_constraint(params)
+        check_options(params)
+
+
+class Texts(str):
+    __slots__ = ()
+
+
+FORGED = ("x", "", 7, True, 1.5, [], ["x"], {}, {"rules": "x"}, {"rules": {"rules": [1]}}, None)
+DATA = {
+    "rules": b"rules",
+    "thinking": False,
+    "thinking_budget": None,
+    "top_k": 0,
+    "top_p": 1.0,
+    "failed": 0,
+}
+
+
+@pytest.mark.parametrize("name", [KEY, TOOLS, "dlm_", "dlm_other"])
+@pytest.mark.parametrize("value", [*FORGED, Texts("{}"), DATA])
+def test_a_client_may_send_no_name_of_the_plugin_with_any_value(name, value):
+    for outputs in (None, Outputs(regex="a")):
+        with pytest.raises(RequestError, match="is not a client's to send"):
+            has_constraint(Params(outputs, extra_args={"other": 1, name: value}))
+
+
+@pytest.mark.parametrize(
+    "extra_args",
+    [
+        None,
+        "dlm",
+        ["dlm"],
+        {},
+        *({KEY: value} for value in FORGED),
+        *({KEY: DATA | {name: Texts("x")}} for name in DATA),
+        {KEY: DATA | {"rules": "rules"}},
+        {KEY: DATA | {"failed": True}},
+        {KEY: DATA | {"more": 1}},
+        {KEY: {name: DATA[name] for name in (*DATA,)[1:]}},
+    ],
+)
+def test_a_value_of_another_form_is_no_payload_and_no_error(extra_args):
+    assert Payload.of({KEY: DATA}) is not None
+    assert Payload.of(extra_args) is None
 
 
 SET = {"type": "function", "name": "set", "parameters": {"type": "object"}, "strict": True}

@@ -18,10 +18,10 @@ from dlm.grammar import (
     Task,
     Vocabulary,
 )
-from dlm.integrations.vllm.admission import FrontEndAdmission, has_constraint
+from dlm.integrations.vllm.admission import FrontEndAdmission
 from dlm.integrations.vllm.front_end import FrontEnd
-from dlm.integrations.vllm.hooks import wrap
 from dlm.integrations.vllm.payload import KEY, Admitted
+from dlm.integrations.vllm.requested import has_constraint
 
 
 def config(**parallel):
@@ -165,19 +165,3 @@ def test_sharded_sampling_and_no_tokenizer_are_refused(chat):
     ):
         with pytest.raises(RequestError, match="not served"):
             one.admit(Params(Outputs(regex="a")), [2])
-
-
-class Theirs:
-    def double(self, number):
-        """Theirs."""
-        return 2 * number
-
-
-def test_a_method_is_wrapped_only_once():
-    def make(original):
-        return lambda self, number: original(self, number) + 1
-
-    for _ in range(3):
-        wrap(Theirs, "double", make)
-    assert Theirs().double(4) == 9
-    assert Theirs.double.__doc__ == "Theirs."

@@ -2,18 +2,22 @@
 
 import pytest
 
-from dlm.integrations.vllm.needs import NEEDS, missing
+from dlm.integrations.vllm.needs import NEEDS, NeededFunction, missing
 
 
 def source_of(needs):
     """Return source that has all of `needs`, and no more."""
     lines = []
     for need in needs:
+        if isinstance(need, NeededFunction):
+            lines.append(f"def {need.name}({', '.join((*need.parameters, '**more'))}): ...")
+            continue
         lines.append(f"class {need.name}:")
         for name, parameters in need.methods.items():
             lines.append(f"    def {name}({', '.join(('self', *parameters, 'more'))}): ...")
         lines.append("    def __init__(self):")
         lines += [f"        self.{name} = None" for name in need.attributes]
+        lines += [f"        self.any.{name}()" for name in need.calls]
         lines.append("        pass")
         if need.name == "SamplingParams":
             lines.append("    def _validate_structured_outputs(self, config):")
@@ -53,8 +57,8 @@ def test_nothing_is_missing_in_a_vllm_that_has_all_needs(package):
         ),
         (
             "model_executor/models/diffusion_gemma.py",
-            "def remove_request",
-            "def drop",
+            "def remove_request(self, req_id",
+            "def drop(self, req_id",
             "DiffusionGemmaModelState.remove_request",
         ),
         (
@@ -62,6 +66,37 @@ def test_nothing_is_missing_in_a_vllm_that_has_all_needs(package):
             "self.max_steps",
             "self.steps",
             "DiffusionGemmaRequestStates.max_steps",
+        ),
+        (
+            "model_executor/models/diffusion_gemma.py",
+            "self.max_denoising_steps",
+            "self.most_steps",
+            "DiffusionGemmaRequestStates.max_denoising_steps",
+        ),
+        ("v1/worker/gpu/states.py", "draft_tokens", "drafts", "RequestState.draft_tokens"),
+        (
+            "v1/core/sched/scheduler.py",
+            "any.accept_tokens()",
+            "any.accept()",
+            "a call of accept_tokens in Scheduler",
+        ),
+        (
+            "tokenizers/registry.py",
+            "def cached_tokenizer_from_config",
+            "def cached_tokenizer",
+            "cached_tokenizer_from_config in tokenizers/registry.py",
+        ),
+        (
+            "tokenizers/registry.py",
+            "model_config",
+            "config",
+            "cached_tokenizer_from_config(model_config), which takes config",
+        ),
+        (
+            "model_executor/models/registry.py",
+            "def register_model",
+            "def register",
+            "_ModelRegistry.register_model",
         ),
         ("sampling_params.py", "config.is_diffusion", "config", "it may have its own by now"),
         ("exceptions.py", "class", "clas", "exceptions.py cannot be read"),

@@ -1,0 +1,245 @@
+"""Wrappers of the plugin around a double of vLLM: for its own model, and for every other one."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+import vllm_package
+from values import V
+from vllm_params import TOOL, Outputs, Params
+
+from dlm.integrations.vllm import hooks, own
+from dlm.integrations.vllm.payload import KEY, TOOLS, Payload, ToolsText
+
+FORGED = ("x", "", 7, [], ["x"], {"rules": "x"}, {"rules": {"rules": [1]}}, None)
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """The package with the plugin in it."""
+    classes = vllm_package.installed(monkeypatch)
+    classes.hooks = hooks.install()
+    own.register()
+    return classes
+
+
+def config(architecture=vllm_package.ARCHITECTURE, diffusion=True):
+    model = SimpleNamespace(
+        architecture=architecture,
+        is_diffusion=diffusion,
+        model="a model",
+        try_get_generation_config=lambda: {"eos_token_id": [1, 106, 50]},
+        get_vocab_size=lambda: V,
+        max_model_len=512,
+    )
+    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace())
+
+
+OTHERS = [config("LlamaForCausalLM", False), config("LLaDA2MoeModelLM", True)]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("value", FORGED)
+def test_arguments_for_another_model_reach_vllm_as_they_are(vllm, other, value):
+    processor = vllm.InputProcessor(other, tokenizer=object())
+    params = Params(
+        Outputs(regex="a"), extra_args={KEY: value, TOOLS: value}, seed=3, ignore_eos=True
+    )
+    before = vars(params).copy()
+    processor.process_inputs("one", "a prompt", params, ("generate",), priority=2)
+    assert processor.called == (("one", "a prompt", params, ("generate",)), {"priority": 2})
+    engine = vllm.AsyncLLM(processor)
+    asyncio.run(engine.add_request("one", {"type": "token", "prompt_token_ids": [1]}, params))
+    assert engine.called[0][2] is params
+    assert vars(params) == before
+    processor.process_inputs(some="thing", of="a newer version")
+    assert processor.called == ((), {"some": "thing", "of": "a newer version"})
+    asyncio.run(engine.add_request(some="thing"))
+    assert engine.called == ((), {"some": "thing"})
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("value", FORGED)
+def test_tools_and_bodies_for_another_model_stay_as_they_are(vllm, other, value):
+    parser = vllm.ToolParser("tokenizer", [TOOL], model_config=other.model_config, more=1)
+    body = vllm.ChatBody(tools=[TOOL], tool_choice="auto", vllm_xargs={KEY: value})
+    assert parser.adjust_request(body) is body
+    assert body.adjusted
+    assert body.vllm_xargs == {KEY: value}
+    for read in (vllm.DelegatingParser().parse, vllm.DelegatingParser().parse_delta):
+        for arguments in (("x", body, [1]), ("x", [1], body), ()):
+            assert read(*arguments, more=1) == (arguments, {"more": 1})
+    format = Outputs(json={})
+    assert vllm.ChatBody(response_format=format).extract_structured_outputs() is format
+    assert not hasattr(format, hooks.FIELD)
+
+
+@pytest.mark.parametrize("other", [*OTHERS, None, SimpleNamespace()])
+@pytest.mark.parametrize("value", FORGED)
+def test_the_scheduler_of_another_model_reads_no_request(vllm, other, value):
+    manager = vllm.StructuredOutputManager(other)
+    request = SimpleNamespace(sampling_params=Params(extra_args={KEY: value}))
+    assert manager.accept_tokens(request, [0, 0]) == "theirs"
+    assert manager.called == ((request, [0, 0]), {})
+    assert manager.accept_tokens(a="newer", version=2) == "theirs"
+
+
+@pytest.mark.parametrize("value", FORGED)
+def test_no_forged_value_ends_the_own_scheduler(vllm, value):
+    manager = vllm.StructuredOutputManager(config())
+    for params in (Params(extra_args={KEY: value}), None, Params(extra_args=value)):
+        request = SimpleNamespace(sampling_params=params)
+        assert manager.accept_tokens(request, [0, 0]) == "theirs"
+
+
+def test_an_error_in_the_scheduler_is_logged_and_vllm_decides(vllm, monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(hooks, "has_failed", broken)
+    manager = vllm.StructuredOutputManager(config())
+    assert manager.accept_tokens(SimpleNamespace(), [0]) == "theirs"
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_failed_request_of_the_own_model_is_refused(vllm):
+    data = {"rules": b"", "thinking": False, "thinking_budget": None}
+    data |= {"top_k": 0, "top_p": 1.0, "failed": 0}
+    request = SimpleNamespace(sampling_params=Params(extra_args={KEY: data}))
+    manager = vllm.StructuredOutputManager(config())
+    assert manager.accept_tokens(request, [0, 0]) is False
+    assert manager.accept_tokens(request, [7, 0]) == "theirs"
+    assert vllm.StructuredOutputManager(OTHERS[0]).accept_tokens(request, [0, 0]) == "theirs"
+
+
+@pytest.fixture
+def processor(vllm, chat):
+    return vllm.InputProcessor(config(), chat.tokenizer)
+
+
+SERVED = ("generate", own.TASK)
+
+
+def test_a_constraint_for_the_own_model_becomes_a_payload(vllm, processor):
+    request = processor.process_inputs(
+        "one", "a prompt", Params(Outputs(regex="[a-f]"), seed=3), SERVED
+    )
+    params = request.sampling_params
+    assert Payload.of(params.extra_args) is not None
+    assert params.structured_outputs is None
+    assert params.seed is None
+
+
+def test_a_request_without_a_constraint_is_not_changed(vllm, processor):
+    params = Params(seed=3, extra_args={"other": 1})
+    request = processor.process_inputs("one", "a prompt", params, SERVED)
+    assert request.sampling_params is params
+    assert params == Params(seed=3, extra_args={"other": 1})
+
+
+@pytest.mark.parametrize("value", FORGED)
+def test_a_forged_name_is_refused_for_the_own_model(vllm, processor, value):
+    engine = vllm.AsyncLLM(processor, SERVED)
+    prompt = {"type": "token", "prompt_token_ids": [2]}
+    for name in (KEY, TOOLS, "dlm_more"):
+        params = Params(extra_args={name: value})
+        with pytest.raises(vllm.ValidationError, match="not a client's to send"):
+            processor.process_inputs("one", "a prompt", params, SERVED)
+        with pytest.raises(vllm.ValidationError, match="not a client's to send"):
+            asyncio.run(engine.add_request("one", prompt, params))
+        parser = vllm.ToolParser("tokenizer", None, model_config=config().model_config)
+        for tools in (None, [TOOL]):
+            body = vllm.ChatBody(tools=tools, vllm_xargs={name: value})
+            with pytest.raises(vllm.ValidationError, match="not a client's to send"):
+                parser.adjust_request(body)
+
+
+def test_constraints_are_refused_if_the_worker_does_not_serve_them(vllm, processor):
+    params = Params(Outputs(regex="a"))
+    with pytest.raises(vllm.ValidationError, match="not served here: the check"):
+        processor.process_inputs("one", "a prompt", params, ("generate",))
+    engine = vllm.AsyncLLM(processor)
+    prompt = {"type": "token", "prompt_token_ids": [2]}
+    with pytest.raises(vllm.ValidationError, match="not served here: the check"):
+        asyncio.run(engine.add_request("one", prompt, params))
+    lax = Params(extra_args={TOOLS: ToolsText(json.dumps({"tools": [TOOL]}))})
+    request = asyncio.run(engine.add_request("one", prompt, lax))
+    assert request.sampling_params.extra_args is None
+
+
+def adjusted(vllm, **fields):
+    parser = vllm.ToolParser("tokenizer", None, model_config=config().model_config)
+    return parser.adjust_request(vllm.ChatBody(**fields)).vllm_xargs
+
+
+def test_tools_go_along_with_a_request_of_the_own_model(vllm, monkeypatch):
+    passed = adjusted(vllm, tools=[TOOL], tool_choice="auto", vllm_xargs={"other": 1})
+    assert type(passed[TOOLS]) is ToolsText
+    assert passed["other"] == 1
+    assert json.loads(passed[TOOLS])["tools"] == [TOOL]
+    assert adjusted(vllm, tools=[TOOL], tool_choice="none") is None
+    monkeypatch.setenv("DLM_VLLM_TOOLS", "0")
+    assert adjusted(vllm, tools=[TOOL], tool_choice="required") is None
+
+
+def test_errors_name_the_field_that_the_client_sent(vllm, processor):
+    bad = {"type": "string", "pattern": "("}
+    for body, field in (
+        (vllm.ChatBody(response_format=Outputs(json=bad)), "response_format.json_schema.schema"),
+        (vllm.ResponsesBody(response_format=Outputs(json=bad)), "text.format.schema"),
+        (vllm.ChatBody(structured_outputs=Outputs(json=bad)), "structured_outputs.json"),
+    ):
+        params = Params(body.extract_structured_outputs())
+        with pytest.raises(vllm.ValidationError) as refused:
+            processor.process_inputs("one", "a prompt", params, SERVED)
+        assert str(refused.value).startswith(field)
+
+
+def test_a_line_says_that_constraints_are_served_if_the_own_model_is_loaded(vllm, chat, caplog):
+    caplog.set_level("INFO", "vllm.dlm")
+    vllm.InputProcessor(OTHERS[0], chat.tokenizer)
+    assert "served" not in caplog.text
+    vllm.InputProcessor(config(), chat.tokenizer)
+    assert "constraints are served with a model" in caplog.text
+
+
+def test_a_class_that_another_plugin_registered_is_not_the_own_model(vllm, chat):
+    vllm.registry.register_model(vllm_package.ARCHITECTURE, "another.plugin:Model")
+    assert not own.is_own(config().model_config)
+    processor = vllm.InputProcessor(config(), chat.tokenizer)
+    params = Params(Outputs(regex="a"))
+    assert processor.process_inputs("one", "x", params, SERVED).sampling_params is params
+
+
+def test_hooks_are_put_in_once_and_all_of_them_are_taken_out(monkeypatch):
+    classes = vllm_package.installed(monkeypatch)
+    functions = {
+        (made, name): getattr(made, name)
+        for made in vars(classes).values()
+        if isinstance(made, type)
+        for name in ("__init__", "process_inputs", "add_request", "adjust_request")
+        if hasattr(made, name)
+    }
+    first, second = hooks.install(), hooks.install()
+    second.undo()
+    assert (
+        classes.InputProcessor.process_inputs
+        is not functions[classes.InputProcessor, "process_inputs"]
+    )
+    assert classes.InputProcessor.process_inputs.__name__ == "process_inputs"
+    first.undo()
+    assert {key: getattr(*key) for key in functions} == functions
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [("StructuredOutputManager", "accept_tokens"), ("AsyncLLM", "add_request")],
+)
+def test_no_hook_stays_if_one_cannot_be_put_in(monkeypatch, owner, name):
+    classes = vllm_package.installed(monkeypatch)
+    process = classes.InputProcessor.process_inputs
+    delattr(getattr(classes, owner), name)
+    with pytest.raises(AttributeError, match=name):
+        hooks.install()
+    assert classes.InputProcessor.process_inputs is process

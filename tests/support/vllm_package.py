@@ -1,0 +1,155 @@
+"""A package `vllm` as far as the plugin wraps it: its modules are put into `sys.modules`.
+
+Functions of its classes return or record what they are called with, so that a test sees whether
+the plugin changed anything.
+"""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+from vllm_params import Params
+
+ARCHITECTURE = "DiffusionGemmaForBlockDiffusion"
+
+
+class Registry:
+    def __init__(self):
+        self.models = {
+            ARCHITECTURE: SimpleNamespace(module_name="vllm.models", class_name="Theirs")
+        }
+
+    def register_model(self, name, where):
+        module, made = where.split(":")
+        self.models[name] = SimpleNamespace(module_name=module, class_name=made)
+
+
+class InputProcessor:
+    def __init__(self, vllm_config, tokenizer=None):
+        self.vllm_config, self.model_config = vllm_config, vllm_config.model_config
+        self.tokenizer = tokenizer
+
+    def process_inputs(self, *args, **kwargs):
+        self.called = args, kwargs
+        params = kwargs.get("params", args[2] if len(args) > 2 else None)
+        return SimpleNamespace(prompt_token_ids=[2, 5], sampling_params=params)
+
+
+class AsyncLLM:
+    def __init__(self, input_processor, tasks=("generate",)):
+        self.input_processor, self.tasks = input_processor, tasks
+
+    async def get_supported_tasks(self):
+        return self.tasks
+
+    async def add_request(self, *args, **kwargs):
+        self.called = args, kwargs
+        if len(args) < 3:
+            return None
+        process = self.input_processor.process_inputs
+        return process(*args[:3], supported_tasks=self.tasks, **kwargs)
+
+
+class ToolParser:
+    def __init__(self, tokenizer, tools=None, **kwargs):
+        self.made_with = tokenizer, tools, kwargs
+
+    def adjust_request(self, request):
+        request.adjusted = True
+        return request
+
+
+class DelegatingParser:
+    def parse(self, *args, **kwargs):
+        return args, kwargs
+
+    parse_delta = parse
+
+
+class Body:
+    """A body of a request; `fields` are those that a client sent."""
+
+    def __init__(self, **fields):
+        self.fields = fields
+        self.tools, self.tool_choice = fields.get("tools"), fields.get("tool_choice")
+        self.vllm_xargs = fields.get("vllm_xargs")
+        self.structured_outputs = fields.get("structured_outputs")
+
+    def model_dump(self, mode, include, exclude_none):
+        return {name: value for name, value in self.fields.items() if name in include}
+
+    def extract_structured_outputs(self):
+        return self.structured_outputs or self.fields.get("response_format")
+
+
+class ChatBody(Body):
+    pass
+
+
+class CompletionBody(Body):
+    pass
+
+
+class ResponsesBody(Body):
+    text = None
+
+
+class StructuredOutputManager:
+    def __init__(self, vllm_config):
+        self.vllm_config = vllm_config
+
+    def accept_tokens(self, *args, **kwargs):
+        self.called = args, kwargs
+        return "theirs"
+
+
+class ValidationError(ValueError):
+    pass
+
+
+def installed(monkeypatch):
+    """Put the package into `sys.modules` for one test, with new classes; returns them."""
+
+    def copied(made):
+        return type(made.__name__, made.__bases__, dict(vars(made)))
+
+    classes = SimpleNamespace(
+        registry=Registry(),
+        InputProcessor=copied(InputProcessor),
+        AsyncLLM=copied(AsyncLLM),
+        ToolParser=copied(ToolParser),
+        DelegatingParser=copied(DelegatingParser),
+        ChatBody=copied(ChatBody),
+        CompletionBody=copied(CompletionBody),
+        ResponsesBody=copied(ResponsesBody),
+        StructuredOutputManager=copied(StructuredOutputManager),
+        ValidationError=ValidationError,
+    )
+    for body in (classes.ChatBody, classes.CompletionBody, classes.ResponsesBody):
+        body.extract_structured_outputs = Body.extract_structured_outputs
+    protocol = "vllm.entrypoints.openai"
+    modules = {
+        "vllm": {"ModelRegistry": classes.registry, "__version__": "0.0"},
+        f"{protocol}.chat_completion.protocol": {"ChatCompletionRequest": classes.ChatBody},
+        f"{protocol}.completion.protocol": {"CompletionRequest": classes.CompletionBody},
+        f"{protocol}.responses.protocol": {"ResponsesRequest": classes.ResponsesBody},
+        "vllm.sampling_params": {"SamplingParams": Params},
+        "vllm.exceptions": {"VLLMValidationError": ValidationError},
+        "vllm.tool_parsers.gemma4_engine_tool_parser": {
+            "Gemma4EngineToolParser": classes.ToolParser
+        },
+        "vllm.parser.abstract_parser": {"DelegatingParser": classes.DelegatingParser},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": classes.AsyncLLM},
+        "vllm.v1.engine.input_processor": {"InputProcessor": classes.InputProcessor},
+        "vllm.v1.structured_output": {"StructuredOutputManager": classes.StructuredOutputManager},
+    }
+    for name, values in modules.items():
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = ".".join(parts[:end])
+            if path not in sys.modules or not hasattr(sys.modules[path], "_double"):
+                module = ModuleType(path)
+                module._double, module.__path__ = True, []
+                monkeypatch.setitem(sys.modules, path, module)
+        for key, value in values.items():
+            monkeypatch.setattr(sys.modules[name], key, value, raising=False)
+    return classes
