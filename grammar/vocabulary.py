@@ -24,6 +24,7 @@ THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat fo
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
 _NEVER = 1 << 40  # tokens: no tokens spell the text
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
+_ENDS_STRING, _STRUCTURES = re.compile(rb'["\\]'), re.compile(rb'[",{}\[\]]')
 _STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
 
 
@@ -65,6 +66,9 @@ class QuotedTokens:
             "structural": structural,
         }
         self.packed = {name: token_words(tokens, len(pieces)) for name, tokens in kinds.items()}
+        # Tokens that change no keys, within a string and outside of strings.
+        self.within = np.array([not _ENDS_STRING.search(piece) for piece in pieces], bool)
+        self.outside = np.array([not _STRUCTURES.search(piece) for piece in pieces], bool)
 
 
 class Vocabulary:

@@ -6,7 +6,7 @@ constrains all keys, `keys` is None.
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
 from sys import maxsize
@@ -36,7 +36,8 @@ _COMPLETIONS = 4096  # cached completions
 _FARTHEST = 1 << 16  # states with a cached bound on the distance to the end
 _COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
 _BEGUN = 64  # bytes spelled of a completion that is known to fit
-_DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, that are checked one by one
+_DOUBTFUL, _ONE_BY_ONE = 1024, 256  # states, or keys, after which completions are computed
+_READ = 2048  # tokens whose keys are read one by one
 _TEXTS = 64  # cached unfinished completions
 _FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
 _CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
@@ -193,9 +194,8 @@ class Compiled:
     ) -> np.ndarray | None:
         """Return what `_closing` returns, for grammars with free keys or distinct items.
 
-        A token with few bytes to the end after it fits. For others, `fits` is called: once for a
-        group of tokens with the same state, or for each token within a key or an item, since each
-        makes another one. A limit of calls holds; tokens beyond it are left out.
+        A token with few bytes to the end after it fits. For others, `fits` is called once for each
+        situation that tokens lead to. A limit of calls holds; tokens beyond it are left out.
         """
         sure_bytes = -1 if self.may_run_out else 2 * (budget - 4) // 3  # inverse of `most_tokens`
         if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
@@ -205,12 +205,45 @@ class Compiled:
         if all_end and sure is not None and sure.all():
             self._farthest_bytes[state] = int(following.costs.max(initial=0))
             return None
-        apart = keys.key is not None or keys.watched
-        doubtful = following.groups(None if sure is None else ~sure, apart=apart)
-        groups = [*islice(doubtful, _ONE_BY_ONE if apart else _DOUBTFUL)]
-        fitting = [group for group, cost in groups if cost <= _COUNTED and fits(int(group[0]))]
-        self.meter.add(len(groups))
+        doubtful = np.ones(len(following.tokens), bool) if sure is None else ~sure
+        situations = [
+            *islice(self._unchanging(keys, following, doubtful), _DOUBTFUL),
+            *islice(self._changing(state, keys, following, doubtful), _ONE_BY_ONE),
+        ]
+        fitting = [group for group in situations if fits(int(group[0]))]
+        self.meter.add(len(situations))
         return self._members(following, sure, fitting)
+
+    def _unchanging(
+        self, keys: Keys, following: Following, doubtful: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield groups of the `doubtful` tokens that lead to one state and leave the keys."""
+        unchanged = keys.unchanged_by(self.vocabulary.quoted)
+        if unchanged is not None:
+            for group, cost in following.groups(doubtful & unchanged[following.tokens]):
+                if cost <= _COUNTED:
+                    yield group
+
+    def _changing(
+        self, state: State, keys: Keys, following: Following, doubtful: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield groups of the other `doubtful` tokens that lead to one state and equal keys.
+
+        Tokens that begin different keys need different texts to the end, whatever their state.
+        """
+        unchanged = keys.unchanged_by(self.vocabulary.quoted)
+        if unchanged is not None:
+            doubtful = doubtful & ~unchanged[following.tokens]
+        doubtful = doubtful & (following.costs <= _COUNTED)
+        tokens, costs = following.tokens[doubtful], following.costs[doubtful]
+        groups: dict[tuple[State, Keys], list[int]] = {}
+        for token in tokens[np.lexsort((tokens, costs))][:_READ].tolist():
+            onward = self.after(state, token)
+            after = self.uniqueness.after(state, keys, self.vocabulary.pieces[token])
+            if onward is not None and after is not None:
+                groups.setdefault((onward, after), []).append(token)
+        self.meter.add(min(_READ, len(tokens)))
+        yield from map(np.array, groups.values())
 
     def _following(self, state: State) -> tuple[Following, bool]:
         """Return `StateMasks.following`, cached for a call that is `Unfinished` and repeated."""

@@ -12,12 +12,12 @@ order of keys and the spelling of numbers and strings.
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt32
+from jaxtyping import Bool, UInt32
 
 from dlm.grammar.vocabulary import QuotedTokens
 
@@ -168,6 +168,7 @@ _OPEN, _CLOSE = b"{[", b"}]"
 _SPACE = b" \t\r\n"
 _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
+_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
 
 
@@ -261,6 +262,20 @@ class Keys:
                 frame = SeenItems(len(text)) if distinct else frozenset() if expected else None
                 open_ = (*open_, frame)
         return Keys(open_, key, expected, string, escaped, bytes(text))
+
+    @property
+    def plain(self) -> "Keys":
+        """Equal keys and items, spelled without needless escapes."""
+        if b"\\" not in self.text and b"\\" not in (self.key or b""):
+            return self
+        key = None if self.key is None else _unescaped(self.key)
+        return replace(self, key=key, text=_unescaped(self.text))
+
+    def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
+        """Return for each token whether `after` returns the same keys; None: no token may."""
+        if self.watched or self.escaped or self.key is not None:
+            return None
+        return tokens.within if self.string else tokens.outside
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of the tokens that `after` refuses for their keys."""
@@ -401,6 +416,17 @@ def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
     if value in items.values:
         return None
     return SeenItems(items.begun, items.texts | {spelled}, items.values | {value})
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """Return JSON text in which characters that need no escape have none."""
+
+    def character(escape: re.Match[bytes]) -> bytes:
+        point = ord("/") if escape[0] == rb"\/" else int(escape[1] or b"0", 16)
+        needed = point < 0x20 or point in (_QUOTE, _BACKSLASH) or 0xD800 <= point <= 0xDFFF
+        return escape[0] if needed else chr(point).encode()
+
+    return _ESCAPE.sub(character, raw)
 
 
 def _decoded(key: bytes) -> str:

@@ -416,7 +416,7 @@ class Uniqueness:
         risks = keys.at_risk
         numbers = itertools.count(0, -1)  # breaks ties: the latest is visited first
         heap = [(state.cost or 0, next(numbers), b"", state, keys)]
-        seen = {(state, keys)}
+        seen = {(state, keys.plain)}  # escapes would multiply the spellings of each text
         for _ in range(_MOST_SITUATIONS):
             if not heap:
                 return None
@@ -432,8 +432,8 @@ class Uniqueness:
                     continue
                 piece = bytes([byte])
                 after = self.after(at, seen_keys, piece)
-                if after is not None and (onward, after) not in seen:
-                    seen.add((onward, after))
+                if after is not None and (onward, after.plain) not in seen:
+                    seen.add((onward, after.plain))
                     cost = len(text) + 1 + onward.cost
                     heapq.heappush(heap, (cost, next(numbers), text + piece, onward, after))
         return None

@@ -287,20 +287,19 @@ class Following(NamedTuple):
     places: UInt64[np.ndarray, " n"]
 
     def groups(
-        self, chosen: Bool[np.ndarray, " n"] | None, apart: bool = False
+        self, chosen: Bool[np.ndarray, " n"] | None
     ) -> Iterator[tuple[Int64[np.ndarray, " m"], int]]:
         """Yield groups of tokens that lead to the same situation, with its cost, sorted by cost.
 
-        `chosen` selects tokens; None: all. If `apart`, each token is a group of its own.
+        `chosen` selects tokens; None: all.
         """
         tokens = self.tokens if chosen is None else self.tokens[chosen]
         costs = self.costs if chosen is None else self.costs[chosen]
         places = self.places if chosen is None else self.places[chosen]
-        order = np.lexsort((tokens, costs) if apart else (tokens, places, costs))
+        order = np.lexsort((tokens, places, costs))
         tokens, costs, places = tokens[order], costs[order], places[order]
         new = np.ones(len(tokens), bool)
-        if not apart:
-            new[1:] = places[1:] != places[:-1]
+        new[1:] = places[1:] != places[:-1]
         cuts = [*np.flatnonzero(new).tolist(), len(tokens)]
         found = [
             (int(costs[begin]), int(tokens[begin]), begin, end) for begin, end in pairwise(cuts)

@@ -18,6 +18,7 @@ _MOST_PRODUCT = 16 * MOST_STATES
 _MOST_EDGES = 300_000  # of one construction: about a second
 _MOST_SETS = 4096  # sets of states that `any_of_length` examines
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
+_ROOMY = 8  # printable characters, without quotes and backslashes
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
 
 Transition = tuple[int, int, int]  # first character, last character, next state
@@ -155,9 +156,20 @@ class Automaton:
         return len(done) == len(self.edges)
 
     @property
-    def has_dead_ends(self) -> bool:
-        """Whether some text cannot be continued: a state has no edges."""
-        return not all(self.edges)
+    def is_roomy(self) -> bool:
+        """Whether each text of the automaton is also one after any of eight ASCII characters more.
+
+        Then 64 texts leave another one that is at most two characters longer than any of them.
+        """
+        return all(
+            sum(
+                max(0, min(high, 0x7E) - max(low, 0x23) + 1) - (low <= 0x5C <= high)
+                for low, high, to in self.edges[state]
+                if to in self.final
+            )
+            >= _ROOMY
+            for state in self.final
+        )
 
     def accepts(self, text: str) -> bool:
         state = 0

@@ -358,7 +358,7 @@ class ObjectWriter:
         self._free_member: Node | None = None
         self.repeats = bool(self.members.free) or len(self.members.needed) > 1
         self._unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
-        self.few_keys = self.repeats and any(member.keys.has_dead_ends for member in self._unnamed)
+        self.few_keys = self.repeats and not all(member.keys.is_roomy for member in self._unnamed)
 
     def write(self) -> Node:
         """Return the object; `NOTHING` if there are too few keys. Raises `TooManyError`."""

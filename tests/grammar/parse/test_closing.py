@@ -1,0 +1,64 @@
+"""Tokens that are allowed within a budget leave a completion that fits, also if keys are free."""
+
+import json
+import random
+
+import pytest
+from answers import matcher_answer
+from exhaustive import by_default
+from toys import toy_vocabulary
+from trees import compiled_for
+
+from dlm.grammar import JsonSchema, Matcher
+from dlm.grammar.masks import tokens_in
+
+
+def grammar_of(schema, pieces, whitespace="compact"):
+    vocabulary = toy_vocabulary([*pieces, *(bytes([byte]) for byte in range(256))])
+    return compiled_for(vocabulary, JsonSchema(schema, whitespace=whitespace).rules(None))
+
+
+def test_tokens_that_begin_different_keys_are_judged_one_by_one():
+    """After the key "b", one token completes the object. After "a", no short key is left."""
+    schema = {"type": "object", "additionalProperties": {"const": 0}, "minProperties": 3}
+    opened, b, a, closed = b'{"":0,', b'"b":0,', b'"a":0,', b'"a":0}'
+    grammar = grammar_of(schema, [opened, b, a, closed])
+    token = grammar.vocabulary.pieces.index
+    matcher = Matcher(grammar)
+    assert matcher.accept(token(opened))
+    allowed = tokens_in(matcher.allowed(3)).tolist()
+    assert token(b) in allowed
+    assert token(a) not in allowed
+    assert matcher.accept(token(b))
+    assert matcher.accept(token(closed))
+    assert tokens_in(matcher.allowed(1)).tolist() == [*grammar.vocabulary.stops]
+
+
+@pytest.mark.parametrize("pattern", by_default(["^a+$", "^(aaaaa)+$", "^(ab|a)$|^b{9,}$"]))
+def test_keys_that_only_grow_are_counted_as_they_are(pattern):
+    """Each further key is longer than all before it, so no share of the bytes bounds the rest."""
+    schema = {
+        "type": "object",
+        "propertyNames": {"pattern": pattern},
+        "additionalProperties": {"const": 0},
+        "minProperties": 5,
+    }
+    grammar = grammar_of(schema, [b'":0,"', b'":0}'])
+    matcher = Matcher(grammar)
+    budget = len(matcher.shortest_completion()) + 1
+    assert not matcher.closes_within(budget - 2)
+    for more in (0, 9):
+        matcher_answer(Matcher(grammar), budget + more, random.Random(more).choice)
+
+
+def test_a_new_key_is_found_among_many_spellings_of_long_ones():
+    """Each letter may be an escape, so that a text of 40 letters has 2^40 spellings."""
+    schema = {
+        "type": "object",
+        "propertyNames": {"pattern": "^(aaaaa)+$"},
+        "additionalProperties": {"const": 0},
+        "minProperties": 8,
+    }
+    grammar = grammar_of(schema, [])
+    text = grammar.vocabulary.text(Matcher(grammar).shortest_completion())
+    assert [len(key) for key in json.loads(text)] == [5, 10, 15, 20, 25, 30, 35, 40]
