@@ -297,18 +297,18 @@ def shown(value: Any) -> str:
             return f"{value!r:.60}"
 
 
-_MARGIN = 200  # levels of the stack that the encoder of an answer may have fewer than `json_size`
+_MARGIN = 200  # levels of the stack that the encoder of an answer may have fewer than `json_text`
 
 
-def json_size(field: str, value: Any) -> int:
-    """Return the bytes of a value as JSON. Raises `RequestError` for a value that JSON can have and
-    no answer can repeat."""
+def json_text(field: str, value: Any) -> bytes:
+    """Return a value as JSON. Raises `RequestError` for a value that JSON can have and no answer
+    can repeat."""
     nested = value
     for _ in range(_MARGIN):
         nested = [nested]
     try:
         text = json.dumps(nested, ensure_ascii=False, allow_nan=False)
-        return len(text.encode()) - 2 * _MARGIN
+        return text.encode()[_MARGIN:-_MARGIN]
     except (ValueError, RecursionError) as error:
         raise RequestError(
             f"{field} cannot be repeated in an answer: it has half a surrogate pair, or a number "
@@ -321,6 +321,13 @@ LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 MOST_PARTS = 1 << 18  # at most about 50 ms to parse
 
 
+def count_parts(text: str | bytes) -> int:
+    """Return a measure of the time and the memory that it takes to parse a JSON text: its commas
+    and opening brackets, and twice its colons and opening braces."""
+    count = (text if isinstance(text, str) else text.decode("latin-1")).count
+    return count(",") + count("[") + 2 * (count(":") + count("{"))
+
+
 def parse_json(what: str, text: str | bytes) -> Any:
     """Return the value of `text`, which errors call `what`.
 
@@ -328,9 +335,7 @@ def parse_json(what: str, text: str | bytes) -> Any:
     within strings too: commas and opening brackets, and twice the colons and opening braces, since
     objects take longer.
     """
-    count = (text if isinstance(text, str) else text.decode("latin-1")).count
-    parts = count(",") + count("[") + 2 * (count(":") + count("{"))
-    if parts > MOST_PARTS:
+    if (parts := count_parts(text)) > MOST_PARTS:
         raise RequestError(
             f"{what} has too many values: its commas and opening brackets, and twice its colons "
             f"and opening braces, are {parts}, and it takes {MOST_PARTS}"

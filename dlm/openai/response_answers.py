@@ -4,6 +4,7 @@ Both come from one reader of items, so that a stream ends with the object that a
 stream has. Events are numbered, and each item goes from `output_item.added` to `output_item.done`.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from secrets import token_hex
@@ -70,22 +71,21 @@ class ResponseAnswers(Answers):
         response["usage"] = _usage(result)
         generation = self._generation
         if generation.responses is not None:
-            turn = generation.items_size + sum(len(item.text) for item in self._reader.items)
+            repeated = json.loads(generation.repeated)
+            own = {name: value for name, value in response.items() if name not in repeated}
             generation.responses.put(
                 StoredResponse(
-                    response=response,
+                    id=self.id,
+                    response=json.dumps(own, ensure_ascii=False).encode(),
+                    repeated=generation.repeated,
                     items=generation.items,
-                    previous=generation.body.get("previous_response_id"),
-                    size=turn + generation.repeated_size,
-                    turn_size=turn,
+                    previous=generation.previous,
                 )
             )
         return response
 
     def _response(self, status: str, output: list[Body]) -> Body:
-        body = self._generation.body
-        given = {name: body[name] for name in REPEATED if body.get(name) is not None}
-        reasoning = body.get("reasoning") or {}
+        reasoning = self._generation.reasoning
         return {
             "id": self.id,
             "object": "response",
@@ -97,13 +97,13 @@ class ResponseAnswers(Answers):
             "incomplete_details": None,
             "model": self._model,
             "output": output,
-            "reasoning": {name: reasoning.get(name) for name in ("effort", "summary")},
+            "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
             "service_tier": "default",
             "store": self._generation.responses is not None,
             "top_logprobs": 0,
             "usage": None,
             **REPEATED,
-            **given,
+            **json.loads(self._generation.repeated),
         }
 
     def _output(self, status: str) -> list[Body]:

@@ -4,6 +4,7 @@ A `Conversation` makes messages of a chat from items. A `ResponseStore` keeps fi
 that clients can continue, read and delete them.
 """
 
+import json
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from threading import Lock
@@ -13,7 +14,17 @@ from pydantic import BeforeValidator, TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.grammar.specs.tools import INPUT
-from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Object, Words
+from dlm.openai.body import (
+    MOST_PARTS,
+    REQUIRED,
+    Body,
+    ByField,
+    Each,
+    JsonModel,
+    Object,
+    Words,
+    count_parts,
+)
 from dlm.openai.messages import (
     AnyContent,
     CallBook,
@@ -187,18 +198,34 @@ class UnknownResponseError(RequestError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A finished response, and what it answers."""
+    """A finished response, and what it answers, as JSON: values take many times as much memory."""
 
-    response: Body
-    items: list[Body]  # of its body's input
-    previous: str | None  # id of the response that it continues
-    size: int  # bytes, about
-    turn_size: int = 0  # bytes of its items and its output, a part of `size`
+    id: str
+    response: bytes  # an object, without the fields of its body
+    repeated: bytes = b"{}"  # the fields of its body that it repeats
+    items: bytes = b"[]"  # of its body's input
+    previous: str | None = None  # id of the response that it continues
 
     @property
     def taken(self) -> int:
-        """Bytes that count for the limit."""
-        return _ENTRY + self.size
+        """Bytes that count for the limit, which are those that it takes."""
+        return _ENTRY + self.turn_size + len(self.repeated)
+
+    @property
+    def turn_size(self) -> int:
+        """Bytes of its items and its output."""
+        return len(self.items) + len(self.response)
+
+    @property
+    def whole(self) -> bytes:
+        """The response as its client gets it."""
+        if self.repeated == b"{}":
+            return self.response
+        return self.response[:-1] + b", " + self.repeated[1:]
+
+    def turn(self) -> list[Body]:
+        """Return its items, and those of its output."""
+        return [*json.loads(self.items), *json.loads(self.response)["output"]]
 
 
 class ResponseStore:
@@ -230,7 +257,7 @@ class ResponseStore:
 
     def put(self, client: str, stored: StoredResponse) -> None:
         with self._lock:
-            self._clients.setdefault(client, OrderedDict())[stored.response["id"]] = stored
+            self._clients.setdefault(client, OrderedDict())[stored.id] = stored
             self._count += 1
             self._sizes[client] += stored.taken
             while self._count > self._most or self._sizes.total() > self._most_bytes:
@@ -289,8 +316,8 @@ class ClientResponses:
     def conversation(self, id: str) -> list[Body]:
         """Return the items of a response's whole conversation, its output included. Raises
         `RequestError` if a part of it is not stored any more, or if it is too long."""
-        turns: list[list[Body]] = []
-        size = 0
+        turns: list[StoredResponse] = []
+        size = parts = 0
         at: str | None = id
         while at is not None:
             if (found := self.store.get(self.client, at)) is None:
@@ -307,6 +334,13 @@ class ClientResponses:
                     f"{self.store.conversation_bytes} bytes: send the items that matter as input",
                     field="previous_response_id",
                 )
-            turns.append([*found.items, *found.response["output"]])
+            parts += count_parts(found.items) + count_parts(found.response)
+            if parts > MOST_PARTS:
+                raise RequestError(
+                    f"previous_response_id {id!r:.60} continues a conversation of too many values: "
+                    "send the items that matter as input",
+                    field="previous_response_id",
+                )
+            turns.append(found)
             at = found.previous
-        return [item for turn in reversed(turns) for item in turn]
+        return [item for stored in reversed(turns) for item in stored.turn()]

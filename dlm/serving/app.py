@@ -337,7 +337,8 @@ class Service(Routes):
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def stored_response(self, request: Request, id: str) -> Response:
-        return JSONResponse(self._own_responses(request).get(id).response)
+        whole = self._own_responses(request).get(id).whole
+        return Response(whole, media_type="application/json")
 
     async def delete_response(self, request: Request, id: str) -> Response:
         self._own_responses(request).delete(id)
@@ -345,7 +346,8 @@ class Service(Routes):
 
     async def response_items(self, request: Request, id: str) -> Response:
         stored = self._own_responses(request).get(id)
-        return JSONResponse({"object": "list", "data": stored.items, "has_more": False})
+        content = b'{"object": "list", "data": ' + stored.items + b', "has_more": false}'
+        return Response(content, media_type="application/json")
 
     async def message(self, request: Request) -> Response:
         return await self._generate(request, message_of, MessageAnswers)

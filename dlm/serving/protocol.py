@@ -158,7 +158,8 @@ class Limits:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. A request that is too large or too slow gets a 431 or 408, and ends it."""
+    """One connection. A request that is too large or too slow gets a 431 or 408, and ends it, after
+    the answers to the requests before it."""
 
     def __init__(
         self, limits: Limits, connections: Connections, *, prefix: str = "", **uvicorn: Any
@@ -173,6 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._discarded = 0  # bytes received after a refusal
         self._refused = False  # further bytes of the client are discarded
         self._refusal: tuple[int, str] | None = None  # status and message, if the parser stops
+        self._last: bytes | None = None  # a refusal that waits for the answers before it
         self._running: Any = None  # the request that is being answered, or was answered last
         self._in_message = self._in_head = False
         self._advanced = False  # the parser has completed some part in the latest bytes
@@ -277,6 +279,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing() or self._answering:
             return
+        if self._last is not None:
+            self._part(self._last)
+            return
         if self._in_message and not self._in_head:
             self._expect(self._limits.rest_seconds)
         self._connections.mark_idle(self, kept=True)
@@ -302,7 +307,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_read(None)
 
     def shutdown(self) -> None:
-        if self._refused:
+        if self._refused and self._last is None:
             self.transport.abort()
         else:
             super().shutdown()
@@ -325,17 +330,33 @@ class BoundedProtocol(HttpToolsProtocol):
         raise ValueError(message)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Send an error unless another answer has begun, and end the connection."""
+        """Send an error after the answers to earlier requests, and end the connection. If the
+        answer to this request has begun already, the connection ends at once."""
         self._refused = True
-        if self._answering:
-            cycle, others = self.cycle, bool(self.pipeline) or self._in_head or not self._in_message
-            if others or cycle.response_started:
+        refusal = _answer(status, self._error(status, message))
+        if self._answering and self._in_message and not self._in_head:
+            cycle = self.cycle  # of the refused request
+            if cycle.response_started:
                 self.transport.abort()
                 return
             cycle.disconnected = True  # notifies the application
             cycle.message_event.set()
+            if not self.pipeline:
+                self._part(refusal)
+                return
+            self.pipeline.popleft()  # it has not been started
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+        if self._answering:
+            self._last = refusal
+            self._expect(None)
+        else:
+            self._part(refusal)
+
+    def _part(self, refusal: bytes) -> None:
+        """Send the last answer of the connection, and end it once the client has read that."""
+        self._last = None
         self._unset_keepalive_if_required()
-        self.transport.write(_answer(status, self._error(status, message)))
+        self.transport.write(refusal)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._connections.mark_idle(self, kept=False)

@@ -1,5 +1,7 @@
 """Bodies of `/v1/responses`: the requests they become, and the messages of a 400."""
 
+import json
+
 import pytest
 
 from dlm import Policy, RequestError, Tools
@@ -27,8 +29,9 @@ def allowed(*tools):
 
 def stored(id, items, output=(), previous=None):
     """Return a response as it is stored."""
-    response = {"id": id, "output": list(output)}
-    return StoredResponse(response=response, items=items, previous=previous, size=10)
+    response = json.dumps({"id": id, "output": list(output)}).encode()
+    listed = json.dumps(items).encode()
+    return StoredResponse(id=id, response=response, items=listed, previous=previous)
 
 
 def read(**body):
@@ -280,8 +283,8 @@ def test_a_wrong_body_is_refused_with_its_place(body, problem, field):
 def test_the_size_of_a_stored_response_counts_its_repeated_fields():
     body = {"input": [{"role": "user", "content": "Hi.", "x": "y" * 2_000}], "user": "z" * 5_000}
     found = response_of(body, POLICY, ResponseStore().of("me"))
-    assert 2_000 < found.items_size < 2_100
-    assert 5_000 < found.repeated_size < 5_100
+    assert 2_000 < len(found.items) < 2_100
+    assert 5_000 < len(found.repeated) < 5_100
     with pytest.raises(RequestError, match=r"^input cannot be repeated"):
         response_of({"input": [{**CALL, "x": "\ud800"}]}, POLICY, ResponseStore().of("me"))
 

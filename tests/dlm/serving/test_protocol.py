@@ -1,5 +1,6 @@
 """Connections whose clients send too much, too slowly, or nothing at all."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -168,6 +169,46 @@ def test_requests_in_one_packet_are_answered_in_their_order(served):
     at = [answer.index(part) for part in (b'"version"', b"HTTP/1.1 404", b'"object":"list"')]
     assert at == sorted(at)
     assert answer.count(b"HTTP/1.1 ") == 3
+
+
+def answers(data):
+    """Return the statuses of the answers in `data`, and the last of them whole."""
+    parts = data.split(b"HTTP/1.1 ")[1:]
+    return [int(part[:3]) for part in parts], parts[-1]
+
+
+MANY = HEAD + b"\r\n"
+TOO_MANY_LINES = HEAD + b"X: y\r\n" * 257 + b"\r\n"
+BAD_CHUNK = CHUNKED + b"1\r\n{\r\nno number\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "before", "status", "message"),
+    [
+        (MANY * 400, 129, 400, "over 128 requests wait on this connection"),
+        (MANY * 3 + TOO_MANY_LINES + MANY, 3, 431, "over 256 headers"),
+        (MANY * 3 + b"no request\r\n\r\n", 3, 400, "Invalid HTTP request"),
+        (MANY * 3 + BAD_CHUNK + MANY, 3, 400, "Invalid HTTP request"),
+        (BAD_CHUNK + MANY, 0, 400, "Invalid HTTP request"),
+    ],
+)
+@pytest.mark.parametrize("slow", [False, True])
+def test_requests_before_a_refused_one_are_answered_first(
+    serve_random, sent, before, status, message, slow, monkeypatch
+):
+    with serve_random() as served:
+        if slow:
+            health = type(served.server).health
+
+            async def slowly(self, request):
+                await asyncio.sleep(0.001)
+                return await health(self, request)
+
+            monkeypatch.setattr(type(served.server), "health", slowly)
+        with sending(served, sent) as client:
+            statuses, last = answers(received(client))
+        assert statuses == [200] * before + [status]
+        assert message in json.loads(last.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
 def test_endless_requests_on_one_connection_end_it(served):
