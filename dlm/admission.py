@@ -3,6 +3,7 @@
 No step changes anything here, so any number of threads may call it at once.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -11,12 +12,12 @@ from time import perf_counter
 from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
-from dlm.errors import RequestError, failure
+from dlm.errors import ContextLengthError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
-from dlm.prompt_size import check_size
+from dlm.prompt_size import check_size, prompt_field
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
@@ -133,15 +134,24 @@ class Admission:
         most = min(wanted, left, free)
         if most == wanted or (most > 0 and request.fit):
             return replace(request, max_tokens=most)
-        if left < wanted and not (request.fit and left):
-            raise RequestError(
-                f"{prompt} prompt tokens leave {left} for the answer, "
-                f"fewer than max_tokens {wanted}",
-                field="max_tokens" if left else None,  # with 0 left no value would do
+        limit = self._model.max_positions
+        longest = limit - bisect_left(range(limit), 1, key=self._answer_capacity)
+        problem = (
+            f"{prompt} prompt tokens leave {left} for the answer, fewer than max_tokens {wanted}"
+        )
+        if left >= wanted or (request.fit and left):
+            limit, left = self._capacity or 0, max(0, free)
+            longest = min(longest, limit - 1)
+            problem = (
+                f"{prompt} prompt tokens and max_tokens {wanted} are more than the cache holds: "
+                f"{limit}"
             )
-        raise RequestError(
-            f"{prompt} prompt tokens and max_tokens {wanted} are more than "
-            f"the cache holds: {self._capacity}"
+        raise ContextLengthError(
+            problem,
+            field="max_tokens" if left else prompt_field(request),  # with 0 left no value would do
+            most=limit,
+            longest_prompt=longest,
+            prompt=prompt,
         )
 
 

@@ -1,5 +1,6 @@
 """Errors that `dlm` raises on purpose, and conversion of foreign ones."""
 
+import copy
 import logging
 import traceback
 
@@ -17,6 +18,34 @@ class RequestError(DlmError, ValueError):
         """`field` is the request's field that is wrong, if the text does not begin with it."""
         super().__init__(message)
         self.field = field
+
+    def reworded(self, message: str, field: str | None = None) -> "RequestError":
+        """Return the same error with another message and field."""
+        other = copy.copy(self)
+        other.args, other.field = (message,), field
+        return other
+
+
+class ContextLengthError(RequestError):
+    """Request whose prompt, or whose prompt and answer, are longer than the model's context."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        field: str | None = None,
+        most: int = 0,
+        longest_prompt: int = 0,
+        prompt: int = 0,
+        counted: bool = True,
+    ):
+        """`most` is the length of the context in tokens, `longest_prompt` that of the longest
+        prompt, and `prompt` that of this one. If it is not `counted`, it has at least `prompt`
+        tokens."""
+        message = f"This model's maximum context length is {most} tokens: {problem}"
+        super().__init__(message if most else problem, field=field)
+        self.most, self.longest_prompt = most, longest_prompt
+        self.prompt, self.counted = prompt, counted
 
 
 class QueueFullError(DlmError):

@@ -195,9 +195,13 @@ def _fetch(url: str, place: str, hosts: Collection[str]) -> bytes:
             return _read(answer, place)
     except urllib.error.HTTPError as error:
         error.close()
-        raise image_error(place, f"cannot be fetched: {error}") from None
+        raise image_error(
+            place, f"cannot be fetched: its host answered with status {error.code}"
+        ) from None
     except (HTTPException, OSError, ValueError) as error:
-        raise image_error(place, f"cannot be fetched: {error}") from error
+        raise image_error(
+            place, "cannot be fetched: its host cannot be reached, or does not answer in time"
+        ) from error
 
 
 def _read(answer: Any, place: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec, StructuralTag
+from dlm.grammar.json_problems import json_problem
 
 TOOLS = "tools"  # name of this kind in errors
 DATA = frozenset({JsonObject.kind, JsonSchema.kind, Choice.kind, TOOLS})
@@ -217,7 +218,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"not JSON: {error}") from error
+        raise RequestError(f"not JSON: {json_problem(text, error)}") from error
 
 
 def _brackets(kind: str, text: str) -> int:

@@ -2,7 +2,7 @@
 fit a model's context."""
 
 from dlm.chat import leaves
-from dlm.errors import RequestError
+from dlm.errors import ContextLengthError
 from dlm.images import without_pictures
 from dlm.request import Request
 
@@ -19,7 +19,14 @@ def check_size(request: Request, positions: int, longest: int) -> None:
     for name in ("prompt", "text"):
         length = len(getattr(request, name) or "")
         if length > most:
-            raise RequestError(f"{name} has {length} characters: at most {most} ever fit")
+            raise ContextLengthError(
+                f"{name} has {length} characters: at most {most} ever fit",
+                field="prompt",
+                most=positions,
+                longest_prompt=positions,
+                prompt=-(-length // longest),
+                counted=False,
+            )
     characters = values = 0
     for message in map(without_pictures, request.messages or ()):
         for key, value in message.items():
@@ -28,8 +35,17 @@ def check_size(request: Request, positions: int, longest: int) -> None:
                     characters += len(one) if isinstance(one, str) else 1
                     values += 1
     if characters > most or values > positions * _VALUES:
-        raise RequestError(
+        raise ContextLengthError(
             f"messages hold {characters} characters in {values} values: "
             f"at most {most} in {positions * _VALUES} ever fit",
             field="messages",
+            most=positions,
+            longest_prompt=positions,
+            prompt=max(positions + 1, -(-characters // longest)),
+            counted=False,
         )
+
+
+def prompt_field(request: Request) -> str:
+    """Return the field of a body that has the prompt of a request."""
+    return "messages" if request.messages else "prompt"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec, ToolCall, Tools
+from dlm.grammar.json_problems import json_problem
 from dlm.images import check_image, is_image
 
 FinishReason = Literal["stop", "length"]
@@ -199,8 +200,10 @@ def _parameters(tool: Mapping[str, Any]) -> str:
     parameters = function.get("parameters") if isinstance(function, Mapping) else None
     try:
         return json.dumps(parameters or {}, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"tools hold what is no JSON data: {error}") from error
+    except TypeError as error:
+        raise RequestError("tools hold what is no JSON data") from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"tools hold what is no JSON: {json_problem('', error)}") from error
 
 
 def _shown(value: Any) -> str:

@@ -112,7 +112,10 @@ class VisionTower:
         try:
             read = self._processor(image.convert("RGB"), return_tensors="pt")
         except (ArithmeticError, ValueError) as error:
-            raise ModelError(f"the image processor refuses it: {error}") from error
+            width, height = image.size
+            raise ModelError(
+                f"the image processor refuses it: it has {width} by {height} pixels"
+            ) from error
         tokens = int(read["num_soft_tokens_per_image"][0])
         return Patches(read["pixel_values"], read["image_position_ids"], tokens)
 

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from dlm.anthropic.messages import UnknownThreadError
+from dlm.errors import ContextLengthError
 from dlm.events import Committed, Draft
 from dlm.openai.answers import Answers, public_message, status_of
 from dlm.openai.body import Body
@@ -150,9 +151,19 @@ def anthropic_body(status: int, message: str) -> Body:
     return {"type": "error", "error": {"type": type_, "message": message}}
 
 
+def _too_long(error: ContextLengthError) -> str:
+    """Return Anthropic's words, by which clients shorten a conversation."""
+    least = "" if error.counted else "at least "
+    most = error.longest_prompt
+    return f"prompt is too long: {least}{error.prompt} tokens > {most} maximum"
+
+
 def anthropic_error(error: Exception) -> Body:
     """Return the body for an error."""
-    body = anthropic_body(status_of(error), public_message(error))
+    message = public_message(error)
+    if isinstance(error, ContextLengthError):
+        message = f"{_too_long(error)} ({message})"
+    body = anthropic_body(status_of(error), message)
     if isinstance(error, UnknownThreadError):
         body["error"]["details"] = {"error_code": "thread_not_found"}
     return body

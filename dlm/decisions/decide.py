@@ -34,7 +34,7 @@ from dlm.decisions.running import (
     answer_of,
     reading_units,
 )
-from dlm.errors import RequestError
+from dlm.errors import ContextLengthError, RequestError
 from dlm.grammar import Vocabulary
 from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab_rows import heated
@@ -125,7 +125,10 @@ class Decider:
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
         sizes, tokens = dict[tuple[str, ...], int](), 0
         spelled: dict[tuple[str, ...], list[list[int]]] = {}
-        check_size(decision.request, self._model.max_positions, self._vocabulary.longest)
+        try:
+            check_size(decision.request, self._model.max_positions, self._vocabulary.longest)
+        except ContextLengthError as error:
+            raise error.reworded(str(error), "input") from None
         decision = replace(decision, request=self._prompts.fetched(decision.request))
         for place, question, request in decision.prompted():
             with at(place):
@@ -179,10 +182,22 @@ class Decider:
                 f"more than a canvas: {L}"
             )
         if len(prompt) > (most_prompt := model.max_positions - L):
-            raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {most_prompt}")
+            raise ContextLengthError(
+                f"{len(prompt)} prompt tokens: this model takes up to {most_prompt}",
+                field="input",
+                most=model.max_positions,
+                longest_prompt=most_prompt,
+                prompt=len(prompt),
+            )
         needed = len(prompt) + (most if by == "causal" else 0)
         if capacity is not None and needed > capacity:
-            raise RequestError(f"{needed} tokens are more than the cache holds: {capacity}")
+            raise ContextLengthError(
+                f"{needed} tokens are more than the cache holds: {capacity}",
+                field="input",
+                most=capacity,
+                longest_prompt=capacity - needed + len(prompt),
+                prompt=len(prompt),
+            )
 
 
 TokenTuple = tuple[int, ...]

@@ -231,7 +231,7 @@ def at(place: int) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(f"questions[{place}]: {error}") from error
+        raise error.reworded(f"questions[{place}]: {error}", error.field) from error
 
 
 def _with_question(request: Request, question: Question) -> Request:

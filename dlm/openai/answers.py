@@ -12,7 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
+from dlm.errors import (
+    ContextLengthError,
+    DlmError,
+    QueueFullError,
+    RequestError,
+    UnavailableError,
+)
 from dlm.events import Committed, Draft
 from dlm.grammar import CrashError, GrammarError, ToolCall
 from dlm.grammar.specs.tools import INPUT
@@ -336,10 +342,16 @@ def public_message(error: Exception) -> str:
     return "the request failed, by no fault of its own" if failed else sendable(str(error))
 
 
+CONTEXT_LENGTH = "context_length_exceeded"  # OpenAI's code, by which clients shorten a conversation
+
+
 def describe_error(error: Exception) -> Body:
     """Return the body for an error."""
     status = status_of(error)
-    return error_body(status, public_message(error), None if status == 500 else _field_of(error))
+    body = error_body(status, public_message(error), None if status == 500 else _field_of(error))
+    if isinstance(error, ContextLengthError):
+        body["error"]["code"] = CONTEXT_LENGTH
+    return body
 
 
 def _field_of(error: Exception) -> str | None:

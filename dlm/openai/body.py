@@ -34,6 +34,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dlm.errors import RequestError
+from dlm.grammar.json_problems import NotJsonError, json_problem
 
 Body = dict[str, Any]  # of an answer, or a part of it
 T = TypeVar("T")
@@ -46,6 +47,9 @@ _RIGHT = {  # by pydantic's type of error
     "string_type": "text",
     "string_unicode": "text without half a surrogate pair",
     "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_from_float": "a whole number",
+    "string_pattern_mismatch": "1 to 128 visible ASCII characters",
     "int_type": "a whole number",
     "bool_type": "true or false",
     "list_type": "a list",
@@ -91,7 +95,11 @@ class JsonModel(BaseModel):
             cls.check_names(given)
         except RequestError as error:
             raise PydanticCustomError(_REFUSED, _REFUSED, {"error": error}) from None
-        return given
+        # A missing field that is null is reported by its alias, and one without a value is not.
+        missing = (
+            one.alias for one in cls.model_fields.values() if one.alias not in (None, *given)
+        )
+        return given | dict.fromkeys(missing)
 
     @classmethod
     def check_names(cls, given: Mapping[str, Any]) -> None:
@@ -267,7 +275,7 @@ def _first_problem(error: ValidationError, path: str, what: str) -> RequestError
         path = _joined(path, context["name"])
         message = f"{path} {context['problem']}"
     else:
-        message = f"{path or what} is {shown(value)}: it takes {right or first['msg']}"
+        message = f"{path or what} is {shown(value)}: it takes {right or 'another value'}"
     field = _FIELD.match(path)
     return RequestError(message, field=field and field[0])
 
@@ -343,8 +351,8 @@ def parse_json(what: str, text: str | bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{what} is not JSON: {str(error)[:200]}") from error
+        raise RequestError(f"{what} is not JSON: {json_problem(text, error)}") from error
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number in JSON")
+    raise NotJsonError(f"{name} is no value of JSON")

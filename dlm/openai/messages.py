@@ -99,7 +99,8 @@ def image_file(data: str, place: str) -> ImageFile:
     try:
         return ImageFile(base64.b64decode("".join(data.split()), validate=True), place)
     except (binascii.Error, ValueError) as error:
-        raise _image_error(place, f"is no base64: {error}") from error
+        right = "it takes letters, digits, + and /, in fours, and = for those that are missing"
+        raise _image_error(place, f"is no base64: {right}") from error
 
 
 def _image_error(place: str, problem: str) -> RequestError:

@@ -292,15 +292,19 @@ class Generation:
     usage: bool = False  # a stream ends with the usage
     drafts: bool = False  # a stream shows canvases between passes
     tokens_field: str = "max_tokens"  # the body's name for `max_tokens` of its requests
+    prompt_field: str | None = None  # that for `messages` or `prompt`; None: the same
     reasoning: bool = True  # answers contain the model's reasoning
     named: bool = False  # a certain tool must be called
 
     def error(self, error: RequestError) -> RequestError:
         """Return an error about one of the requests with the body's names of fields."""
-        if error.field != "max_tokens" or self.tokens_field == "max_tokens":
-            return error
-        message = str(error).replace("max_tokens", self.tokens_field)
-        return RequestError(message, field=self.tokens_field)
+        message, field = str(error), error.field
+        if field == "max_tokens":
+            field = self.tokens_field
+            message = message.replace("max_tokens", field)
+        elif field in ("messages", "prompt"):
+            field = self.prompt_field or field
+        return error.reworded(message, field)
 
 
 def request_of(body: Any, policy: Policy) -> Request:

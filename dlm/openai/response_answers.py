@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
+from dlm.errors import ContextLengthError
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.openai.answers import Answers, public_message
+from dlm.openai.answers import CONTEXT_LENGTH, Answers, public_message
 from dlm.openai.body import Body
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.response_items import StoredResponse
@@ -56,7 +57,8 @@ class ResponseAnswers(Answers):
         return [*ends, self._event(status, response=self._finished(result))]
 
     def failure(self, error: Exception) -> list[Body]:
-        problem = {"code": "server_error", "message": public_message(error)}
+        code = CONTEXT_LENGTH if isinstance(error, ContextLengthError) else "server_error"
+        problem = {"code": code, "message": public_message(error)}
         response = self._response("failed", self._output("incomplete")) | {"error": problem}
         return [self._event("failed", response=response)]
 
@@ -85,7 +87,7 @@ class ResponseAnswers(Answers):
         return response
 
     def _response(self, status: str, output: list[Body]) -> Body:
-        reasoning = self._generation.reasoning
+        reasoning = self._generation.reasoning_options
         return {
             "id": self.id,
             "object": "response",

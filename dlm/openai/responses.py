@@ -357,7 +357,7 @@ class ResponseGeneration(Generation):
     repeated: bytes  # fields of the body that the response repeats, as a JSON object
     items: bytes  # of its input, as a JSON list; empty if they are not stored
     previous: str | None  # id of the response that it continues
-    reasoning: ReasoningOptions
+    reasoning_options: ReasoningOptions
     namespaces: Mapping[str, tuple[str, str]]  # namespace and name by the name that is shown
     summarized: bool  # reasoning is sent as a summary
     responses: ClientResponses | None  # where the response is stored; None: nowhere
@@ -401,11 +401,12 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         model=given.model,
         stream=given.stream or False,
         tokens_field="max_output_tokens",
+        prompt_field="input",
         named=choice.named is not None and bool(forms),
         repeated=b"{" + b", ".join(repeated) + b"}",
         items=json_text("input", items) if stored else b"[]",
         previous=given.previous_response_id,
-        reasoning=given.reasoning or ReasoningOptions(),
+        reasoning_options=given.reasoning or ReasoningOptions(),
         namespaces=offered.namespaces,
         summarized=given.summarized,
         responses=responses if stored else None,

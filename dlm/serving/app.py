@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
@@ -29,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dlm.anthropic.answers import MessageAnswers, model_info, model_page
 from dlm.anthropic.messages import message_of, prompt_of
 from dlm.engine import Engine
-from dlm.errors import DlmError, RequestError
+from dlm.errors import ContextLengthError, DlmError, RequestError
 from dlm.loading import tune_garbage_collector
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body, status_of
 from dlm.openai.body import Body, parse_json, read
@@ -61,6 +62,7 @@ from dlm.serving.guard import (
     until_disconnected,
 )
 from dlm.serving.metrics import Metrics
+from dlm.serving.paths import advice
 from dlm.serving.settings import Settings
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
@@ -206,8 +208,10 @@ class Routes(ABC):
     async def on_http_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        status = error.status_code
-        body = status_body(request.scope, status, str(error.detail))
+        status, message, path = error.status_code, str(error.detail), None
+        if message == HTTPStatus(status).phrase and status in (404, 405):  # by the router
+            message, path = advice(request.method, request.url.path, self.settings.root_path)
+        body = status_body(request.scope, status, message, path)
         return JSONResponse(body, status, dict(error.headers or {}))
 
     async def on_error(self, request: Request, error: Exception) -> Response:
@@ -333,7 +337,10 @@ class Service(Routes):
             self._name(generation.model)  # raises if it is unknown
             return generation.requests[0]
 
-        count = await self._tokens_of(request, prompt, len)
+        try:
+            count = await self._tokens_of(request, prompt, len)
+        except ContextLengthError as error:
+            raise error.reworded(str(error), "input") from error
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
     async def stored_response(self, request: Request, id: str) -> Response:

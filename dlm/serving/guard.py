@@ -39,18 +39,20 @@ T = TypeVar("T")
 VERSION_HEADER = "anthropic-version"  # sent by clients of Anthropic's API
 
 
-def is_anthropic(scope: Scope) -> bool:
+def is_anthropic(scope: Scope, path: str | None = None) -> bool:
     """Whether a request is one of Anthropic's API: its route is, or it asks for models, whose
-    routes both APIs have, with the header of Anthropic's clients."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    if path.startswith("/v1/models"):
+    routes both APIs have, with the header of Anthropic's clients. `path` is the route that the
+    client meant, by default that of its request."""
+    route: str = scope["path"].removeprefix(scope.get("root_path", "")) if path is None else path
+    if route.startswith("/v1/models"):
         return VERSION_HEADER in Headers(scope=scope)
-    return path.startswith("/v1/messages")
+    return route.startswith("/v1/messages")
 
 
-def status_body(scope: Scope, status: int, message: str) -> Body:
-    """Return the body of an answer with the status of an error."""
-    form = anthropic_body if is_anthropic(scope) else error_body
+def status_body(scope: Scope, status: int, message: str, path: str | None = None) -> Body:
+    """Return the body of an answer with the status of an error. `path` is the route that the client
+    meant, by default that of its request."""
+    form = anthropic_body if is_anthropic(scope, path) else error_body
     return form(status, message)
 
 

@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect(self._limits.head_seconds)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(*(self._refusal or (400, msg)))
+        self._refuse(*(self._refusal or (400, "this is no request of HTTP/1.1")))
 
     @property
     def _answering(self) -> bool:

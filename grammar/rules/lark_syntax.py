@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlm.grammar.json_problems import json_problem
 from dlm.grammar.regex.nodes import Literal, Node, Reference, optional
 from dlm.grammar.rules.notation import Notation, NotationParser, NotationText, characters
 
@@ -282,7 +283,7 @@ class _Parser(NotationParser):
         except UnicodeEncodeError:
             self.fail(f"{self.token[0]} takes JSON: half a surrogate pair is no text")
         except (ValueError, RecursionError) as error:
-            self.fail(f"{self.token[0]} takes JSON: {error}")
+            self.fail(f"{self.token[0]} takes JSON: {json_problem(self.source.text, error)}")
         self.move(end)
         return data
 

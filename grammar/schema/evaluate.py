@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
+from dlm.grammar.json_problems import json_problem, json_words
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.patterns import bounded
 from dlm.grammar.schema.conditions import Constant, constant, exact, kind
@@ -30,11 +31,14 @@ def plain(kind: str, given: Any, where: str = "") -> Any:
         json.dumps(read, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         place = f"{where} line {error.lineno} column {error.colno}".strip()
-        raise InvalidGrammarError(kind, f"not JSON: {error.msg}", place) from error
+        raise InvalidGrammarError(kind, f"not JSON: {json_words(error)}", place) from error
     except UnicodeEncodeError as error:
         raise InvalidGrammarError(kind, "half a surrogate pair is no text", where) from error
-    except (TypeError, ValueError, RecursionError) as error:
+    except TypeError as error:
         raise InvalidGrammarError(kind, f"not JSON data: {error}", where) from error
+    except (ValueError, RecursionError) as error:
+        problem = json_problem(given if isinstance(given, str) else "", error)
+        raise InvalidGrammarError(kind, f"not JSON data: {problem}", where) from error
     return read
 
 
@@ -50,13 +54,13 @@ def parsed(text: str) -> Any:
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise InvalidValueError(f"the text is not JSON: {error}") from error
+        raise InvalidValueError(f"the text is not JSON: {json_problem(text, error)}") from error
     except UnicodeEncodeError as error:
         raise InvalidValueError("a string has half a surrogate pair") from error
     except ValueError as error:  # including InvalidValueError
         if isinstance(error, InvalidValueError):
             raise
-        raise UncheckableError(f"the JSON cannot be read: {error}") from error
+        raise UncheckableError(f"the JSON cannot be read: {json_problem(text, error)}") from error
     except RecursionError as error:
         raise UncheckableError("the JSON is nested too deeply to be read") from error
     return value

@@ -1,6 +1,7 @@
 """JSON of clients: a text with too many values is refused before it is parsed."""
 
 import json
+import re
 
 import pytest
 
@@ -37,7 +38,34 @@ def test_long_texts_and_the_most_values_allowed_are_parsed():
         parse_json("it", json.dumps([0, *most]))
 
 
-@pytest.mark.parametrize("text", ["", "{", b"\xff", "NaN", "[Infinity]", "[" * 100_000])
-def test_invalid_json_is_refused(text):
-    with pytest.raises(RequestError, match=r"^it is not JSON: "):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "line 1 column 1: a value is missing"),
+        ("{", "line 1 column 2: the name of a property in double quotes is missing"),
+        ('{"a":1,}', ""),
+        ('{"a" 1}', "line 1 column 6: a colon is missing"),
+        ("[1\n2]", "line 2 column 1: a comma or a closing bracket is missing"),
+        ("[1] 2", "line 1 column 5: the value has ended, and more follows"),
+        ('["a', "line 1 column 2: a string that begins here does not end"),
+        ('["a\n"]', "line 1 column 4: a string has a control character"),
+        (r'["\x"]', "line 1 column 3: a string has a backslash that begins no escape"),
+        (r'["\u12"]', "a string has an escape without four hexadecimal digits"),
+        (b"\xff", "byte 0 is no UTF-8"),
+        (b'{"a": "\xc3("}', "byte 7 is no UTF-8"),
+        ("\ufeff1", "the text begins with a byte order mark"),
+        ("NaN", "NaN is no value of JSON"),
+        ("[-Infinity]", "-Infinity is no value of JSON"),
+        ("[" * 100_000, "its lists and objects are nested too deep"),
+        ('{"a":' * 50_000, "its lists and objects are nested too deep"),
+        ("[1,\n " + "9" * 5000 + "]", "line 2 column 2: a number has over 4300 digits"),
+        (b"-" + b"1" * 4301, "line 1 column 2: a number has over 4300 digits"),
+    ],
+)
+def test_invalid_json_is_refused_in_words_for_its_author(text, problem):
+    with pytest.raises(RequestError, match=r"^it is not JSON: ") as raised:
         parse_json("it", text)
+    message = str(raised.value)
+    assert problem in message
+    python = r"Expecting|char \d|codec|recursion|set_int_max_str|Exceeds|surrogates|is no value$"
+    assert not re.search(python, message)
