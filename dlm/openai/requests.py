@@ -304,7 +304,7 @@ class Generation:
             message = message.replace("max_tokens", field)
         elif field in ("messages", "prompt"):
             field = self.prompt_field or field
-        return error.reworded(message, field)
+        return error if field == error.field else error.reworded(message, field)
 
 
 def request_of(body: Any, policy: Policy) -> Request:
