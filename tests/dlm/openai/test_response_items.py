@@ -141,7 +141,7 @@ def test_a_stored_response_takes_the_memory_that_is_counted(body):
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=[*BODIES])
 def test_a_generation_keeps_no_values_of_its_body(body):
-    """It lives until its answer has been sent, beside those of other clients."""
+    """A generation lives until its answer has been sent, beside those of other clients."""
     mine = ResponseStore().of("me")
 
     def read():
