@@ -457,7 +457,8 @@ class Engine:
             return
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
-            reasoning = replace(self._reasoning, budget=request.thinking_budget)
+            budget, reserve = request.thinking_budget, self.policy.reserve(request.max_tokens)
+            reasoning = replace(self._reasoning, budget=budget, reserve=reserve)
         self._decoder.constrain(sequence, compiled, reasoning)
         sequence.checked = compiled is not None and compiled.checked
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from math import ceil
 from typing import Any, Literal
 
 from dlm.errors import DlmError, RequestError
@@ -53,6 +54,7 @@ class Policy:
     max_tools: int = 128  # OpenAI's limit
     answer_tokens: int = 1024  # if a body sets no limit and there is room for them
     max_answer_tokens: int = 131_072  # that a body may set
+    answer_share: float = 0.25  # of max_tokens, which reasoning leaves to the answer; 0: none
     max_images: int = 16  # of a request; 0: an engine loads no vision tower
     max_image_pixels: int = 40_000_000  # of an image; a scan of A4 at 600 dpi has 35 million
     image_hosts: frozenset[str] = frozenset()  # from which images are fetched
@@ -75,6 +77,8 @@ class Policy:
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")
+        if not 0 <= (share := self.answer_share) < 1:
+            raise DlmError(f"answer_share must be at least 0 and less than 1, got {share!r}")
         if unknown := sorted(set(self.kinds) - DATA - GRAMMARS):
             known = ", ".join(sorted(DATA | GRAMMARS))
             raise DlmError(f"kinds holds {unknown[0]!r}: it takes {known}")
@@ -88,6 +92,10 @@ class Policy:
         EBNF, Lark and structural tags."""
         kinds = {True: DATA | GRAMMARS, "data": DATA}.get(allow_client_grammars, frozenset())
         return cls(kinds=kinds, **limits)
+
+    def reserve(self, max_tokens: int) -> int:
+        """Return how many of a request's `max_tokens` its reasoning leaves to the answer."""
+        return ceil(self.answer_share * max_tokens)
 
     def check(self, spec: Spec) -> None:
         """Raise `RequestError` for a spec that is not served."""

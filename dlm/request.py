@@ -300,12 +300,17 @@ _COUNTS = [one.name for one in fields(Stats) if one.type is int]
 class Result:
     """Result of one request.
 
-    `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only if a
-    stop token or a text of `stop` ended the answer. Under a constraint the answer is then complete,
-    and `parsed` is its value: for JSON the data, or an instance of the pydantic model that was
-    given as the schema; for other kinds the text. `parsed` is None otherwise, and where Python
-    cannot hold the value (an integer of over 4,300 digits, a thousand nested arrays). `tool_calls`
-    are those of an answer under `Tools`, whose `text` is the text beside them.
+    `text` is the answer without control tokens and reasoning. It is `complete` if a stop token or a
+    text of `stop` ended it. Under a constraint it is then valid, and `parsed` is its value: for
+    JSON the data, or an instance of the pydantic model that was given as the schema; for other
+    kinds the text. `parsed` is None otherwise, and where Python cannot hold the value (an integer
+    of over 4,300 digits, a thousand nested arrays). `tool_calls` are those of an answer under
+    `Tools`, whose `text` is the text beside them.
+
+    It is `squeezed` if the budget of `max_tokens` took from the model a token of the answer, or of
+    the reasoning: the model chose one that the constraint allows, after which the answer would not
+    have fitted. Such an answer is valid too, but not what the model would have answered with more
+    tokens. `finish_reason` is "stop" if the answer is complete and not squeezed, else "length".
     """
 
     text: str
@@ -313,6 +318,8 @@ class Result:
     parsed: Any
     tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
+    complete: bool
+    squeezed: bool
     token_ids: list[int]  # all committed tokens but the stop token; with the text of a `stop`
     prompt_tokens: int
     reasoning_tokens: int  # of `token_ids`, including markers

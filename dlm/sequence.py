@@ -195,6 +195,7 @@ class Sequence:
     started: float = 0.0  # time at which it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # time at which it got one
     ended: bool = False  # whether nothing is left to do
+    squeezed: bool = False  # whether its budget took a token of `tokens` from the model
     client: str = ""  # its owner: slots and passes are shared among clients
     paused: bool = False  # whether the next pass is for other requests of its client
     last_pass: int = 0  # the scheduler's number of the last pass that it was in
@@ -288,6 +289,7 @@ class Sequence:
         return self.stream.split(self.content_tokens(stopped=True))[1]
 
     def result(self, parsed: Any, reason: FinishReason) -> Result:
+        """Return the result of an answer that a stop, or its budget, has ended."""
         stopped = reason == "stop"
         tokens = self.content_tokens(stopped)
         reasoning, answer = self.stream.split(tokens)
@@ -299,7 +301,9 @@ class Sequence:
             reasoning=reasoning or None,
             parsed=parsed,
             tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),
-            finish_reason=reason,
+            finish_reason="length" if self.squeezed else reason,
+            complete=stopped,
+            squeezed=self.squeezed,
             token_ids=tokens,
             prompt_tokens=len(self.prompt),
             reasoning_tokens=len(tokens) - len(answer),

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlm.grammar.calls import Answer, ToolCall
+    from dlm.grammar.canvas.bounded import Bounded, BoundedTokens
     from dlm.grammar.canvas.compiler import Compiler
-    from dlm.grammar.canvas.frontier import Bounded, BoundedTokens, Frontier
+    from dlm.grammar.canvas.frontier import Frontier
     from dlm.grammar.canvas.workers import Task, Workers
     from dlm.grammar.constraint import (
         NOTHING,

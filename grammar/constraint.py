@@ -79,6 +79,12 @@ class Constraint(Protocol):
 
     work: int  # a limit for one `guide`, in the constraint's own units
 
+    @property
+    def squeezed(self) -> bool:
+        """Whether the budget took from the model a token of the committed text: the model chose one
+        that a larger budget would have allowed, and another was committed in its place."""
+        ...
+
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         """Return the guidance for a step's scores. Leaves the state as it is.
 
@@ -119,22 +125,28 @@ class TokenConstraint(Protocol):
         """Whether a stop token was committed: the text is complete."""
         ...
 
+    @property
+    def squeezed(self) -> bool:
+        """Whether the budget took from the model a token of the committed text, as
+        `Constraint.squeezed` says."""
+        ...
+
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
         """Return the tokens allowed next, and after each allowed token of `draft`.
 
         Leaves the state as it is. Tokens in `refused` are not allowed next, unless no other is.
-        While much of the budget is left, rows may hold tokens that `fits` does not take, except
-        the first row if `exact`. Raises `Unfinished` if its work runs out: a second call
-        continues.
+        Rows may hold tokens that `fits` does not take, except the first row if `exact`. Raises
+        `Unfinished` if its work runs out: a second call continues.
         """
         ...
 
     def fits(self, tokens: Sequence[int]) -> int:
         """Return the number of leading `tokens` after which the text can still be completed.
 
-        Leaves the state as it is.
+        Does not move. If the budget refuses the next of `tokens`, that is noted: whatever is
+        committed in its place was squeezed.
         """
         ...
 
@@ -152,6 +164,11 @@ class Free:
 
     def __init__(self, stops: Collection[int]):
         self._stops = frozenset(stops)
+
+    @property
+    def squeezed(self) -> bool:
+        """False: a budget cuts free text off, and replaces none of it."""
+        return False
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         guess, L = list(scores.argmax), len(scores.argmax)
@@ -178,6 +195,11 @@ class FreeTokens:
     @property
     def ended(self) -> bool:
         return self._ended
+
+    @property
+    def squeezed(self) -> bool:
+        """False: a budget cuts free text off, and replaces none of it."""
+        return False
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False

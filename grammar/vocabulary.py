@@ -353,14 +353,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """The markers and the budget of reasoning.
+    """The markers and the limits of reasoning, in tokens.
 
-    `budget` is in tokens, both markers included; None: limited only by the answer's own needs.
+    `budget` bounds the reasoning, both markers included; None: it has no limit of its own.
+    `reserve` is the part of the whole budget that is left to the answer and its stop.
     """
 
     open: Marker
     close: Marker
     budget: int | None = None
+    reserve: int = 0
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, budget: int | None = None) -> "Reasoning | None":
@@ -369,6 +371,11 @@ class Reasoning:
             return None
         opens, closes = vocabulary.thought.open, vocabulary.thought.close
         return cls(Marker(opens, vocabulary), Marker(closes, vocabulary), budget)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything but the answer's own needs limits it."""
+        return self.budget is not None or self.reserve > 0
 
     def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
         """Return the text between the markers, and the tokens of the answer.

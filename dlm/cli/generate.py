@@ -182,6 +182,9 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
     raise RuntimeError("the engine ended a request without a result or an error")
 
 
+_LESS = "but not all that the model would have written"
+
+
 def judge(
     result: "dlm.Result", constraint: "dlm.Spec | None", args: argparse.Namespace
 ) -> tuple[Any, str | None]:
@@ -190,11 +193,14 @@ def judge(
 
     if constraint is None:
         return None, None
-    if result.finish_reason == "length":
-        what = "JSON" if args.kind == "schema" else "answer"
+    what = "JSON" if args.kind == "schema" else "answer"
+    if not result.complete:
         return None, f"max_tokens {args.max_tokens} was reached before the {what} was complete"
-    if not args.no_constraint:
-        return None if args.kind == "tools" else result.parsed, None  # the engine has checked it
+    if not args.no_constraint:  # the engine has checked it
+        value = None if args.kind == "tools" else result.parsed
+        if result.squeezed:
+            return value, f"max_tokens {args.max_tokens} cut the {what} short: it is valid, {_LESS}"
+        return value, None
     try:
         return constraint.value(result.text), None
     except InvalidValueError as error:
@@ -243,6 +249,8 @@ def report(result: "dlm.Result", value: Any, loaded: float, engine: "dlm.Engine"
         "parsed": value,
         "tool_calls": calls_of(result),
         "finish_reason": result.finish_reason,
+        "complete": result.complete,
+        "squeezed": result.squeezed,
         "usage": {
             "prompt_tokens": result.prompt_tokens,
             "completion_tokens": stats.tokens,
@@ -272,6 +280,7 @@ def summary(result: "dlm.Result", loaded: float, engine: "dlm.Engine") -> str:
         f"{stats.tokens} tokens in {stats.calls} calls of the model "
         f"({stats.tokens_per_call:.1f} a call), {stats.canvases} canvases, "
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
-        f"finish: {result.finish_reason}; decoding: {engine.decoding.name}; {computed}; "
+        f"finish: {result.finish_reason}{' (squeezed)' * result.squeezed}; "
+        f"decoding: {engine.decoding.name}; {computed}; "
         f"seconds: load {loaded:.3f}, {phases}"
     )

@@ -62,9 +62,9 @@ class CanvasDecoder(Decoder):
         if compiled is None:
             stops = {*self._config.stops, *request.stop_token_ids}
             sequence.constraint = Free(stops)
-            if reasoning is not None and reasoning.budget is not None:
+            if reasoning is not None and reasoning.limited:
                 words = -(-len(self._vocabulary) // 32)
-                sequence.constraint = Bounded(stops, reasoning, words)
+                sequence.constraint = Bounded(stops, request.max_tokens, reasoning, words)
         else:
             limits = request.max_tokens, reasoning, self._policy.step_work
             sequence.constraint = Frontier(compiled, *limits)
@@ -148,6 +148,7 @@ class CanvasDecoder(Decoder):
         sequence.constraint.commit(tokens)
         sequence.canvas.pinned = []
         sequence.commit(tokens)
+        sequence.squeezed = sequence.constraint.squeezed
         if sequence.cut or sequence.halted or guidance.stop < len(tokens):
             yield from self._finish(sequence, "stop")
         elif len(tokens) == budget_left:

@@ -204,7 +204,7 @@ class TokenDecoder(Decoder):
         stops, budget = {*self._config.stops, *request.stop_token_ids}, request.max_tokens
         if compiled is None:
             constraint = FreeTokens(stops, budget)
-            if reasoning is not None and reasoning.budget is not None:
+            if reasoning is not None and reasoning.limited:
                 constraint = BoundedTokens(stops, budget, reasoning)
             if self._drafts:
                 sequence.constraint = drafting = Free(stops)
@@ -367,6 +367,7 @@ class TokenDecoder(Decoder):
             raise outcome
         self._note_pass(sequence)
         sequence.write(self._stopped(sequence, outcome.tokens))
+        sequence.squeezed = state.constraint.squeezed
         if sequence.cut or sequence.halted or state.constraint.ended:
             yield from self._finish(sequence, "stop")
         elif len(sequence.tokens) == sequence.request.max_tokens:

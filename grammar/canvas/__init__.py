@@ -7,7 +7,8 @@ __getattr__ = lazily(
     homes(
         {
             "compiler": "Compiler Warmup",
-            "frontier": "Bounded BoundedTokens CanvasPass Frontier",
+            "bounded": "Bounded BoundedTokens",
+            "frontier": "CanvasPass Frontier",
             "workers": "Task Workers",
         }
     ),

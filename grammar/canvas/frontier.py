@@ -8,28 +8,25 @@ suspect, stay unmasked, and get new noise. They are read up to the next refusal,
 may predict them again. In the last passes, where the whole guess may be committed, they are read
 to the end.
 
-If a token leaves too little of the budget to complete the text, the shortest completion is
-followed instead.
-
-`Bounded` and `BoundedTokens` constrain nothing but the length of the reasoning before free text.
+If a token leaves too little of the budget to complete the text, the likeliest token that does not
+is taken instead, or the shortest completion is followed. If the text is complete there already, it
+ends: what the model writes after such a token was predicted as its continuation. `squeezed` is
+whether that happened in the committed text.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import maxsize
 
-import torch
 from jaxtyping import Int32
 from torch import Tensor
 
+from dlm.grammar.canvas.squeezes import Squeezes
 from dlm.grammar.constraint import (
     NOTHING,
     Candidates,
     Fixed,
-    Free,
-    FreeTokens,
     Guidance,
-    NextTokens,
     Scores,
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
@@ -125,11 +122,19 @@ class Frontier:
         self._matcher = Matcher(compiled, reasoning)
         self.work = work  # units of about 10 us, for each `guide`
         self._committed: list[int] = []
+        self._squeezes = Squeezes()
         self._begin_canvas()
         self._matcher.check_budget(budget, work)
 
+    @property
+    def squeezed(self) -> bool:
+        return bool(self._squeezes)
+
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         self._masks.trim()
+        last = self._last
+        if last.repair is not None and fixed.banned != last.fixed.banned:
+            self._squeezes.note_bans(last.guess[: last.repair], fixed.banned)
         here = self._resume(scores.argmax, fixed)
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing has changed
@@ -155,6 +160,7 @@ class Frontier:
             raise
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
+        self._squeezes.commit(len(self._committed), tokens)
         self._committed += tokens
         self._begin_canvas()
 
@@ -162,6 +168,7 @@ class Frontier:
         self._rewind()
         self._matcher.rollback(count)
         del self._committed[len(self._committed) - count :]
+        self._squeezes.rollback(len(self._committed))
         self._begin_canvas()
 
     def _begin_canvas(self) -> None:
@@ -223,6 +230,7 @@ class Frontier:
         """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
+        ends = self._squeezes.ends
         if state is None or self._compiled.may_run_out or (trusted and here.repair is not None):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
@@ -231,7 +239,7 @@ class Frontier:
         for position in range(begin, len(wanted)):
             token = wanted[position]
             onward = parser.after(state, token, pieces[token])
-            if onward is None or onward.cost is None or position in banned:
+            if onward is None or onward.cost is None or position in banned or position in ends:
                 break
             read = keys and keys.after(pieces[token])
             rest = most_tokens(onward.cost) if keys else onward.cost
@@ -287,11 +295,18 @@ class Frontier:
                 if here.sure_of(token) or matcher.closes_within(self._left(position)):
                     return token, mask
                 matcher.rollback(1)
+                self._note_squeeze(here, token)
             refused.add(token)
         if here.ends_at_refusal:
             return None
         text = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {text!r}")
+
+    def _note_squeeze(self, here: CanvasPass, token: int) -> None:
+        """Note a token that the budget alone refuses, where the guess may be committed as it is."""
+        matcher, left = self._matcher, self._left(len(here.guess))
+        if not here.ends_at_refusal and matcher.squeezes(token, left):
+            self._squeezes.note(here.guess, token, matcher.complete)
 
     def _left(self, position: int) -> int:
         """Return the tokens that the budget leaves after `position`, the stop excluded."""
@@ -306,24 +321,32 @@ class Frontier:
         if position < len(here.fixed.pinned):
             yield wanted, ~wanted
             return
-        if wanted not in refused:
+        if wanted not in refused and (not self._ends(here) or wanted in self._vocabulary.stops):
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
         if here.ends_at_refusal:
             return
         first = here.repair is None
         if first:
             here.repair = position
-        if forced:
+        if self._ends(here):
+            pass
+        elif forced:
             if first:
                 here.mass = self._candidates(scores, position, ~forced[0]).mass
             yield forced[0], ~forced[0]
         elif first:
             found = self._candidates(scores, position, self._mask(here, refused))
             here.mass = found.mass
-            yield from ((token, self._mask(here, refused)) for token, _ in found.ranked)
+            for token, _ in found.ranked:
+                if not self._ends(here):
+                    yield token, self._mask(here, refused)
         elif here.suspect is not None:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
-        yield self._completing(scores, here)
+        yield self._stop(scores, here) if self._ends(here) else self._completing(scores, here)
+
+    def _ends(self, here: CanvasPass) -> bool:
+        """Whether the text ends here, since the budget refused a token after this complete text."""
+        return self._squeezes.ends_after(here.guess)
 
     def _mask(self, here: CanvasPass, refused: Collection[int]) -> Mask:
         """Return the allowed tokens without `refused`. Suspect positions need no mask: it is 0."""
@@ -345,8 +368,12 @@ class Frontier:
         if completion:
             here.completions[position] = completion
             return completion[0], ~completion[0]
+        return self._stop(scores, here)
+
+    def _stop(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
+        """Return the likeliest stop."""
         stops = self._masks.changed(None, more=self._vocabulary.stops)
-        return scores.best(position, self._masks.words(stops)), stops
+        return scores.best(len(here.guess), self._masks.words(stops)), stops
 
     def _spelled(self, guess: list[int], text: str) -> list[int]:
         """Return the tokens of a forced text after `guess`, in the tokenizer's spelling."""
@@ -355,94 +382,3 @@ class Frontier:
     def _recent(self, tokens: Sequence[int]) -> list[int]:
         """Return the last tokens of the text, where `tokens` come after the committed ones."""
         return [*self._committed[-CONTEXT:], *tokens[-CONTEXT:]][-CONTEXT:]
-
-
-class Bounded(Free):
-    """Free text whose reasoning closes within `reasoning.budget` tokens.
-
-    At the end of that budget, the closing marker is forced. Positions after it are suspect, since
-    they were predicted as reasoning.
-    """
-
-    def __init__(self, stops: Collection[int], reasoning: Reasoning, words: int):
-        """`words` is the number of 32-bit words that a mask over the vocabulary takes."""
-        super().__init__(stops)
-        self._reasoning, self._committed = reasoning, list[int]()
-        self._any = torch.full((1, words), -1, dtype=torch.int32)
-
-    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        free = super().guide(scores, fixed)
-        L, pinned = len(free.guess), list(fixed.pinned)
-        guess = pinned + free.guess[len(pinned) :]
-        stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
-        begin, marker = _closing(self._committed, guess[:stop], self._reasoning)
-        forced = marker[: L - begin] if begin <= stop else []
-        end = max(len(pinned), begin + len(forced) if forced else 0)
-        repaired = bool(forced) and guess[begin : begin + len(forced)] != forced
-        if forced:
-            guess[begin : begin + len(forced)] = forced
-        if repaired:
-            stop = L
-        return replace(
-            free,
-            guess=guess,
-            bitmask=self._any,
-            rows=[~t if i < len(pinned) or i >= begin else 0 for i, t in enumerate(guess[:end])],
-            suspect=end if repaired else L,
-            repaired=repaired,
-            stop=stop,
-        )
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._committed += tokens
-
-    def rollback(self, count: int) -> None:
-        del self._committed[len(self._committed) - count :]
-
-
-class BoundedTokens(FreeTokens):
-    """Free text, left to right, whose reasoning closes within `reasoning.budget` tokens."""
-
-    def __init__(self, stops: Collection[int], budget: int, reasoning: Reasoning):
-        super().__init__(stops, budget)
-        self._reasoning, self._committed = reasoning, list[int]()
-
-    def look(
-        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
-    ) -> NextTokens:
-        begin, marker = _closing(self._committed, list(draft), self._reasoning)
-        if not marker or begin > len(draft):
-            return super().look(draft)
-        if begin == 0:
-            return NextTokens(forced=marker[: max(0, self._left - 1)], draft=[], rows=[None])
-        free = super().look(draft[:begin])
-        rows = free.rows if len(free.draft) < begin else [*free.rows[:-1], ~marker[0]]
-        return NextTokens(forced=[], draft=free.draft, rows=rows)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        super().commit(tokens)
-        self._committed += tokens
-
-    def rollback(self, count: int) -> None:
-        super().rollback(count)
-        del self._committed[len(self._committed) - count :]
-
-
-def _closing(committed: list[int], guess: list[int], reasoning: Reasoning) -> tuple[int, list[int]]:
-    """Return the position in `guess` at which the closing marker is forced, and its tokens there.
-
-    No tokens if the reasoning closes by itself, or there is none. `guess` comes after `committed`.
-    """
-    tokens, opens, closes = committed + guess, reasoning.open, reasoning.close
-    opened = opens.find(tokens)
-    if opened is None or (opens.size and opened[0]) or reasoning.budget is None:
-        return 0, []
-    end = opened[0] + reasoning.budget
-    closed = closes.find(tokens[opened[1] :])
-    if closed is not None and opened[1] + closed[1] <= end:
-        return 0, []
-    marker = closes.rest(0)
-    begin = max(opened[1], end - len(marker)) - len(committed)
-    if begin < -len(marker):  # it was not closed in time: a marker of text may not allow that
-        return 0, []
-    return max(0, begin), marker[max(0, -begin) :]

@@ -20,10 +20,12 @@ from dlm.grammar.masks import Mask, token_words
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.remainders import NEVER
 from dlm.grammar.vocabulary import Reasoning, common_prefix
 
 # State before a token: phase, parser state, marker symbols, reasoning tokens, keys, promise.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
+_ENDLESS = NEVER - 1  # tokens: a budget that refuses no text that the vocabulary spells
 
 
 class _Phase(Enum):
@@ -56,6 +58,12 @@ class Matcher:
     def ended(self) -> bool:
         """Whether a stop token was read: the text is complete."""
         return self._phase is _Phase.ENDED
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text may end here, with a stop."""
+        between = self._phase in (_Phase.OPENING, _Phase.ANSWER) and not self._marker
+        return between and self._state.cost == 0
 
     @property
     def state(self) -> State | None:
@@ -150,17 +158,31 @@ class Matcher:
     def closes_within(self, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens, the stop excluded.
 
-        Reasoning that has begun must also fit its own budget.
+        Reasoning that has begun must also fit its own limits.
         """
         if self.ended:
             return True
         closing = len(self._closing())
-        budget = self._reasoning.budget if self._reasoning is not None else None
-        if closing and budget is not None and self._thought + closing > budget:
+        if closing and self._overthinks(closing, tokens + 1):
             return False
         if self._promised is not None and len(self._promised) <= tokens:
             return True
         return self._compiled.closes_within(self._state, self._keys, tokens - closing)
+
+    def squeezes(self, token: int, tokens: int) -> bool:
+        """Whether `token` is allowed, but needs more than the budget of `tokens` tokens after it.
+
+        False if no budget would be enough: the reasoning's own budget refuses the token, or it is a
+        dead end. False too if it spells a part of the forced text, which other tokens spell.
+        """
+        if not self.accept(token):
+            return False
+        try:
+            refused = not self.closes_within(tokens) and self.closes_within(_ENDLESS)
+        finally:
+            self.rollback(1)
+        piece = self._pieces[token]
+        return refused and not (piece and self.forced().encode().startswith(piece))
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """Return a shortest completion of the text, without a stop; None if there is none.
@@ -234,10 +256,20 @@ class Matcher:
 
     def _reasons_within(self, budget: int, more: int) -> bool:
         """Whether `more` tokens of reasoning, then the answer and its stop, fit the budgets."""
-        limit = None if self._reasoning is None else self._reasoning.budget
-        if limit is not None and self._thought + more > limit:
+        if self._overthinks(more, budget):
             return False
         return self._compiled.closes_within(self._state, self._keys, budget - 1 - more)
+
+    def _overthinks(self, more: int, budget: int) -> bool:
+        """Whether `more` tokens of reasoning are over its own budget, or leave too few of `budget`.
+
+        `budget` includes the stop.
+        """
+        reasoning = self._reasoning
+        if reasoning is None:
+            return False
+        over = reasoning.budget is not None and self._thought + more > reasoning.budget
+        return over or budget - more < reasoning.reserve
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
         """Return the tokens that fit the budget, before the answer or within it; None: all."""
@@ -322,6 +354,8 @@ class LeftToRight:
     """A constraint from left to right. `commit` moves it forward, and `rollback` back.
 
     After tokens that `look` allows and `fits` takes, the text can be completed within its budget.
+    Until the budget refuses a token, rows are the grammar's own masks: `fits` learns thereby which
+    token the model would have chosen with a larger budget.
     """
 
     def __init__(
@@ -339,6 +373,8 @@ class LeftToRight:
         self._compiled, self._budget, self._vocabulary = compiled, budget, compiled.vocabulary
         self._matcher = Matcher(compiled, reasoning)
         self._tokens: list[int] = []
+        # By position, where the budget refused a token: whether the text could end there.
+        self._squeezes: dict[int, bool] = {}
         self.work = work  # units of about 10 us, for each `look`
         self._matcher.check_budget(budget, work)
 
@@ -347,10 +383,19 @@ class LeftToRight:
         """Whether a stop token was committed: the text is complete."""
         return self._matcher.ended
 
+    @property
+    def squeezed(self) -> bool:
+        """Whether the budget refused a token that another one has replaced."""
+        return any(position < self._matcher.position for position in self._squeezes)
+
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
         """Return the tokens allowed next, as `TokenConstraint.look` describes.
+
+        Where the budget refused a token and the text is complete, it ends: what the model writes
+        there was predicted as the continuation of the refused token.
+
 
         Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
         """
@@ -364,10 +409,22 @@ class LeftToRight:
 
     def fits(self, tokens: Sequence[int]) -> int:
         """Return the number of leading `tokens` after which the text can still be completed."""
-        begin = self._matcher.position
-        taken = next((i for i, token in enumerate(tokens) if not self._take(token)), len(tokens))
-        self._rewind(begin)
-        return taken
+        begin = position = self._matcher.position
+        try:
+            for token in tokens:
+                if not self._take(token):
+                    self._note_squeeze(token)
+                    break
+                position += 1
+        finally:
+            self._rewind(begin)
+        return position - begin
+
+    def _note_squeeze(self, token: int) -> None:
+        """Note where the text is if the budget alone refuses `token` here."""
+        position = self._matcher.position
+        if self._matcher.squeezes(token, self._budget - position - 2):
+            self._squeezes[position] = self._matcher.complete
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past `tokens`. Raises `GrammarError`, and does not move, if they are not allowed."""
@@ -379,7 +436,9 @@ class LeftToRight:
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens committed."""
-        self._rewind(self._matcher.position - count)
+        begin = self._matcher.position - count
+        self._rewind(begin)
+        self._squeezes = {at: ends for at, ends in self._squeezes.items() if at < begin}
 
     def _look(self, draft: Sequence[int], refused: Collection[int], exact: bool) -> NextTokens:
         forced = self._take_forced()
@@ -407,9 +466,12 @@ class LeftToRight:
         return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
 
     def _allowed(self, refused: Collection[int] = (), exact: bool = False) -> np.ndarray:
-        left = self._budget - self._matcher.position
-        ample = not exact and self._matcher.closes_within(left - _AMPLE)
-        words = self._matcher.allowed(None if ample else left)
+        position = self._matcher.position
+        if self._squeezes.get(position, False):
+            return token_words(self._vocabulary.stops, len(self._vocabulary))
+        left = self._budget - position
+        ample = not self._squeezes or self._matcher.closes_within(left - _AMPLE)
+        words = self._matcher.allowed(None if ample and not exact else left)
         if refused:
             others = words & ~token_words(refused, len(self._vocabulary))
             words = others if others.any() else words

@@ -338,7 +338,7 @@ class Tools(Spec):
         if self._content is not None:
             return alternation(rules.include(self._content.rules(None)), calls)
         text = Terminal(Automaton.lengths(1, None))
-        return alternation(text, concatenation(optional(text), calls))
+        return concatenation(optional(text), optional(calls))
 
     def _marked_up(self, call: Node, free: bool, more: bool) -> Node:
         opening = MARKUPS[self.format].opening

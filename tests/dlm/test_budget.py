@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import ceil
 
 import jsonschema
 import pytest
@@ -63,7 +64,7 @@ def test_the_max_tokens_that_a_refusal_requires_are_just_enough(engine_of, spec)
     with pytest.raises(RequestError, match=f"takes {needed} tokens, more than {needed - 1}"):
         engine.generate(request(spec, needed - 1))
     result = engine.generate(request(spec, needed))
-    assert result.finish_reason == "stop"
+    assert result.complete
     assert result.stats.tokens == needed
 
 
@@ -74,7 +75,8 @@ def test_an_answer_is_complete_within_any_max_tokens_that_fit_one(engine_of, spe
     limits = range(needed, needed + 21, 4)
     results = engine.generate([request(spec, limit, seed=limit) for limit in limits])
     for limit, result in zip(limits, results, strict=True):
-        assert result.finish_reason == "stop"
+        assert result.complete
+        assert (result.finish_reason == "stop") == (not result.squeezed)
         assert result.stats.tokens <= limit
         match spec:
             case JsonSchema():
@@ -93,5 +95,6 @@ def test_reasoning_takes_no_tokens_that_the_answer_needs(scripted, max_tokens):
     spec = JsonSchema({"enum": [True, False]})
     result = engine.generate(request(spec, max_tokens, thinking=True))
     assert result.parsed in (True, False)
-    assert result.stats.tokens == max_tokens
     assert result.reasoning is not None
+    assert result.reasoning_tokens == max_tokens - ceil(max_tokens / 4)
+    assert result.finish_reason == "length"

@@ -82,7 +82,7 @@ def _run(engine: dlm.Engine, mode: Mode, prompt: Prompt, max_tokens: int, seed: 
         result, committed, error = _answer(engine, request)
         first = first or (committed and committed - started)
         if result is not None:
-            text, complete = result.text, result.finish_reason == "stop"
+            text, complete = result.text, result.complete
             attempts.append(result.stats)
         if prompt.valid(text):
             break

@@ -42,7 +42,7 @@ def write(vocabulary):
 @pytest.mark.parametrize(
     ("options", "taken", "refused"),
     [
-        ({}, [["Hello!"], ["So: ", WEATHER, ALARM], [ALARM, ALARM]], [[], [WEATHER, "and so on"]]),
+        ({}, [["Hello!"], ["So: ", WEATHER, ALARM], [ALARM, ALARM], []], [[WEATHER, "and so on"]]),
         ({"parallel": False}, [["Hello!"], ["So: ", WEATHER]], [[WEATHER, ALARM]]),
         ({"choice": "required"}, [[WEATHER], [WEATHER, ALARM]], [["Hello!"], ["So: ", ALARM], []]),
         ({"choice": "required", "parallel": False}, [[ALARM]], [[ALARM, ALARM], []]),
