@@ -61,6 +61,8 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add("--policy", choices=POLICIES, default=policy, help=purpose)
     for limit, purpose in LIMITS.items():
         add(flag_of(limit), type=int, metavar="N", help=purpose)
+    purpose = "The share of max_tokens that reasoning leaves to the answer. Default: 0.25."
+    add("--answer-share", type=float, metavar="SHARE", help=purpose)
     purpose = "The hosts from which images may be fetched. Default: none; images are data URLs."
     add("--image-hosts", nargs="+", default=[], metavar="HOST", help=purpose)
     purpose = (
@@ -137,7 +139,9 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         model=args.model and str(Path(args.model).resolve()),
         device=args.device,
         slots=args.slots,
-        policy=dlm.Policy.server(POLICIES[args.policy], image_hosts=hosts, **given(args, LIMITS)),
+        policy=dlm.Policy.server(
+            POLICIES[args.policy], image_hosts=hosts, **given(args, (*LIMITS, "answer_share"))
+        ),
         kv=args.kv,
         activation_bits=args.activation_bits,
         cache_tokens=args.cache_tokens,

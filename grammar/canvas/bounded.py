@@ -80,7 +80,7 @@ class Bounded(Free):
 class BoundedTokens(FreeTokens):
     """Free text, left to right, whose reasoning closes as that of `Bounded` does.
 
-    Where `budget` ends the reasoning, the model is asked first, so that `fits` learns whether it
+    Where `budget` ends the reasoning, the model chooses first, so that `fits` learns whether it
     would have ended there anyway.
     """
 
@@ -101,11 +101,11 @@ class BoundedTokens(FreeTokens):
         begin, marker = closing.begin, closing.marker
         if not marker or begin > len(draft):
             return super().look(draft)
-        asks = closing.by_budget and not self._squeezes
-        if begin == 0 and not (asks and not exact):
+        consults = closing.by_budget and not self._squeezes
+        if begin == 0 and not (consults and not exact):
             return NextTokens(forced=marker[: max(0, self._left - 1)], draft=[], rows=[None])
         free = super().look(draft[:begin])
-        forced = len(free.draft) == begin and not asks
+        forced = len(free.draft) == begin and not consults
         rows = [*free.rows[:-1], ~marker[0]] if forced else free.rows
         return NextTokens(forced=[], draft=free.draft, rows=rows)
 
@@ -114,9 +114,9 @@ class BoundedTokens(FreeTokens):
         begin, marker = closing.begin, closing.marker
         if not closing.by_budget or not marker or begin >= len(tokens):
             return len(tokens)
-        asked = tokens[begin : begin + len(marker)]
-        agreed = common_prefix(asked, marker)
-        if agreed == len(asked):
+        chosen = tokens[begin : begin + len(marker)]
+        agreed = common_prefix(chosen, marker)
+        if agreed == len(chosen):
             return len(tokens)
         self._squeezes.add(len(self._committed) + begin + agreed)
         return begin + agreed
