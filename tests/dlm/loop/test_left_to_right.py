@@ -33,7 +33,9 @@ from dlm.grammar.masks import unpacked
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.left_to_right import pick
 from dlm.models.pages import CHUNK
+from dlm.sequence import DrawNumbers
 
+CPU = torch.device("cpu")
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
@@ -107,10 +109,12 @@ def test_a_schema_is_kept_and_what_it_leaves_no_choice_about_takes_no_pass(left_
 
 
 def naive(engine, model, spec, request, temperature):
-    """One token after the other, from whole rows of logits in fp64: tokens, without the stop."""
-    rng, emitted, budget = torch.Generator().manual_seed(request.seed), [], request.max_tokens
+    """One token after the other, from whole rows of logits in fp64: tokens, with the stop.
+
+    The grammar's own masks hold until the budget refuses a token, which is picked again."""
+    numbers, emitted, budget = DrawNumbers(request.seed, CPU), [], request.max_tokens
     matcher = spec and Matcher(engine._compiler.compile(spec))
-    uniform = [u for _ in range(4) for u in torch.rand(64, generator=rng).tolist()]
+    squeezed = again = False
     while True:
         if matcher:
             for token in engine.vocabulary.canonical(emitted[-20:], matcher.forced()):
@@ -123,15 +127,27 @@ def naive(engine, model, spec, request, temperature):
         text = [*request.token_ids, *emitted]
         blank = torch.zeros(model.canvas_length, dtype=torch.long), model.no_soft_embedding()
         logits = model.wish(text, *blank)[0].double()
-        if matcher:
-            allowed = unpacked(matcher.allowed(budget - len(emitted)))[:V].astype(bool)
+        left = budget - len(emitted)
+        if matcher and again and matcher.complete:
+            logits[[token for token in range(V) if token not in engine.config.stops]] = -torch.inf
+        elif matcher:
+            tight = again or (squeezed and not matcher.closes_within(left - 32))
+            allowed = unpacked(matcher.allowed(left if tight else None))[:V].astype(bool)
             logits[torch.tensor(~allowed)] = -torch.inf
         token = int(logits.argmax())
         if temperature:
             mass = (logits / temperature).softmax(-1).cumsum(-1)
-            token = int((mass > uniform[len(emitted)] * mass[-1]).nonzero()[0, 0])
+            (uniform,) = numbers.between(len(emitted), len(emitted) + 1)
+            token = int((mass > uniform * mass[-1]).nonzero()[0, 0])
         if matcher:
             assert matcher.accept(token)
+            if not matcher.closes_within(left - 2):
+                assert not again
+                matcher.rollback(1)
+                numbers.renew(len(emitted))
+                squeezed = again = True
+                continue
+            again = False
         emitted.append(token)
         if token in engine.config.stops or len(emitted) == budget:
             return emitted
@@ -154,7 +170,7 @@ def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature, 
         decoding = Autoregressive(temperature=temperature, drafts=drafts)
         engine = engine_of(model, decoding=decoding, slots=2)
         for request, result in zip(requests, engine.generate(requests), strict=True):
-            stopped = result.finish_reason == "stop"
+            stopped = result.complete
             expected = naive(engine, model, spec, request, temperature)
             assert result.token_ids == (expected[:-1] if stopped else expected)
             assert stopped or (spec is None and len(expected) == request.max_tokens)
@@ -195,7 +211,7 @@ def test_what_leaves_too_little_room_is_picked_again(engine_of, tokens_of, draft
     engine = engine_of(model, decoding=Autoregressive(drafts=drafts))
     spec = Regex("a|b[c-d]{200}")
     result = engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=60))
-    assert (result.text, result.finish_reason) == ("a", "stop")
+    assert (result.text, result.finish_reason) == ("a", "length")
     assert result.stats.causal_calls == 3  # "b", "a", and the stop
 
 
