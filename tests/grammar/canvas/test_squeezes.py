@@ -181,7 +181,7 @@ def test_a_refused_wish_does_not_count_if_the_model_comes_to_another_text(compil
 
 
 def test_where_a_wish_was_refused_after_a_complete_text_later_passes_end_too(compiler, vocabulary):
-    """They may wish the rest of the refused call, which would be text there."""
+    """A later pass may wish the rest of the refused call, which would be text there."""
     compiled = compiler.compile(SPECS["text beside calls"])
     call = answer_tokens(vocabulary, ToolCall("get_weather", {"city": "Oslo"}))
     frontier = Frontier(compiled, 8)
