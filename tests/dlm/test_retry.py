@@ -230,7 +230,7 @@ def test_an_answer_meets_keywords_that_no_grammar_enforces_or_is_refused(
         assert "the result is refused: " in str(end.error)
         return
     jsonschema.validate(json.loads(end.result.text), schema)
-    assert end.result.finish_reason == "stop"
+    assert end.result.complete
     assert end.result.stats.tokens == len(end.result.token_ids) + 1 <= 60
 
 

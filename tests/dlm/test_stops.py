@@ -140,7 +140,7 @@ def test_text_under_a_constraint_ends_at_no_stop(engine_of, tokens_of, spec, tex
     stops = {"stop": ["a", "Observation:", "lamps"], "stop_token_ids": tokens_of(", .")}
     request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60, **stops)
     result, texts = serve(engine, request)
-    assert result.finish_reason == "stop"
+    assert result.complete
     assert texts[-1] == result.text
     assert result.parsed == spec.value(result.text)
     assert text in (None, result.text)

@@ -60,7 +60,7 @@ def test_all_committed_text_is_the_result(engine_of, model, spec, thinking, seed
     assert "".join(reasonings) == (result.reasoning or "")
     stop = tokens[len(result.token_ids) :]
     assert tokens[: len(result.token_ids)] == result.token_ids
-    assert len(stop) == (result.finish_reason == "stop")
+    assert len(stop) == result.complete
     assert set(stop) <= set(engine.config.stops)
     if spec is not None:
         matcher = judge(spec, engine.vocabulary)

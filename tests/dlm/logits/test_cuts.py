@@ -203,7 +203,7 @@ def test_the_grammar_wins_where_it_allows_only_what_a_cut_would_take_away(decodi
             for cut in ({"top_k": 1}, {"top_p": 0.01}, {"min_p": 0.99}, {"top_k": 2, "min_p": 0.5})
         ])  # fmt: skip
         for result in results:
-            assert result.finish_reason == "stop"
+            assert result.complete
             assert result.parsed is not None, right
 
 
