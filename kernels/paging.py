@@ -10,7 +10,7 @@ type.
 `sent` copies several tensors from the host to a device in one copy, without waiting.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.kernels.gpus import runs_kernel
+from dlm.kernels.pinned import PinnedMemory
 
 _E4M3 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_E4M3).max
@@ -198,21 +199,34 @@ def _append_row(
 _ALIGNED = 16  # bytes: kernels are compiled again for tensors with another alignment
 
 
-def sent(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+def sent(
+    tensors: Iterable[Tensor], device: torch.device, memory: PinnedMemory | None = None
+) -> list[Tensor]:
     """Return copies of host tensors on `device`, as parts of one allocation. They are copied to a
-    GPU from pinned memory: the host would otherwise wait for all earlier work of the device."""
+    GPU from pinned memory, that of `memory` if it is given: the host would otherwise wait for all
+    earlier work of the device."""
     tensors = list(tensors)
     sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
-    pinned = device.type == "cuda" and torch.cuda.is_available()  # false while a pass is traced
-    joined = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    cuda = device.type == "cuda" and torch.cuda.is_available()  # false while a pass is traced
+    if cuda and memory is not None:
+        with memory.lend(sum(sizes)) as joined:
+            _join(joined, tensors, sizes)
+            there = joined.to(device, non_blocking=True)
+    else:
+        joined = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=cuda)
+        _join(joined, tensors, sizes)
+        there = joined.to(device, non_blocking=True)
+    return [
+        piece[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for piece, tensor in zip(there.split(sizes), tensors, strict=True)
+    ]
+
+
+def _join(joined: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int]) -> None:
+    """Write the bytes of `tensors` one after the other, each in its own size."""
     memory, begin = joined.numpy(), 0
     for tensor, size in zip(tensors, sizes, strict=True):
         if tensor.numel():  # an empty one from numpy may have strides of 0
             flat = tensor.contiguous().flatten().view(torch.uint8)
             memory[begin : begin + tensor.nbytes] = flat.numpy()
         begin += size
-    pieces = joined.to(device, non_blocking=True).split(sizes)
-    return [
-        piece[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for piece, tensor in zip(pieces, tensors, strict=True)
-    ]

@@ -13,14 +13,16 @@ from torch import Tensor
 from dlm.grammar import Candidates
 from dlm.grammar.masks import tokens_in
 from dlm.kernels.paging import sent
+from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab_rows import VocabPass, heated
 
 
 class DeviceCopies:
     """Counted copies between the host and `device`, which may be the host itself."""
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    def __init__(self, device: torch.device, memory: PinnedMemory | None = None):
+        """A GPU gets copies from `memory`; None: from memory that is allocated for each copy."""
+        self.device, self._memory = device, memory
         self.count = 0
 
     def to_host(self, tensor: Tensor, computed: bool = False) -> Tensor:
@@ -35,7 +37,7 @@ class DeviceCopies:
     def to_device(self, *tensors: Tensor) -> list[Tensor]:
         """Copy tensors to the device, all in one copy."""
         self.count += 1
-        return sent(tensors, self.device)
+        return sent(tensors, self.device, self._memory)
 
 
 CANDIDATES = 128  # tokens of a row that the host gets, at most
@@ -45,15 +47,27 @@ _UNSEEN = 1e-3  # share of the allowed mass that may be missing in it
 _NEGLIGIBLE = 30.0  # nats: 262,144 tokens that are less likely than this have 2e-8 together
 _LOWEST = 3e38  # below any logit that matters
 _NEARLY_FULL = 8  # of as many words of a nearly full mask, at most one forbids a token
+_SEARCHES = 8  # of rows of a canvas on their device, two copies each; then rows are fetched
 _BLOCK, _BLOCKS = 64, 32  # tokens of a block, and how many blocks are read token by token
+
+
+def most_copies(length: int) -> int:
+    """Return the most copies that queries about a canvas of `length` positions take.
+
+    They are to come in the order of the positions.
+    """
+    fetches = max(0, length - _SEARCHES - 1).bit_length()
+    return 2 * _SEARCHES + 1 + fetches
 
 
 class CanvasLogits:
     """Logits of one canvas. Most queries are answered from the tokens that a vocabulary pass lists
     of each row; other rows are fetched.
 
-    Answers are exact, except that a thousandth of the allowed mass may be missing. When a row is
-    fetched its neighbours come along, more of them each time, since constraints query along a text.
+    Answers are exact, except that a thousandth of the allowed mass may be missing. Rows on a device
+    are searched there, at most `_SEARCHES` of them. When a row is fetched its neighbours come
+    along, so that the number of rows doubles, since constraints query along a text. A canvas of `L`
+    positions thus takes at most `most_copies(L)` copies.
     """
 
     def __init__(
@@ -69,7 +83,8 @@ class CanvasLogits:
         fetched by `copies`."""
         # A row without a possible token has no argmax: any token stands for it.
         self.argmax: list[int] = found.argmax.numpy().clip(0, logits.shape[1] - 1).tolist()
-        self.rows = 0  # rows that were fetched
+        self.rows = 0  # rows that were searched or fetched
+        self._searches = 0 if copies.device.type == "cpu" else _SEARCHES  # that are left
         self._above, self._tail = found.above.numpy(), found.tail.numpy()
         self._lse = found.lse.numpy()
         self._ids, self._listed_logits = found.ids.numpy(), found.logits.numpy()
@@ -86,7 +101,7 @@ class CanvasLogits:
         tokens, logits = self._listed(position, allowed)
         if len(tokens):
             return int(tokens[logits.argmax()])
-        if self._copies.device.type != "cpu":
+        if self._searches_there(position):
             found = self._search_on_device(position, allowed, 1)
             return found.ranked[0][0] if found.ranked else 0
         if _nearly_full(allowed):
@@ -101,7 +116,7 @@ class CanvasLogits:
         tokens, logits = self._listed(position, allowed)
         logp = self._logp(position, logits) if len(tokens) else logits
         if not self._list_suffices(position, logp, count):
-            if self._copies.device.type != "cpu":
+            if self._searches_there(position):
                 return self._search_on_device(position, allowed, count)
             found = self._search_blocks(position, allowed, count)
             if found is not None:
@@ -196,10 +211,15 @@ class CanvasLogits:
         tokens = tokens[: np.searchsorted(tokens, len(row))]
         return tokens, row.index_select(0, torch.from_numpy(tokens)).float().numpy()
 
+    def _searches_there(self, position: int) -> bool:
+        """Whether a row is searched on its device: it is not on the host, and a search is left."""
+        return self._searches > 0 and position not in self._fetched
+
     def _search_on_device(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """Find the likeliest tokens of a row on the device, so that only a few numbers are fetched.
         The mass includes tokens less likely than `_NEGLIGIBLE`."""
         self.rows += 1
+        self._searches -= 1
         (words,) = self._copies.to_device(torch.from_numpy(allowed.view(np.int32)))
         row = self._logits[position].float()
         bits = words[:, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1

@@ -27,7 +27,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
+from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance, Unfinished
+from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
@@ -39,6 +40,7 @@ from dlm.policy import Policy
 _LEAD = 1.0  # logits between the guess and the next token
 _STEPS = 2.0**-6  # relative to a logit: a difference that survives rounding to bf16
 _BLOCK = 1 << 24  # logits that are copied at a time
+_ROUNDS = 2  # of queries in a step: the second is for those that the first did not finish
 
 
 def mask_rows_(
@@ -165,14 +167,19 @@ class LogitsGuide:
         work: int = Policy().step_work,
         by_kernel: bool | None = None,
     ):
-        """`work` limits the units, of about 10 us each, that all constraints of a step do together;
-        one that needs more raises `Unfinished`. `by_kernel` is that of `vocab_pass`."""
+        """`work` limits the units, of about 10 us each, that all constraints of a step do together.
+        Each gets an equal share of what those before it have left; what all have left goes to those
+        that need more, and one that still needs more raises `Unfinished`. `by_kernel` is that of
+        `vocab_pass`."""
         self._vocab_size, self._work, self._by_kernel = vocab_size, work, by_kernel
         self._table = MaskTable(-(-vocab_size // 32))
+        self._memory = PinnedMemory()
         self.copies = 0  # so far, between host and device in both directions
 
     def warm_up(self, device: torch.device) -> None:
-        """Compile kernels before the first step needs them, if there are any."""
+        """Compile kernels before the first step needs them, if there are any, and allocate the
+        table of masks, which later steps only fill."""
+        self._table.reserve(device)
         logits = torch.zeros(2, self._vocab_size, device=device)
         cut = Cut(temperature=1.0, top_k=1)
         self.guide_(logits, [GuidedCanvas(constraint=Free(()), first=0, length=2, cut=cut)])
@@ -192,24 +199,47 @@ class LogitsGuide:
             raise ValueError(f"{logits.shape[1]} logits for {self._vocab_size} tokens")
         if not canvases:
             return []
-        copies = DeviceCopies(logits.device)
-        results: list[Guidance | Exception] = []
+        copies = DeviceCopies(logits.device, self._memory)
         pending = _PendingRows()
-        share = max(1, self._work // len(canvases))
-        for canvas, found in self._passed(logits, canvases, copies):
-            try:
-                canvas.constraint.work = share
-                rows = logits[canvas.first : canvas.first + canvas.length]
-                scores = CanvasLogits(found, rows, 1.0, None, copies)
-                guidance = canvas.constraint.guide(scores, canvas.fixed)
-                pending.add(canvas, guidance, found, self._vocab_size)
-            except Exception as error:
-                results.append(error)
-            else:
-                results.append(guidance)
+        passed = [
+            (canvas, found, CanvasLogits(found, self._rows_of(logits, canvas), 1.0, None, copies))
+            for canvas, found in self._passed(logits, canvases, copies)
+        ]
+        results: list[Guidance | Exception] = [Unfinished()] * len(canvases)
+        left = self._work
+        for again in range(_ROUNDS):
+            waiting = [i for i, one in enumerate(results) if isinstance(one, Unfinished)]
+            if again and left < len(waiting):
+                break
+            for before, i in enumerate(waiting):
+                canvas, found, scores = passed[i]
+                share = max(1, left // (len(waiting) - before))
+                results[i] = self._guided(canvas, found, scores, share, pending)
+                finished = not isinstance(results[i], Unfinished)
+                left -= getattr(canvas.constraint, "spent", share) if finished else share
         self._write(logits, pending, copies)
         self.copies += copies.count
         return results
+
+    def _rows_of(self, logits: Float[Tensor, "N V"], canvas: GuidedCanvas) -> Float[Tensor, "L V"]:
+        return logits[canvas.first : canvas.first + canvas.length]
+
+    def _guided(
+        self,
+        canvas: GuidedCanvas,
+        found: VocabPass,
+        scores: CanvasLogits,
+        work: int,
+        pending: _PendingRows,
+    ) -> Guidance | Exception:
+        """Query a canvas's constraint, and note the rows that it changes."""
+        try:
+            canvas.constraint.work = work
+            guidance = canvas.constraint.guide(scores, canvas.fixed)
+            pending.add(canvas, guidance, found, self._vocab_size)
+        except Exception as error:
+            return error
+        return guidance
 
     def _passed(
         self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], copies: DeviceCopies

@@ -31,6 +31,11 @@ class MaskTable:
         # By a grammar's table and its row
         self._places: Any = WeakIdKeyDictionary()
 
+    def reserve(self, device: torch.device) -> None:
+        """Allocate the table now, before the rest of the device's memory is divided."""
+        if not len(self.bitmask):
+            self._begin_anew(0, device)
+
     def place(
         self, wanted: Sequence[tuple[Tensor, Sequence[int]]], copies: DeviceCopies
     ) -> list[int]:

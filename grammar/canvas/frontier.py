@@ -121,6 +121,7 @@ class Frontier:
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._matcher = Matcher(compiled, reasoning)
         self.work = work  # units of about 10 us, for each `guide`
+        self.spent = 0  # units that the last `guide` took
         self._committed: list[int] = []
         self._squeezes = Squeezes()
         self._begin_canvas()
@@ -131,6 +132,14 @@ class Frontier:
         return bool(self._squeezes)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        meter = self._compiled.meter
+        before, self.spent = meter.spent, 0
+        try:
+            return self._guide(scores, fixed)
+        finally:
+            self.spent = meter.spent - before
+
+    def _guide(self, scores: Scores, fixed: Fixed) -> Guidance:
         self._masks.trim()
         last = self._last
         if last.repair is not None and fixed.banned != last.fixed.banned:

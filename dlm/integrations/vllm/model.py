@@ -24,6 +24,7 @@ from dlm.integrations.vllm.own import TASK
 from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.sampler import Slots
 from dlm.integrations.vllm.self_check import check_sampler
+from dlm.integrations.vllm.settings import step_work
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
@@ -61,7 +62,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         compiler = Compiler(vocabulary_of(self.model_config, tokenizer))
         config = DecodeConfig(max_steps=self.diffusion_states.max_denoising_steps)
         slots = Slots(compiler, Policy(), config)
-        guide = LogitsGuide(self.model_config.get_vocab_size(), slots.policy.step_work)
+        guide = LogitsGuide(self.model_config.get_vocab_size(), step_work())
         guide.warm_up(self.device)
         constrained = check_sampler(
             inner, self.diffusion_states, slots, guide, compiler, self._batch

@@ -35,6 +35,7 @@ from dlm.grammar import (
 )
 from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.payload import Payload
+from dlm.kernels.pinned import PinnedMemory
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.guided import GuidedCanvas, name_rows_
 from dlm.logits.sampling import Cut
@@ -53,7 +54,7 @@ class Slot:
     payload: Payload
     budget: int  # tokens of the whole answer, the stop among them
     stops: frozenset[int]
-    max_unfinished_steps: int  # in a row
+    most_work: int  # units of one look, in all steps that it takes
     compiled: Compiled | None = None
     reasoning: Reasoning | None = None
     written: list[int] = field(default_factory=list)  # tokens of the answer before a preemption
@@ -61,7 +62,7 @@ class Slot:
     ended: bool = False  # its stop token is committed
     work: int = 0  # units that the next look may take
     _constraint: Frontier | None = None
-    _unfinished: int = 0
+    _unfinished: int = 0  # units of a look that has not finished
     _progress: Progress = field(default_factory=lambda: Progress(stats=Stats()))
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
@@ -70,12 +71,19 @@ class Slot:
             constraint.work = self.work
             read = constraint.guide(scores, fixed)
         except Unfinished as error:
-            self._unfinished += 1
-            if self._unfinished < self.max_unfinished_steps:
+            self._unfinished += self.work
+            if self._unfinished <= self.most_work:
                 raise
-            raise LimitError("the constraint takes too much work") from error
+            raise LimitError(
+                f"the grammar takes over {self.most_work} units of work to match a canvas"
+            ) from error
         self._unfinished = 0
         return read
+
+    @property
+    def spent(self) -> int:
+        """Units that the last look took."""
+        return self.work if self._constraint is None else self._constraint.spent
 
     def fixed(self, last: bool) -> Fixed:
         """Return what the next pass may not change; `last`: it is the canvas's last."""
@@ -144,7 +152,7 @@ class Slots:
             payload,
             budget,
             stops=frozenset(self._vocabulary.stops),
-            max_unfinished_steps=self.policy.max_unfinished_steps,
+            most_work=self.policy.max_unfinished_steps * self.policy.step_work,
             written=list(written),
         )
         self._slots[index] = slot
@@ -187,6 +195,7 @@ class ConstrainedSampler:
         """`states` are vLLM's per-request tensors of diffusion, and `guide` is a `LogitsGuide`.
         Raises `DlmError` if one of the tensors that a step moves has no such name."""
         self._inner, self._states, self._slots, self._guide = inner, states, slots, guide
+        self._link: DeviceCopies | None = None  # made at the first step
         self.moved = _by_slot(states)  # what a step may move, to put it back
         missing = [name for name in (*MOVED, "max_steps") if name not in self.moved]
         draft_tokens = getattr(inner.req_states, "draft_tokens", None)
@@ -210,13 +219,23 @@ class ConstrainedSampler:
                 self._give_up(logits, canvases)
         if not held:
             return self._inner(logits, input_batch, *args, **kwargs)
-        (where,) = DeviceCopies(logits.device).to_device(torch.tensor(held))
+        (where,) = self._copies(logits.device).to_device(torch.tensor(held))
         places = list(self.moved.values())
         before = [place[where].clone() for place in places]
         output = self._inner(logits, input_batch, *args, **kwargs)
         for place, value in zip(places, before, strict=True):
             place[where] = value
         return output
+
+    @property
+    def copies(self) -> int:
+        """Number of copies between host and device so far, without those of the guide."""
+        return 0 if self._link is None else self._link.count
+
+    def _copies(self, device: torch.device) -> DeviceCopies:
+        if self._link is None:
+            self._link = DeviceCopies(device, PinnedMemory())
+        return self._link
 
     def _constrained(self, input_batch: Any) -> list[ConstrainedCanvas]:
         if input_batch.num_draft_tokens == 0 or not len(self._slots):
@@ -234,10 +253,12 @@ class ConstrainedSampler:
         """Commit what was taken, rewrite the rows of the rest; return the slots that are held."""
         states = self._states
         indices = torch.tensor([canvas.index for canvas in canvases])
-        (where,) = DeviceCopies(logits.device).to_device(indices)
+        copies = self._copies(logits.device)
+        (where,) = copies.to_device(indices)
         columns = [states.is_encoder_phase, states.step, states.max_steps]
         numbers = torch.stack([column[where].long() for column in columns], dim=1)
-        read = torch.cat((numbers, states.argmax_canvas[where]), dim=1).tolist()
+        joined = torch.cat((numbers, states.argmax_canvas[where]), dim=1)
+        read = copies.to_host(joined).tolist()
         denoised: list[tuple[ConstrainedCanvas, bool]] = []
         failed: list[ConstrainedCanvas] = []
         for canvas, (committing, step, most, *tokens) in zip(canvases, read, strict=True):

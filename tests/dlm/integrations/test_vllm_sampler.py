@@ -12,6 +12,7 @@ from dlm.config import DecodeConfig
 from dlm.grammar import Compiler, Frontier, Unfinished, Vocabulary
 from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
+from dlm.logits.canvas_logits import most_copies
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
@@ -151,7 +152,7 @@ def test_a_request_whose_guidance_never_finishes_fails_alone(compiler, vocabular
     slot = worker.slots.get(0)
     worker.run({0: L, 1: L})
     assert worker.inner.emitted[0][:1] == [PAD]
-    assert "too much work" in str(slot.error)
+    assert "over 100000 units of work" in str(slot.error)
     Regex("[a-f]{3,40}").value(vocabulary.text(worker.answer(1)))
 
 
@@ -205,3 +206,36 @@ def test_slots_are_empty_again_once_requests_are_gone(compiler):
         worker.slots.remove(slot)
     assert len(worker.slots) == 0
     assert worker.slots.get(0) is None
+
+
+def test_a_step_takes_at_most_seven_copies_however_many_requests_there_are(compiler):
+    """Three of the sampler, one of them for held canvases, and four of the guide; and those of the
+    queries that no list answers, whose number a canvas bounds."""
+    for slots in (1, 4):
+        worker = Worker(compiler, work=40)
+        for slot in range(slots):
+            worker.add(slot, PAIRS)
+        lengths, before, guide = dict.fromkeys(range(slots), L), 0, worker.sampler._guide
+        for _ in range(30):
+            worker.step(lengths)
+            copies = worker.sampler.copies + guide.copies
+            assert copies - before <= 7 + slots * most_copies(L)
+            assert worker.sampler.copies > 0
+            before = copies
+
+
+def test_held_canvases_take_one_copy_more(compiler, monkeypatch):
+    def copies_of(worker):
+        worker.step({0: L, 1: L})
+        return worker.sampler.copies
+
+    worker = Worker(compiler, work=1000)
+    worker.add(0, PAIRS)
+    worker.add(1, PAIRS)
+    assert copies_of(worker) == 2
+
+    def never(self, scores, fixed):
+        raise Unfinished
+
+    monkeypatch.setattr(Frontier, "guide", never)
+    assert copies_of(worker) == 2 + 3

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from scores import scores_of
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
+from dlm.logits.canvas_logits import (
+    CANDIDATES,
+    THRESHOLD,
+    CanvasLogits,
+    DeviceCopies,
+    most_copies,
+)
 
 SIZE = 3000
 
@@ -201,3 +207,20 @@ def test_along_a_text_rows_come_in_ever_larger_copies():
     assert best == [5 if row[5] >= row[6] else 6 for row in logits]
     assert scores.rows == 256
     assert scores.copies == 9  # 1, 1, 2, 4, 8, 16, 32, 64, 128
+
+
+@pytest.mark.parametrize("length", [1, 8, 9, 10, 64, 257])
+def test_queries_of_every_position_take_a_bounded_number_of_copies(length):
+    """On another device the first rows are searched there, and then rows come to the host."""
+    logits = 0.1 * torch.randn(length, SIZE, generator=torch.Generator().manual_seed(0))
+    scores, allowed = scores_of(logits), packed(np.arange(SIZE) % 3 == 1)
+    scores._searches = 8  # as if the logits were on another device
+    rows, before = FullRows(logits.double()), scores.copies
+    for position in range(length):
+        best = rows.candidates(position, allowed, 1).ranked[0][0]
+        for _ in range(2 if position % 2 else 1):
+            assert scores.best(position, allowed) == best
+            assert scores.candidates(position, allowed, 3).ranked[0][0] == best
+    assert scores._searches == 0 or length < 8
+    assert scores.copies - before <= most_copies(length)
+    assert most_copies(length) <= 2 * 8 + 1 + 9

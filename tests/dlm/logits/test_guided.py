@@ -14,7 +14,7 @@ from masked import tokens_in
 from values import V
 
 from dlm import JsonSchema, Regex
-from dlm.grammar import Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
+from dlm.grammar import NOTHING, Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
 from dlm.logits.guided import GuidedCanvas, LogitsGuide
 from dlm.logits.sampling import Cut
 
@@ -218,6 +218,61 @@ def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocab
     assert logits[:, forbidden].isneginf().all()
     guide.guide_(logits, canvases)
     assert guide.copies == 7
+
+
+class Greedy(Free):
+    """A constraint that needs `needed` units in all, and takes what it gets."""
+
+    def __init__(self, needed):
+        super().__init__(())
+        self.needed, self.work, self.spent, self.granted = needed, 0, 0, []
+
+    def guide(self, scores, fixed=NOTHING):
+        self.granted.append(self.work)
+        self.spent = min(self.needed, self.work)
+        self.needed -= self.spent
+        if self.needed:
+            raise Unfinished
+        return super().guide(scores, fixed)
+
+
+@pytest.mark.parametrize("needs", [[700, 10, 10, 10], [10, 10, 10, 700], [10, 340, 10, 340]])
+def test_work_that_some_constraints_leave_goes_to_those_that_need_more(needs):
+    guide, greedy = LogitsGuide(V, work=800), [Greedy(needed) for needed in needs]
+    canvases = [GuidedCanvas(constraint=one, first=4 * i, length=4) for i, one in enumerate(greedy)]
+    results = guide.guide_(torch.zeros(16, V), canvases)
+    assert all(isinstance(result, Guidance) for result in results)
+    assert sum(one.spent for one in greedy) <= 800
+    assert min(one.granted[0] for one in greedy) >= 200  # the equal share of four
+
+
+def test_constraints_of_a_step_take_no_more_than_its_work_together():
+    guide, greedy = LogitsGuide(V, work=800), [Greedy(needed) for needed in (10, 900, 900, 900)]
+    canvases = [GuidedCanvas(constraint=one, first=4 * i, length=4) for i, one in enumerate(greedy)]
+    for step in range(1, 5):
+        results = guide.guide_(torch.zeros(16, V), canvases)
+        taken = 10 * (step > 1) + 2700 - sum(one.needed for one in greedy[1:])
+        assert taken <= 800 * step
+    assert all(isinstance(result, Guidance) for result in results)
+
+
+def test_less_work_than_constraints_still_moves_each_of_them():
+    guide, greedy = LogitsGuide(V, work=1), [Greedy(3) for _ in range(4)]
+    canvases = [GuidedCanvas(constraint=one, first=i, length=1) for i, one in enumerate(greedy)]
+    for _ in range(3):
+        results = guide.guide_(torch.zeros(4, V), canvases)
+    assert all(isinstance(result, Guidance) for result in results)
+
+
+def test_memory_for_masks_is_allocated_by_the_warm_up_and_stays(compiler):
+    guide, compiled = LogitsGuide(V, work=10**6), compiler.compile(Regex("[a-f]{3,30}"))
+    guide.warm_up(torch.device("cpu"))
+    place, count = guide._table.bitmask.data_ptr(), len(guide._table.bitmask)
+    assert count == 1024
+    canvas = GuidedCanvas(constraint=Frontier(compiled, 40), first=0, length=16)
+    guide.guide_(torch.zeros(16, V), [canvas])
+    assert guide._table.count > 0
+    assert (guide._table.bitmask.data_ptr(), len(guide._table.bitmask)) == (place, count)
 
 
 def test_the_example_of_the_docs_answers(chat, vocabulary):
