@@ -60,6 +60,7 @@ class Slot:
     written: list[int] = field(default_factory=list)  # tokens of the answer before a preemption
     error: DlmError | None = None  # why the request failed
     ended: bool = False  # its stop token is committed
+    squeezed: bool = False  # its budget took a token of the committed text from the model
     work: int = 0  # units that the next look may take
     _constraint: Frontier | None = None
     _unfinished: int = 0  # units of a look that has not finished
@@ -98,8 +99,10 @@ class Slot:
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past a canvas of tokens, up to its stop."""
         end = next((at for at, token in enumerate(tokens, 1) if token in self.stops), None)
-        self._made().commit(tokens[:end])
+        constraint = self._made()
+        constraint.commit(tokens[:end])
         self._progress = Progress(stats=Stats())
+        self.squeezed |= constraint.squeezed
         self.ended = end is not None
 
     def rollback(self, count: int) -> None:

@@ -25,6 +25,8 @@ STOPS = 1, 106, 50
 class Given:
     """A constraint that returns the guidance it was made with."""
 
+    squeezed = False
+
     def __init__(self, read: Guidance | Exception):
         self.work, self._read = 0, read
 
