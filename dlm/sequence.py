@@ -32,7 +32,7 @@ from dlm.logits import sampling
 from dlm.logits.sampling import generator
 from dlm.models.image_tokens import EncodedImage
 from dlm.request import FinishReason, Request, Result, Stats
-from dlm.stream import Stream
+from dlm.stream import Stream, begun_at_end
 
 Bans = dict[int, set[int]]  # tokens, by position
 
@@ -296,6 +296,10 @@ class Sequence:
         text = self.stream.text(answer)
         if self.cut and isinstance(parsed, Answer):
             parsed = replace(parsed, content=text or None)
+        elif isinstance(parsed, Answer) and (opening := self.stream.refused_opening):
+            content = parsed.content or ""
+            content = content[: len(content) - begun_at_end(content, opening)]
+            parsed = replace(parsed, content=content or None)
         return Result(
             text=text,
             reasoning=reasoning or None,

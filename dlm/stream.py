@@ -19,6 +19,9 @@ class Stream:
     calls: bool  # tool calls are no text
     free: bool = True  # whether the answer's text before the first call is never refused
     stop: Sequence[str] = ()  # the answer ends before the first of these
+    refused_opening: str = (
+        ""  # of a call that did not fit: the answer ends before what it has of it
+    )
     _emitted: int = field(default=0, init=False)  # tokens
     _text: str = field(default="", init=False)
     _reasoning_text: str = field(default="", init=False)
@@ -64,6 +67,7 @@ class Stream:
         text = self._spelled(answer, ended)
         if (at := self._stop_at(text)) is not None:
             return text[:at]
+        text = text[: len(text) - begun_at_end(text, self.refused_opening)]
         return text if ended else text[: len(text) - self._held_back(text)]
 
     def stopped_at(self, tokens: list[int], known: int) -> int | None:
@@ -84,9 +88,7 @@ class Stream:
 
     def _held_back(self, text: str) -> int:
         """Return how many characters at the end of `text` may begin a text of `stop`."""
-        sizes = range(min(len(text), max(map(len, self.stop), default=1) - 1), 0, -1)
-        ends = (n for n in sizes if any(stop.startswith(text[-n:]) for stop in self.stop))
-        return next(ends, 0)
+        return max((begun_at_end(text, stop) for stop in self.stop), default=0)
 
     def _spelled(self, answer: list[int], ended: bool) -> str:
         answer = answer[: self._call_at(answer)]
@@ -98,6 +100,12 @@ class Stream:
         if not self.calls or call is None or call.open not in answer:
             return len(answer)
         return answer.index(call.open)
+
+
+def begun_at_end(text: str, word: str) -> int:
+    """Return how many characters at the end of `text` begin `word`, without being all of it."""
+    sizes = range(min(len(text), len(word) - 1), 0, -1)
+    return next((n for n in sizes if word.startswith(text[-n:])), 0)
 
 
 def _decode(raw: bytes, ended: bool) -> str:

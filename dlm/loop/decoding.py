@@ -217,6 +217,9 @@ class Decoder(ABC):
         return spec.instance(value, sequence.stream.text(sequence.answer_tokens()))
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
+        spec = sequence.request.constraint
+        if sequence.squeezed and spec is not None:
+            sequence.stream.refused_opening = spec.opening
         yield from self._emit(sequence, reason)
         sequence.ended = True
         result = sequence.result(parsed, reason)

@@ -59,6 +59,11 @@ class Spec(ABC):
         return False
 
     @property
+    def opening(self) -> str:
+        """Text with which a call begins amid free text; empty if tokens or nothing opens calls."""
+        return ""
+
+    @property
     def opens_free(self) -> bool:
         """Whether the answer may begin with any text, up to its first tool call.
 

@@ -289,6 +289,11 @@ class Tools(Spec):
         return vars(self)["_exact"]
 
     @property
+    def opening(self) -> str:
+        free = not self.calls and self.choice == "auto" and self.named is None
+        return MARKUPS[self.format].opening if free else ""
+
+    @property
     def opens_free(self) -> bool:
         return self.calls and self.choice == "auto" and self.named is None and self.content is None
 

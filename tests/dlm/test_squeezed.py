@@ -5,10 +5,12 @@ import json
 import pytest
 from decodings import engine_of_each
 from doubles import Scripted
+from driven import streamed
 from native_calls import answer_tokens
 from values import PROMPT, V
 
 from dlm import DlmError, JsonSchema, Policy, Regex, Request, ToolCall, Tools
+from dlm.grammar.calls import MARKUPS
 
 engine_of = engine_of_each
 ITEMS = {
@@ -128,3 +130,23 @@ def test_reasoning_that_ends_by_itself_where_it_would_have_to_is_not_squeezed(
 def test_a_share_of_the_answer_is_part_of_its_budget(share):
     with pytest.raises(DlmError, match="answer_share must be at least 0 and less than 1"):
         Policy(answer_share=share)
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "llama"])
+@pytest.mark.parametrize("spelled", ["tokens", "bytes"])
+def test_a_call_in_a_markup_that_does_not_fit_leaves_no_trace_in_the_text(
+    engine_of, tokens_of, form, spelled
+):
+    text, opening = "Let me look. ", MARKUPS[form].opening
+    written = f'{opening}{{"name": "get_weather", "arguments": {{"city": "Oslo"}}}}'
+    vocabulary = engine_of(Scripted(V, len(PROMPT), [])).vocabulary
+    by_byte = [vocabulary.pieces.index(bytes([byte])) for byte in written.encode()]
+    script = [*tokens_of(text), *(tokens_of(written) if spelled == "tokens" else by_byte)]
+    spec = Tools([TOOL], format=form)
+    for room in range(1, 4 if spelled == "tokens" else len(opening) + 1):
+        engine = engine_of(Scripted(V, len(PROMPT), script))
+        result, events = streamed(engine, request(len(tokens_of(text)) + room, spec))
+        assert (result.text, result.tool_calls) == (text, ())
+        assert result.parsed.content == text
+        assert "".join(event.text for event in events) == text
+        assert (result.finish_reason, result.complete) == ("length", True)

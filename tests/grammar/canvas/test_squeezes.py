@@ -213,6 +213,7 @@ def test_reasoning_that_the_budget_ends_is_squeezed_and_its_own_limit_is_not(
         look = constraint.look(exact=exact)
         constraint.commit(look.forced)
         row = look.rows[0]
+        assert isinstance(row, np.ndarray)
         wished = wish[len(written)]
         allowed = [t for t in tokens_in(row).tolist() if t < len(vocabulary)]
         token = wished if wished in allowed else allowed[0]
