@@ -391,7 +391,7 @@ class MessagesBody(PromptBody):
     max_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = Field(
         REQUIRED,
         description="an answer has fewer if the context has no room for more; under a constraint \
-it ends within them",
+it ends within them, and `stop_reason` is `max_tokens` if they made it another answer",
     )
     stop_sequences: Each[str] | None = Field(
         None, description="free text ends before them, as with `stop` in a chat"

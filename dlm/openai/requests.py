@@ -60,7 +60,7 @@ _COUNTS = """up to 16 answers, and at most `--slots` plus `--max-queue`. Their s
 `seed`"""
 _LENGTH = """by default 1,024 for a chat, or fewer if the context ends earlier, and 16 for a \
 completion; -1 is 1,024 for both. Under a constraint the answer ends within them, or the request \
-is refused"""
+is refused; `finish_reason` is `length` if they made it another answer"""
 _CUTS = """only the likeliest tokens are kept: `top_k` of them (0, -1: all); the fewest that \
 together reach `top_p` (above 0, up to 1); those at least `min_p` times as likely as the likeliest \
 (0 to 1). As in vLLM the cut comes before the sampler: entropies, draws, soft embeddings and the \

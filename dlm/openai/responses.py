@@ -317,7 +317,8 @@ the reasoning itself is sent as the summary, otherwise as content",
     max_output_tokens: int | None = Field(
         None,
         description="by default 1,024, or fewer if the context ends earlier. A text that they cut \
-off is `incomplete`; under a constraint the answer ends within them",
+off is `incomplete`; under a constraint the answer ends within them, and is `incomplete` if they \
+made it another answer",
     )
     truncation: Literal["auto", "disabled"] | None = Field(None, description=_LABELS)
     stream: bool | None = Field(
