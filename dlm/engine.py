@@ -43,6 +43,7 @@ from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.storage import load_model
+from dlm.threads import threads_for, using
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
@@ -84,15 +85,19 @@ class Engine:
         cache: Cache | None = None,
         decoding: Decoding | None = None,
         tower: VisionTower | None = None,
+        threads: int | None = None,
     ):
         """`policy` limits requests. `thought` are the texts that open and close reasoning; by
         default those of Gemma 4, if the tokenizer has them. `workers` are the processes that
         compile, by default the engine's own. `cache` has memory for `slots` requests; by default it
         grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. `tower`
-        reads images; None: requests have none. Raises `DlmError` for a model that cannot write in
-        that way."""
+        reads images; None: requests have none. `threads` are those of torch in a step; None: as
+        many as torch uses. Raises `DlmError` for a model that cannot write in that way."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise DlmError(f"threads must be at least 1, got {threads!r:.40}")
+        self._threads = threads
         self.decoding: Decoding = decoding or Diffusion()
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
@@ -131,7 +136,7 @@ class Engine:
             by_canvas=decoder.decides,
         )
         self._commands = CommandQueue()  # changes of the scheduler
-        self._routes = EventRoutes(self._commands, self._step)
+        self._routes = EventRoutes(self._commands, self._limited_step)
         self._closed = False
 
     @classmethod
@@ -151,6 +156,7 @@ class Engine:
         decoding: Decoding | Writes | None = None,
         temperature: float = 0.0,
         tuned: str | Path | None = None,
+        threads: int | None = None,
         warm_up: bool = True,
         progress: Progress | None = None,
     ) -> "Engine":
@@ -168,8 +174,10 @@ class Engine:
         `generation_config.json` says in `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name
         decodes left to right with `temperature`. `tuned` is a file of `dlm tune`, with
         configurations of kernels for this GPU; by default `dlm_tuned.json` in the directory, if
-        there is one. On a GPU the engine is warmed up, unless `warm_up` is false; `progress` is
-        that of `warm_up`.
+        there is one. `threads` are those of torch on a CPU while the engine steps; by default one
+        for a model of up to 50 million parameters, if no other number has been chosen
+        (`torch.set_num_threads`, `OMP_NUM_THREADS`), otherwise torch's own. On a GPU the engine is
+        warmed up, unless `warm_up` is false; `progress` is that of `warm_up`.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`
@@ -198,7 +206,14 @@ class Engine:
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
         if decoding is None or isinstance(decoding, str):
             decoding = _decoding_of(decoding or checkpoint_decoding(settings), temperature)
-        rest: dict[str, Any] = {"cache": cache, "decoding": decoding, "tower": tower}
+        if threads is None and model.device.type == "cpu":
+            threads = threads_for(sum(one.numel() for one in model.parameters()))
+        rest: dict[str, Any] = {
+            "cache": cache,
+            "decoding": decoding,
+            "tower": tower,
+            "threads": threads,
+        }
         engine = cls(model, chat, config, slots, policy, **rest)
         if warm_up and model.device.type == "cuda":
             try:
@@ -355,6 +370,10 @@ class Engine:
             self.cancel(prepared.number)
             self._routes.close(prepared.number)
 
+    def _limited_step(self) -> list[Event]:
+        with using(self._threads):
+            return self._step()
+
     def _step(self) -> list[Event]:
         for failed in self._scheduler.admit():
             self._fail(failed)
@@ -406,7 +425,7 @@ class Engine:
         decision = Decision(request=request, questions=questions)
         if by == "canvas":
             return self._run([decision], "decide")[0].answers
-        with self._commands.move():
+        with self._commands.move(), using(self._threads):
             if self.busy:
                 raise DlmError("decide would take the slots of requests that are running")
             return self._admission.decider.by_causal(decision, self._cache, self._slots)
@@ -505,7 +524,10 @@ def warm_up_requests(policy: Policy) -> list[Request]:
 
 def _decoding_of(name: Writes, temperature: float) -> Decoding:
     """Return the decoding of this name. `temperature` is that of decoding left to right, by which a
-    request's is multiplied."""
+    request's is multiplied. Raises `DlmError` for an unknown name."""
+    if name not in get_args(Writes):
+        known = ", ".join(get_args(Writes))
+        raise DlmError(f"decoding is {name!r:.60}: it takes {known}, or a Decoding")
     if name == "canvas":
         return Diffusion()
     return Autoregressive(temperature=temperature, drafts=name == "drafted")

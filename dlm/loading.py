@@ -28,6 +28,7 @@ class Loading:
     writes: Writes | None = None  # None: as the checkpoint says
     temperature: float = 0.0  # left to right; multiplied by a request's own
     warm_up: bool = True  # on a GPU
+    threads: int | None = None  # of torch on a CPU; None: as `Engine.load` chooses
     tuned: str | None = None  # a file of `dlm tune`; None: one beside the model, if there is one
 
     def __post_init__(self) -> None:
@@ -40,12 +41,8 @@ class Loading:
     def engine(self, progress: "Progress | None" = None) -> "Engine":
         """Load the engine; `progress` is that of `Engine.warm_up`. Raises `DlmError` and
         `ModelError`."""
-        import torch
-
         from dlm.engine import Engine
 
-        if self.model is None:
-            torch.set_num_threads(1)  # it is tiny: several threads would only wait for one another
         return Engine.load(
             self.model,
             device=self.device,
@@ -57,6 +54,7 @@ class Loading:
             decoding=self.writes,
             temperature=self.temperature,
             tuned=self.tuned,
+            threads=self.threads,
             warm_up=self.warm_up,
             progress=progress,
         )

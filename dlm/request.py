@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec, ToolCall, Tools
 from dlm.grammar.json_problems import json_problem
+from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.images import check_image, is_image
 
 FinishReason = Literal["stop", "length"]
@@ -16,6 +17,7 @@ _SOURCES = ("prompt", "messages", "text", "token_ids")
 _TEXTS = ("prompt", "text")
 _MOST_STOPS = 64
 _LONGEST_STOP = 256  # characters
+ROLES = ("system", "developer", "user", "assistant", "tool")  # of messages
 HOTTEST = 2.0  # highest temperature, as in OpenAI's API
 _PASS = "denoise", "guide", "settle"  # phases of a pass: the model's, the grammar's, the decisions
 
@@ -66,6 +68,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self._make_plain()
+        self._make_tools()
         given = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             known, got = ", ".join(_SOURCES), " and ".join(given) or "none"
@@ -112,6 +115,16 @@ class Request:
             if isinstance(found, list | tuple) and any(type(one) is not int for one in found):
                 found = [_plain(one) for one in found]
             object.__setattr__(self, name, found)
+
+    def _make_tools(self) -> None:
+        """Convert functions among `tools` to tools in OpenAI's form."""
+        listed = isinstance(self.tools, list | tuple)
+        if listed and any(map(is_function, self.tools)):
+            try:
+                tools = [tool_of(one) if is_function(one) else one for one in self.tools]
+            except InvalidGrammarError as error:
+                raise RequestError(f"tools: {error}") from error
+            object.__setattr__(self, "tools", tools)
 
     def _join_tools(self) -> None:
         """Constrain the answer to calls of `tools`, or declare the constraint's own."""
@@ -218,8 +231,9 @@ def _check_message(name: str, message: Any) -> None:
     out."""
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise RequestError(f"{name} is no object with a role and a content")
-    if not isinstance(message["role"], str):
-        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes a text")
+    if message["role"] not in ROLES:
+        right = ", ".join(ROLES)
+        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes {right}")
     content = message["content"]
     if content is None or isinstance(content, str):
         return

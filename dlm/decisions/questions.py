@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from dlm.errors import RequestError
 from dlm.grammar.regex import SURROGATES
@@ -97,15 +97,20 @@ class Predicate(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Question):
-    """Choice among up to 255 labels."""
+    """Choice among up to 255 labels, of the protocol's type `choice`. A choice is a `Label`, its
+    text, or the protocol's object."""
 
-    choices: Sequence[Label]
+    choices: Sequence[Label | str | Mapping[str, Any]]
 
     type = "choice"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", _labels("choices", "value", self.choices))
+        super().__post_init__()
+
     @property
     def labels(self) -> Sequence[Label]:
-        return self.choices
+        return cast(Sequence[Label], self.choices)
 
     def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         best = max(probabilities, key=lambda value: probabilities[value])
@@ -116,17 +121,22 @@ class Selection(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Rating(Question):
-    """Rating on a scale of up to 10 levels, the lowest first."""
+    """Rating on a scale of up to 10 levels, the lowest first, of the protocol's type `score`. A
+    level is a `Label`, its text, or the protocol's object."""
 
-    levels: Sequence[Label]
+    levels: Sequence[Label | str | Mapping[str, Any]]
 
     type = "score"
     part = "levels"
     most = MOST_LEVELS
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", _labels("levels", "label", self.levels))
+        super().__post_init__()
+
     @property
     def labels(self) -> Sequence[Label]:
-        return self.levels
+        return cast(Sequence[Label], self.levels)
 
     def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         score = sum(i * p for i, p in enumerate(probabilities.values()))
@@ -173,11 +183,9 @@ def question_of(data: Mapping[str, Any]) -> Question:
     if kind == Predicate.type:
         question = Predicate(**common_fields)
     elif kind == Selection.type:
-        choices = _labels("choices", "value", given.pop("choices", ()))
-        question = Selection(**common_fields, choices=choices)
+        question = Selection(**common_fields, choices=given.pop("choices", ()))
     elif kind == Rating.type:
-        levels = _labels("levels", "label", given.pop("levels", ()))
-        question = Rating(**common_fields, levels=levels)
+        question = Rating(**common_fields, levels=given.pop("levels", ()))
     else:
         raise RequestError(f"a question's type is {kind!r}: it takes predicate, choice or score")
     if given:
@@ -186,7 +194,8 @@ def question_of(data: Mapping[str, Any]) -> Question:
 
 
 def _labels(part: str, key: str, data: Any) -> list[Label]:
-    """Return the labels of texts, or of objects that hold a label's text under `key`."""
+    """Return labels as they are, and those of texts, or of objects that hold a label's text under
+    `key`."""
     if not isinstance(data, Sequence) or isinstance(data, str):
         raise RequestError(f"{part} is {data!r:.40}: it takes a list")
     found = []
@@ -195,6 +204,8 @@ def _labels(part: str, key: str, data: Any) -> list[Label]:
             if unknown := one.keys() - {key, "description"}:
                 raise RequestError(f"{part}[{i}] has no {min(unknown, key=str)!r}")
             found.append(Label(one.get(key, ""), one.get("description") or ""))
+        elif isinstance(one, Label):
+            found.append(one)
         else:
             found.append(Label(one))
     return found

@@ -74,7 +74,7 @@ class Compiler:
             if known is None or not known.join() or _crashed(known):
                 self._known[spec.key] = self._workers.submit(
                     build,
-                    (spec, self.vocabulary.call),
+                    (spec.portable, self.vocabulary.call),
                     seconds=self._seconds,
                     label=f"{spec.kind}: {{}} to compile",
                     then=self._finish,
@@ -113,7 +113,7 @@ class Compiler:
 
         It is urgent, since its request occupies a slot: it overtakes compiles.
         """
-        args = spec, list(tokens), VocabularySlice.of(self.vocabulary, tokens)
+        args = spec.portable, list(tokens), VocabularySlice.of(self.vocabulary, tokens)
         label = "the result {} to check"
         return self._workers.submit(read, args, seconds=seconds, label=label, urgent=True)
 

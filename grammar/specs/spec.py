@@ -4,6 +4,7 @@ The forms are a context-free grammar, a choice of texts, a regex, and JSON. A sp
 on a vocabulary.
 """
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from dlm.grammar.calls import CallMarkers, VocabularySlice
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
@@ -28,6 +29,13 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
 from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.writer import write
+from dlm.grammar.specs.python_types import (
+    adapter,
+    is_type,
+    options_of,
+    schema_of_type,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
@@ -75,6 +83,12 @@ class Spec(ABC):
     def parts(self) -> "tuple[Spec, ...]":
         """Other specs that the user wrote within this one."""
         return ()
+
+    @property
+    def portable(self) -> "Spec":
+        """The same spec without classes of the user, which another process may be unable to load:
+        those of a script or of a notebook. Only `instance` needs them."""
+        return self
 
     @abstractmethod
     def rules(self, markers: CallMarkers | None) -> Rules:
@@ -140,16 +154,24 @@ _MOST_CHARACTERS = 4_194_304  # in all options together
 
 @dataclass(frozen=True)
 class Choice(Spec):
-    """One of `options`, word for word."""
+    """One of `options`, word for word: texts, an enumeration of texts, or a `Literal` of them.
 
-    options: Sequence[str]
+    Of an enumeration, the user gets the member.
+    """
+
+    options: Sequence[str] | Any
 
     kind = "choice"
 
     def __post_init__(self) -> None:
-        listed = isinstance(self.options, Sequence) and not isinstance(self.options, str)
-        if not listed or not self.options:
-            raise InvalidGrammarError(self.kind, f"a list of options, not {self.options!r:.40}")
+        if is_type(self.options):
+            vars(self)["_members"] = members = options_of(self.kind, self.options)
+            vars(self)["options"] = (*members,)
+        if isinstance(self.options, str) or not isinstance(self.options, Sequence):
+            reason = f"takes a list of texts, an Enum or a Literal, not {self.options!r:.40}"
+            raise InvalidGrammarError(self.kind, reason)
+        if not self.options:
+            raise InvalidGrammarError(self.kind, "there are no options: it takes one or more")
         seen: set[str] = set()
         size = 0
         for i, option in enumerate(self.options):
@@ -178,10 +200,18 @@ class Choice(Spec):
         rules.nodes[rules.root] = Terminal(Automaton.words(self.options))
         return rules
 
+    @property
+    def portable(self) -> Spec:
+        return Choice(self.options)
+
     def value(self, text: str) -> str:
         if text not in self.options:
             raise InvalidValueError(f"{text!r:.80} is none of the options")
         return text
+
+    def instance(self, value: Any, text: str) -> Any:
+        """Return the member of the enumeration if one was given, else `value`."""
+        return vars(self).get("_members", {}).get(text, value)
 
 
 @dataclass(frozen=True)
@@ -228,6 +258,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
+_LOCAL = {_WRITTEN, "_adapter"}  # attributes that are not copied
 AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 
@@ -236,7 +267,8 @@ _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more ar
 class JsonSchema(Spec):
     """A JSON value that a schema accepts.
 
-    `schema` is a parsed schema, its JSON text, or a pydantic model. It may have OpenAI's wrapping:
+    `schema` is a parsed schema, its JSON text, or a type that pydantic can read: a model, a
+    dataclass, a `TypedDict`, an enumeration, `list[Model]`. It may have OpenAI's wrapping:
     `{"name": ..., "schema": ...}`, or that within `json_schema`. `registry` maps URIs to the other
     documents that a `$ref` may lead to.
 
@@ -261,7 +293,7 @@ class JsonSchema(Spec):
     Raises `InvalidGrammarError`, here or in `rules`.
     """
 
-    schema: Mapping[str, Any] | bool | str | type[BaseModel]
+    schema: Mapping[str, Any] | bool | str | Any
     max_whitespace: int = 8  # blanks
     unenforced: Literal["refuse", "check"] = "refuse"
     implied_types: bool = True
@@ -284,13 +316,13 @@ class JsonSchema(Spec):
             vars(self)[_WRITTEN] = self._write(AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in vars(self).items() if name != _WRITTEN}
+        return {name: part for name, part in vars(self).items() if name not in _LOCAL}
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
         """The schema as plain JSON data."""
-        if isinstance(self.schema, type) and issubclass(self.schema, BaseModel):
-            return self.schema.model_json_schema()
+        if is_type(self.schema):
+            return schema_of_type(self.kind, self.schema)
         read = _unwrapped(plain(self.kind, self.schema))
         if not isinstance(read, dict | bool):
             raise InvalidGrammarError(self.kind, f"a schema is an object, not {read!r:.40}")
@@ -346,6 +378,19 @@ class JsonSchema(Spec):
         # The caller may change the rules, so they are written anew for each call after the first.
         return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
 
+    @property
+    def portable(self) -> "JsonSchema":
+        if not is_type(self.schema):
+            return self
+        other = copy.copy(self)
+        vars(other).pop("_adapter", None)
+        vars(other)["schema"] = self.parsed
+        return other
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return adapter(self.kind, self.schema)
+
     def _write(self, most_work: int) -> Rules:
         rules = Rules()
         written = write(
@@ -382,14 +427,20 @@ class JsonSchema(Spec):
         return value
 
     def instance(self, value: Any, text: str) -> Any:
-        """Return an instance of the pydantic model if one was given, else `value`."""
-        if value is None or not isinstance(self.schema, type):
+        """Return an instance of the type if one was given as the schema, else `value`."""
+        if not is_type(self.schema):
             return value
+        if value is None and not _is_null(text):
+            return None  # beyond Python's limits
         try:
-            return self.schema.model_validate_json(text)
+            return self._adapter.validate_json(text)
         except ValueError as error:
-            reason = f"it fits the schema, and {self.schema.__name__} refuses it: {error}"
+            reason = f"it fits the schema, and {type_name(self.schema)} refuses it: {error}"
             raise InvalidValueError(reason[:500]) from error
+
+
+def _is_null(text: str) -> bool:
+    return text.strip() == "null"
 
 
 def _unwrapped(schema: Any) -> Any:

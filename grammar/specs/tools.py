@@ -39,6 +39,7 @@ from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import as_object, write
+from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import AT_ONCE, Grammar, Regex, Spec
 
 if TYPE_CHECKING:
@@ -231,7 +232,10 @@ class Tools(Spec):
     @cached_property
     def _read(self) -> list[dict[str, Any]]:
         """A copy of the tools, as plain JSON data."""
-        read = plain(self.kind, self.tools, "/tools") if not isinstance(self.tools, str) else None
+        tools = self.tools
+        if isinstance(tools, list | tuple):
+            tools = [tool_of(one) if is_function(one) else one for one in tools]
+        read = plain(self.kind, tools, "/tools") if not isinstance(tools, str) else None
         if not isinstance(read, list):
             raise self._error(f"a list of tools, not {self.tools!r:.40}", "/tools")
         return read

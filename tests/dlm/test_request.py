@@ -182,3 +182,11 @@ def test_requests_with_the_same_prompt_tokenize_it_once(engine_of, monkeypatch):
         seen.clear()
         engine.generate([requests[0], request])
         assert len(seen) == 2
+
+
+@pytest.mark.parametrize("role", ["usr", "User", "", "assistent", "ai", 3, None])
+def test_an_unknown_role_is_refused_with_the_known_ones(role):
+    messages = [{"role": "user", "content": "Hi."}, {"role": role, "content": "Ho."}]
+    right = "it takes system, developer, user, assistant, tool"
+    with pytest.raises(RequestError, match=rf"^messages\[1\]\.role is .*: {right}"):
+        Request(messages=messages)

@@ -63,3 +63,37 @@ def test_answers_have_the_score_and_the_choice_of_their_probabilities():
     assert (chosen.choice, chosen.confidence, chosen.mass) == ("b", 0.6, 0.5)
     tied = Selection(choices=[Label("a"), Label("b")]).answer({"a": 0.5, "b": 0.5}, **rest)
     assert tied.choice == "a"
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ["a", "b"],
+        ("a", Label("b")),
+        [{"value": "a"}, "b"],
+        [Label("a"), {"value": "b", "description": ""}],
+    ],
+)
+def test_choices_are_labels_texts_or_the_protocol_s_objects(choices):
+    labels = [Label("a"), Label("b")]
+    assert Selection(choices=choices) == Selection(choices=labels)
+    levels = [{"label": one["value"]} if isinstance(one, dict) else one for one in choices]
+    assert Rating(levels=levels) == Rating(levels=labels)
+    assert Selection(choices=choices).text.endswith("Answer with one of a, b.")
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [
+        ("ab", r"choices is 'ab': it takes a list"),
+        (None, r"choices is None: it takes a list"),
+        ([3], r"choices\[0\] is 3: it takes text"),
+        ([None], r"choices\[0\] is None: it takes text"),
+        ([{"label": "a"}], r"choices\[0\] has no 'label'"),
+        ([["a"]], r"choices\[0\] is \['a'\]: it takes text"),
+        ([], r"0 choices: a choice takes 1 to 255"),
+    ],
+)
+def test_other_choices_are_refused_with_their_place(choices, problem):
+    with pytest.raises(RequestError, match=problem):
+        Selection(choices=choices)
