@@ -3,11 +3,12 @@
     python scripts/flood.py
     python scripts/flood.py --requests 30 --json
 
-Starts `scripts/serve.py` with the built-in model, three keys and 1,024 files that it may open, on
-this machine's loopback. An innocent client requests one small answer after another: while nothing
-else happens, and beside each attack. For each the table has the median and the longest of its times
-in seconds, the number of refused or missing answers, and the memory of the server's process (RSS)
-in megabytes before, at most during, and after the attack.
+Starts `scripts/serve.py` with the built-in model, to which a vision tower of random weights is
+added, with three keys and 1,024 files that it may open, on this machine's loopback. An innocent
+client requests one small answer after another: while nothing else happens, and beside each attack.
+For each the table has the median and the longest of its times in seconds, the number of refused or
+missing answers, and the memory of the server's process (RSS) in megabytes before, at most during,
+and after the attack.
 
 Attacks end after a bounded number of bytes, connections and seconds. Exit codes: 0 all answers
 came in time, 1 some answer was refused or missing, or took more than `--within` times the longest
@@ -22,15 +23,21 @@ import secrets
 import socket
 import statistics
 import sys
+import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
+from io import BytesIO
 from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from measure.options import MeasureParser
+from measure.seeing import write
 from measure.server import memory, served
 
 FILES = 1024  # that the server may open
@@ -39,6 +46,11 @@ HEADER = 256 << 20  # bytes of the one large header
 HEADERS = 100 << 20  # bytes of the many small ones
 PIECE = 1 << 20  # bytes that an attacker sends at once
 ROUNDS = 50  # the most repetitions of an attack
+POSTS = 2000  # the most bodies that an attacker sends one after another
+PIXELS = 8000, 4992  # 39.9 of the 40 million pixels that an image may have
+SCANS = (54, 600, 100_000)  # of a picture: as many as are decoded, and more
+NESTED = 4900  # lists in a body that is stored, each of 50 levels
+EMOJIS = 1_000_000  # of four bytes, to be tokenized
 GREEDY = 8  # requests of each client that requests as much as it may
 CHOICES = 16  # answers of such a request
 ANSWER = 1500  # the most tokens of such an answer
@@ -91,8 +103,10 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     flags = "--log-level", "critical", "--slots", str(args.slots), "--shutdown-timeout", "0"
-    with served(args.port, *flags, keys=keys, files=FILES) as server:
-        rows = measure(args, server.pid, keys)
+    with TemporaryDirectory() as directory:
+        flags += "--model", str(write(Path(directory)))
+        with served(args.port, *flags, keys=keys, files=FILES) as server:
+            rows = measure(args, server.pid, keys)
     print(json.dumps([asdict(row) for row in rows], indent=2) if args.json else table(rows))
     if not held(rows, args.within):
         sys.exit(1)
@@ -237,11 +251,80 @@ def everything(port: int, keys: list[str], begun: Event, over: Event) -> None:
     over.wait(PATIENCE)
 
 
+def pictures(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Send large pictures of very many scans, and some of as many as are decoded."""
+    bodies = [_asking_about(picture_of(scans)) for scans in SCANS]
+    posted(port, "/v1/chat/completions", bodies, keys, begun, over)
+
+
+def _asking_about(picture: bytes) -> bytes:
+    url = f"data:image/jpeg;base64,{b64encode(picture).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
+    return json.dumps({"messages": [{"role": "user", "content": parts}], "max_tokens": 4}).encode()
+
+
+def picture_of(scans: int) -> bytes:
+    """Return a large grey JPEG whose last scan, of some hundred bytes, comes `scans` times more."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("L", PIXELS).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    begin, end = data.rindex(b"\xff\xda"), len(data) - 2
+    return data[:end] + data[begin:end] * scans + data[end:]
+
+
+def stored(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Have responses stored that repeat many nested lists."""
+    lists = ",".join(["[" * 50 + "]" * 50] * NESTED)
+    body = f'{{"input": "x", "max_output_tokens": 1, "metadata": {{"a": [{lists}]}}}}'
+    posted(port, "/v1/responses", [body.encode()], keys, begun, over)
+
+
+def tokenized(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Send texts of 4 MB to be tokenized."""
+    text = "\U0001f600" * EMOJIS
+    bodies = [
+        json.dumps(body, ensure_ascii=False).encode()
+        for body in ({"prompt": text}, {"messages": [{"role": "user", "content": text}]})
+    ]
+    posted(port, "/tokenize", bodies, keys, begun, over)
+
+
+def posted(
+    port: int, path: str, bodies: list[bytes], keys: list[str], begun: Event, over: Event
+) -> None:
+    """Send bodies one after another, by a connection for each key at once, and read the answers."""
+
+    def send(key: str) -> None:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        for i in range(POSTS):
+            if over.is_set():
+                return
+            with suppress(OSError, HTTPException):
+                connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+                try:
+                    connection.request("POST", path, bodies[i % len(bodies)], headers)
+                    begun.set()
+                    connection.getresponse().read()
+                finally:
+                    connection.close()
+
+    threads = [threading.Thread(target=send, args=(key,), daemon=True) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+
 ATTACKS: dict[str, Attack] = {
     "one header of 256 MB": one_header,
     "100 MB of small headers": small_headers,
     "2,000 half-open connections": half_open,
     "two clients that ask for everything": everything,
+    "pictures of very many scans": pictures,
+    "nested responses that are stored": stored,
+    "4 MB to tokenize": tokenized,
 }
 
 

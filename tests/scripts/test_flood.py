@@ -1,9 +1,13 @@
 """Figures of the flood script, without a flood."""
 
+import threading
 from dataclasses import replace
 
 import flood
 import pytest
+
+from dlm import RequestError
+from dlm.images import ImageFile, Picture
 
 ROW = flood.FloodRow(
     attack="quiet",
@@ -40,3 +44,34 @@ def test_the_table_compares_times_with_the_longest_quiet_one():
 )
 def test_a_server_holds_unless_the_innocent_client_is_refused_or_slowed_down(rows, held):
     assert flood.held(rows, within=3.0) == held
+
+
+def test_pictures_of_many_scans_are_refused_and_those_of_fewer_are_decoded(monkeypatch):
+    monkeypatch.setattr(flood, "PIXELS", (80, 48))
+    fewest, *others = (flood.picture_of(scans) for scans in flood.SCANS)
+    assert Picture(ImageFile(fewest), "it").decoded(4000).size == (80, 48)
+    for data in others:
+        with pytest.raises(RequestError, match="of over 64 scans"):
+            Picture(ImageFile(data), "it").decoded(4000)
+
+
+def test_an_attacker_sends_its_bodies_in_turn_until_the_attack_is_over(monkeypatch):
+    sent, over = [], threading.Event()
+
+    class Connection:
+        def __init__(self, *args, **more): ...
+
+        def request(self, method, path, body, headers):
+            sent.append((method, path, body, headers["Authorization"]))
+            if len(sent) == 3:
+                over.set()
+            raise OSError
+
+        def close(self): ...
+
+    monkeypatch.setattr(flood, "HTTPConnection", Connection)
+    begun = threading.Event()
+    flood.posted(1, "/a", [b"x", b"y"], ["k"], begun, over)
+    assert begun.is_set() is False
+    assert [one[2] for one in sent] == [b"x", b"y", b"x"]
+    assert sent[0] == ("POST", "/a", b"x", "Bearer k")
