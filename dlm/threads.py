@@ -46,7 +46,7 @@ def default_numbers() -> set[int]:
 
 @contextmanager
 def using(threads: int | None) -> Iterator[None]:
-    """Let torch use `threads` threads within the context; None: as many as before it."""
+    """Let torch use `threads` threads within the context; None: torch keeps its number."""
     before = torch.get_num_threads()
     if threads in (None, before):
         yield

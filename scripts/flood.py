@@ -48,7 +48,7 @@ PIECE = 1 << 20  # bytes that an attacker sends at once
 ROUNDS = 50  # the most repetitions of an attack
 POSTS = 2000  # the most bodies that an attacker sends one after another
 PIXELS = 8000, 4992  # 39.9 of the 40 million pixels that an image may have
-SCANS = (54, 600, 100_000)  # of a picture: as many as are decoded, and more
+SCANS = (54, 600, 100_000)  # of a picture: the most that are decoded, and more
 NESTED = 4900  # lists in a body that is stored, each of 50 levels
 EMOJIS = 1_000_000  # of four bytes, to be tokenized
 GREEDY = 8  # requests of each client that requests as much as it may
@@ -252,7 +252,7 @@ def everything(port: int, keys: list[str], begun: Event, over: Event) -> None:
 
 
 def pictures(port: int, keys: list[str], begun: Event, over: Event) -> None:
-    """Send large pictures of very many scans, and some of as many as are decoded."""
+    """Send large pictures of very many scans, and some of the most that are decoded."""
     bodies = [_asking_about(picture_of(scans)) for scans in SCANS]
     posted(port, "/v1/chat/completions", bodies, keys, begun, over)
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -86,6 +86,6 @@ def tool_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
-def is_function(value: Any) -> bool:
+def is_function(value: Any) -> TypeGuard[Callable[..., Any]]:
     """Return whether a value is a function or a method, of which a tool can be made."""
     return inspect.isroutine(value)

@@ -86,8 +86,8 @@ class Spec(ABC):
 
     @property
     def portable(self) -> "Spec":
-        """The same spec without classes of the user, which another process may be unable to load:
-        those of a script or of a notebook. Only `instance` needs them."""
+        """Spec of the same rules without classes of the user: another process may be unable to load
+        those of a script or of a notebook, and only `instance` needs them."""
         return self
 
     @abstractmethod
