@@ -10,7 +10,7 @@ The parser reads bytes. It knows no vocabulary, only the ids of control tokens t
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, Meter
@@ -174,6 +174,7 @@ _REMEMBERED = 32_768  # states, before all are forgotten
 _MOST_WORK = 20_000  # items reached from one state
 _FORCED = 1024  # bytes of a forced text
 
+AnyMember = TypeVar("AnyMember", Thread, Thread | Item)
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
 
@@ -343,7 +344,7 @@ class Parser:
         return self._state(items) if items else None
 
     def _state(self, kernel: Collection[Thread | Item]) -> State:
-        key = frozenset(kernel)
+        key = frozenset(_undominated(kernel) if len(kernel) > 1 else kernel)
         state = self._known.get(key)
         if state is None:
             if len(self._known) >= _REMEMBERED:
@@ -408,7 +409,7 @@ class Parser:
                 else thread
                 for thread in threads
             ]
-        return State(threads, items, cost, best, {})
+        return State(_undominated(threads), items, cost, best, {})
 
     def _followed(
         self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]
@@ -450,6 +451,33 @@ class Parser:
             if stack.best is not None or stack.ends:
                 cheapest.append(each)
         return least, min(cheapest, key=order, default=None)
+
+
+def _undominated(kernel: Iterable[AnyMember]) -> list[AnyMember]:
+    """Return `kernel` without threads after which another one of it allows all the same texts.
+
+    Threads of one terminal in the same situation differ in the characters read. Once all have
+    enough, that with the fewest may still read the most. So a count over characters that also
+    follow it, or come before it, takes no more threads than its lower limit.
+    """
+    best: dict[tuple[object, ...], Thread] = {}
+    bounded = False
+    for each in kernel:
+        if isinstance(each, Thread) and each.high is not None and each.read >= each.low:
+            bounded = True
+            key = each.terminal, each.at, each.low, each.high, each.onward
+            if key not in best or each.read < best[key].read:
+                best[key] = each
+    if not bounded:
+        return list(kernel)
+    return [
+        each
+        for each in kernel
+        if not isinstance(each, Thread)
+        or each.high is None
+        or each.read < each.low
+        or best[each.terminal, each.at, each.low, each.high, each.onward] is each
+    ]
 
 
 def _length(text: list[bytes | int]) -> int:

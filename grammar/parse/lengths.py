@@ -29,6 +29,11 @@ class Distances:
         self.final = automaton.final
         self.edges: list[list[tuple[int, int, int]]] = []  # bytes, state, a code point
         for found in automaton.edges:
+            if len(found) == 1:  # as nearly all states of long words have
+                ((low, high, to),) = found
+                size, _, point = _cheapest(weigh, low, high)
+                self.edges.append([(size, to, point)])
+                continue
             best: dict[int, tuple[int, int, int]] = {}
             for low, high, to in found:
                 each = _cheapest(weigh, low, high)

@@ -4,6 +4,7 @@
 
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError, any_of_length
 from dlm.grammar.regex.build import determinized
+from dlm.grammar.regex.edges import has_assertions, without_edges
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import ClassVar, TypeVar
 
 from dlm.grammar.limits import RESULTS, spend
-from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverted
+from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverted, union
 
 MOST_STATES = 4096
 _MOST_PRODUCT = 16 * MOST_STATES
@@ -80,11 +80,7 @@ class Automaton:
         close(0)
         if not ends[0] and not path[0]:
             return Automaton.NONE
-        states = [*registry, (ends[0], tuple(path[0].items()))]
-        rows = [grouped((ord(c), ord(c), to) for c, to in row) for _, row in states]
-        return _numbered(
-            rows, (number for number, (end, _) in enumerate(states) if end), len(rows) - 1
-        )
+        return _of_words([*registry, (ends[0], tuple(path[0].items()))])
 
     @staticmethod
     @RESULTS.remembered
@@ -303,7 +299,7 @@ def explored(
 
 
 def minimal(table: TransitionTable) -> Automaton:
-    """Return the minimal automaton of the same texts."""
+    """Return the minimal automaton of the same texts. Raises `TooLargeError`."""
     inverse: list[list[tuple[int, int]]] = [[] for _ in table.rows]
     for state, row in enumerate(table.rows):
         for letter, to in row.items():
@@ -320,12 +316,49 @@ def minimal(table: TransitionTable) -> Automaton:
     for state in alive:
         first.setdefault(block_of[state], state)
     blocks: list[dict[int, Ranges]] = [{} for _ in range(max(first) + 1)]
+    together: dict[tuple[int, ...], Ranges] = {}  # the characters of several classes
+    edges = 0
     for block, state in first.items():
-        found: dict[int, list[tuple[int, int]]] = {}
+        found: dict[int, list[int]] = {}
         for letter, to in rows[state].items():
-            found.setdefault(block_of[to], []).extend(table.classes[letter])
-        blocks[block] = {to: tuple(ranges) for to, ranges in found.items()}
+            found.setdefault(block_of[to], []).append(letter)
+        for to, letters in found.items():
+            key = tuple(letters)
+            if key not in together:
+                together[key] = union(r for letter in letters for r in table.classes[letter])
+            blocks[block][to] = together[key]
+            edges += len(together[key])
+        if edges > _MOST_EDGES:
+            raise TooLargeError(f"its automaton has over {_MOST_EDGES:,} edges")
     return _numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
+
+
+def _of_words(states: list[tuple[bool, tuple[tuple[str, int], ...]]]) -> Automaton:
+    """Return the automaton of minimal `states`, of which the last is the first of each word.
+
+    Each has whether a word ends there, and the next states by character, in order. A list of words
+    may have a hundred thousand states, so they are numbered without sets of characters.
+    """
+    start = len(states) - 1
+    numbers, work = {start: 0}, [start]
+    edges: list[tuple[Transition, ...]] = []
+    final: list[int] = []
+    for number, state in enumerate(work):  # `work` grows in the loop
+        ends, row = states[state]
+        if ends:
+            final.append(number)
+        found: list[Transition] = []
+        for character, to in row:
+            after = numbers.setdefault(to, len(work))
+            if after == len(work):
+                work.append(to)
+            point = ord(character)
+            if found and found[-1][1] + 1 == point and found[-1][2] == after:
+                found[-1] = found[-1][0], point, after
+            else:
+                found.append((point, point, after))
+        edges.append(tuple(found))
+    return Automaton(tuple(edges), frozenset(final))
 
 
 def _numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0) -> Automaton:

@@ -205,7 +205,7 @@ class Lookaround:
             )
 
 
-_MOST_POSITIONS = 4 * MOST_STATES
+MOST_POSITIONS = 4 * MOST_STATES
 _MOST_STEPS = 600_000  # of merging sets of positions: about half a second
 _STEPS = 4  # such steps take as long as one edge
 _ANY = Repetition(Characters(EVERY))
@@ -253,16 +253,94 @@ def positions(node: Node) -> int:
     return size_of(node)
 
 
+_MOST_CHAINS = 64  # positions of counted parts whose copies are compared
+
+
+class _Dominance:
+    """Removal of positions whose further texts another position of the same state accepts, too.
+
+    Without it, a count over characters that also follow it multiplies the states. A copy of a
+    counted part is as good as any later one. A final position that reads itself again is as good as
+    one from which only the same characters can be read. Other cases are not looked for.
+    """
+
+    def __init__(
+        self,
+        follow: list[int],
+        ends: int,
+        letters: list[int],
+        copies: list[tuple[int, int, int]],
+    ):
+        """`letters` are the positions that read each class of characters.
+
+        `copies` are counted parts after whose copies nothing more is needed: the first position,
+        the positions in each copy, and the number of copies.
+        """
+        chains = sorted(
+            (-number, start + offset, size)
+            for start, size, number in copies
+            for offset in range(min(size, _MOST_CHAINS))
+        )
+        self._chains = [
+            sum(1 << start + copy * size for copy in range(-number))
+            for number, start, size in chains[:_MOST_CHAINS]
+        ]
+        self._chained = 0
+        for chain in self._chains:
+            self._chained |= chain
+        self._free = self._free_positions(follow, ends, letters)
+
+    def reduced(self, state: int) -> int:
+        """Return the positions of `state` without those that others make superfluous."""
+        for position, superfluous in self._free:
+            if state & position:
+                state &= ~superfluous
+        several = state & self._chained
+        if several & (several - 1):
+            for chain in self._chains:
+                if (copies := state & chain) & (copies - 1):
+                    state ^= copies ^ (copies & -copies)
+        return state
+
+    @staticmethod
+    def _free_positions(follow: list[int], ends: int, letters: list[int]) -> list[tuple[int, int]]:
+        """Return final positions that read themselves again, each with those it replaces."""
+        loops = [p for p in bits(ends) if follow[p] >> p & 1][:_MOST_CHAINS]
+        found: list[tuple[int, int]] = []
+        for loop in loops:
+            own = sum(1 << p for p in loops if p < loop)  # of two that are equal, the first stays
+            others = 0  # positions that read a character that `loop` does not read
+            for mask in letters:
+                others |= 0 if mask >> loop & 1 else mask
+            superfluous = ~_reaching(follow, others) & (1 << len(follow)) - 1
+            found.append((1 << loop, superfluous & ~own & ~(1 << loop)))
+        return found
+
+
+def _reaching(follow: list[int], targets: int) -> int:
+    """Return the positions from which one of `targets` may follow, at once or later."""
+    reaching = 0
+    while True:
+        before, wanted = reaching, targets | reaching
+        for position in reversed(range(len(follow))):
+            if follow[position] & wanted:
+                reaching |= 1 << position
+                wanted |= 1 << position
+        if reaching == before:
+            return reaching
+
+
 class _Builder:
     def __init__(self, node: Node, steps: int = 0):
         self._steps = steps
         self._lookbehinds: dict[int, Automaton] = {}  # by id() of the node
-        if positions(node) > _MOST_POSITIONS:
-            raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
+        if positions(node) > MOST_POSITIONS:
+            raise TooLargeError(f"written out, it has over {MOST_POSITIONS:,} characters")
         self._ranges: list[Ranges] = [()]  # by position; position 0 is the start
         self._follow = [0]
         self._assertions: dict[int, FollowedBy | PrecededBy] = {}
         self._ends = 0
+        self._copies: list[tuple[int, int, int]] = []  # first position, length, how many
         self._begin(0, node)
 
     def _begin(self, start: int, node: Node) -> None:
@@ -279,9 +357,14 @@ class _Builder:
             for letter in members[ranges]:
                 masks[letter] |= 1 << position
 
+        reduced = _Dominance(self._follow, self._ends, masks, self._copies).reduced
+        self._work(len(self._follow))
+
         def follow(state: int) -> Iterable[tuple[int, int]]:
             next_ = self._followers(state)
-            return [(letter, to) for letter, mask in enumerate(masks) if (to := next_ & mask)]
+            return [
+                (letter, reduced(to)) for letter, mask in enumerate(masks) if (to := next_ & mask)
+            ]
 
         return minimal(explored(1, follow, lambda state: bool(state & self._ends), classes))
 
@@ -371,7 +454,9 @@ class _Builder:
         """Add `low` to `high` copies of `node`, each nested in the one before: `(x(xx?)?)?`."""
         begins = ends = previous = again = 0
         empty = not low
+        starts = []
         for number in range(1, 1 + (max(low, 1) if high is None else high)):
+            starts.append(len(self._follow))
             first, last, passable = self._add(node)
             begins = begins or first
             empty = empty or passable
@@ -383,6 +468,10 @@ class _Builder:
                 again = first
         if high is None:
             self._link(previous, again)
+        else:
+            alike = starts[max(low - 1, 0) :]  # after any of these copies, the repetition may end
+            if len(alike) > 2:
+                self._copies.append((alike[0], alike[1] - alike[0], len(alike)))
         return begins, ends, empty
 
     def _join(self, automaton: Automaton) -> Part:

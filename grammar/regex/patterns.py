@@ -15,6 +15,7 @@ from dlm.grammar.regex.automaton import (
     minimal,
 )
 from dlm.grammar.regex.build import determinized
+from dlm.grammar.regex.edges import without_edges
 from dlm.grammar.regex.nodes import (
     EMPTY,
     EVERY,
@@ -47,7 +48,8 @@ def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
     `InvalidGrammarError`.
     """
     try:
-        return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
+        node = _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
+        return without_edges(node)
     except RecursionError as error:
         raise InvalidGrammarError("pattern", "nested too deeply") from error
 

@@ -248,6 +248,7 @@ _CODE = re.compile(
     re.ASCII,
 )
 _LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_NAMED_SETS = re.compile(r"\\(?:([dDwWsS])|.)", re.DOTALL)
 _PROPERTY = re.compile(r"([pP])\{([^{}]*)\}")
 _CONTROL = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
 _GROUPS = {  # unsupported groups, by what follows `(`
@@ -345,13 +346,7 @@ class _PatternReader:
             end = Concatenation((_LAST_FEED, END)) if self._wide else END
             node = Lookahead(self._no_line_end(), False) if "m" in self._flags else end
         elif self._next("\\b") or self._next("\\B"):
-            edge = self._pattern[begin + 1] == "b"
-            inside = Lookbehind(self._word(True)), Lookahead(self._word(not edge), not edge)
-            outside = Lookbehind(self._word(False), False), Lookahead(self._word(edge), edge)
-            options = [inside, outside]
-            if not edge and not self._wide:  # Python before 3.14: no `\B` in an empty text
-                options = [inside, (_NOT_FIRST, *outside), (*outside, _NOT_LAST)]
-            node = alternation(*(concatenation(*option) for option in options))
+            node = self._edge() if self._pattern[begin + 1] == "b" else self._no_edge()
         else:
             return None
         if self._lookbehinds and not isinstance(node, Lookbehind):
@@ -360,8 +355,44 @@ class _PatternReader:
             raise self._error("an assertion reads no character and cannot be repeated")
         return node
 
-    def _word(self, wanted: bool) -> Node:
-        return Characters(self._cased(named("w", self._wide == wanted)))
+    def _words(self) -> tuple[Node, Node, Node]:
+        """Return the word characters of all engines, those of some only, and those of any."""
+        narrow, wide = (self._cased(named("w", wide)) for wide in (False, True))
+        some = inverted((*inverted(wide), *narrow))
+        return Characters(narrow), Characters(some), Characters(wide)
+
+    def _edge(self) -> Node:
+        """Return `\\b`: the characters on its sides are a word's and another, or the text's end."""
+        every, some, any_ = self._words()
+        options = [
+            (Lookbehind(every), Lookahead(any_, False)),
+            (Lookbehind(any_, False), Lookahead(every)),
+        ]
+        if self._wide:  # characters about which engines disagree are on one side of some engine's
+            options = [
+                (Lookbehind(every), Lookahead(every, False)),
+                (Lookbehind(every, False), Lookahead(every)),
+                (Lookbehind(some), Lookahead(any_, False)),
+                (Lookbehind(any_, False), Lookahead(some)),
+            ]
+        return alternation(*(concatenation(*option) for option in options))
+
+    def _no_edge(self) -> Node:
+        """Return `\\B`, the opposite of `\\b`."""
+        every, some, any_ = self._words()
+        if self._wide:
+            within = Lookbehind(any_), Lookahead(any_)
+            outside = Lookbehind(every, False), Lookahead(every, False)
+            options = [within, outside]
+        else:
+            outside = Lookbehind(any_, False), Lookahead(any_, False)
+            options = [
+                (Lookbehind(every), Lookahead(every)),
+                (Lookbehind(some), Lookahead(some)),
+                (_NOT_FIRST, *outside),  # Python before 3.14: no `\\B` in an empty text
+                (*outside, _NOT_LAST),
+            ]
+        return alternation(*(concatenation(*option) for option in options))
 
     def _no_line_end(self) -> Node:
         return Characters(inverted(LINE_ENDS if self._wide else _NEWLINE))
@@ -417,10 +448,34 @@ class _PatternReader:
         return any_case(ranges) if "i" in self._flags else ranges
 
     def _class(self, begin: int) -> Ranges:
+        r"""Return the characters that all engines find in a class, or, if `wide`, that any does.
+
+        Each character of a text is in all of `\d`, `\w` and `\s` that engines read differently, or
+        in none. So a class with opposites, as `[\w\W]`, is read both ways.
+        """
         inverse = self._next("^")
         if self._pattern.find("]", self._at) == self._at < self._pattern.rfind("]"):
             raise self._error("a first `]` ends a class in ECMAScript, not in Python: escape it")
-        self._wide ^= inverse
+        at, wide = self._at, self._wide
+
+        def read(most: bool) -> Ranges:
+            self._at, self._wide = at, most
+            ranges = self._cased(union(self._members(begin)))
+            self._wide = wide
+            return inverted(ranges) if inverse else ranges
+
+        found = read(False)
+        letters = {*_NAMED_SETS.findall(self._pattern, at, self._at)} - {""}
+        if not letters:
+            return found
+        upper = any(map(str.isupper, letters))
+        if upper and any(map(str.islower, letters)):
+            most = read(True)
+            return union((*found, *most)) if wide else inverted((*inverted(found), *inverted(most)))
+        return read(True) if wide != (inverse != upper) else found
+
+    def _members(self, begin: int) -> list[tuple[int, int]]:
+        """Return the members of the class that begins at `begin`, and move after it."""
         found: list[tuple[int, int]] = []
         while not self._next("]"):
             if self._at >= len(self._pattern):
@@ -442,9 +497,7 @@ class _PatternReader:
                 else:
                     member = ((low, high),)
             found += member
-        self._wide ^= inverse
-        ranges = self._cased(union(found))
-        return inverted(ranges) if inverse else ranges
+        return found
 
     def _character(self, within: bool = False) -> Ranges:
         """Return the characters of one character or escape, `within` a class or not."""
@@ -462,7 +515,8 @@ class _PatternReader:
             self._at += 1
             if letter and letter in "dDwWsS":
                 inverse = letter.isupper()
-                ranges = self._cased(named(letter.lower(), self._wide != inverse))
+                wide = self._wide != (inverse and not within)  # a class is read both ways
+                ranges = self._cased(named(letter.lower(), wide))
                 return inverted(ranges) if inverse else ranges
             point = self._escaped(letter, within)
         return ((point, point),)

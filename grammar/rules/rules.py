@@ -16,6 +16,7 @@ from itertools import count, islice
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length
 from dlm.grammar.regex.build import determinized
+from dlm.grammar.regex.edges import has_assertions
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -23,8 +24,6 @@ from dlm.grammar.regex.nodes import (
     Characters,
     Concatenation,
     Literal,
-    Lookahead,
-    Lookbehind,
     Node,
     Reference,
     Repetition,
@@ -252,6 +251,13 @@ def with_terminals(rules: Rules) -> Rules:
     return _Folding(rules).rules()
 
 
+def folded(node: Node) -> Node:
+    """Return `node`, which refers to no rule, as few terminals; long repetitions stay counted."""
+    rules = Rules()
+    rules.nodes[rules.root] = node
+    return with_terminals(rules).nodes[rules.root]
+
+
 def matching(pattern: str) -> Node:
     """Return a terminal of the texts that a regex matches as a whole.
 
@@ -262,21 +268,12 @@ def matching(pattern: str) -> Node:
     try:
         automaton, low, high = bounded(pattern, whole=True)
     except InvalidGrammarError:
-        if _has_assertions(node):
+        if has_assertions(node):
             raise
         return node
     if not any_of_length(automaton, low, high):
         raise InvalidGrammarError("pattern", "nothing matches it")
     return Terminal(automaton, low, high)
-
-
-def _has_assertions(node: Node) -> bool:
-    match node:
-        case Concatenation(parts) | Alternation(parts):
-            return any(map(_has_assertions, parts))
-        case Repetition(part):
-            return _has_assertions(part)
-    return isinstance(node, Lookahead | Lookbehind)
 
 
 class _Folding:

@@ -1,8 +1,7 @@
 """Automata for the strings and numbers that a schema allows: `pattern`, `format` and bounds.
 
-A pattern without an automaton allows any text, and is recorded in `Languages.inexact`.
-`Backtracking` matches such patterns against finished texts by the `regex` library, within limits of
-time.
+A pattern whose automaton is too large is written in pieces, if nothing else is asked of the text.
+Other patterns without an automaton allow any text, and are recorded in `Languages.inexact`.
 
 The enforced formats are those of JSON Schema and of pydantic; other formats assert nothing, which
 is the specification's default. An enforced format never allows more than its standard, but may
@@ -12,12 +11,9 @@ interfaces are those of the standard library's `ipaddress`; a network has no bit
 prefix.
 """
 
-import re
+from contextlib import suppress
 from functools import lru_cache
-from time import monotonic
 from typing import Any
-
-import regex
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import (
@@ -26,76 +22,22 @@ from dlm.grammar.regex.automaton import (
     TooLargeError,
     any_of_length,
 )
-from dlm.grammar.regex.build import positions
-from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, bounded, parse
+from dlm.grammar.regex.build import MOST_POSITIONS, positions
+from dlm.grammar.regex.edges import has_assertions
+from dlm.grammar.regex.nodes import Node
+from dlm.grammar.regex.patterns import (
+    BoundedTexts,
+    automaton_of,
+    bounded,
+    parse,
+)
 from dlm.grammar.regex.reader import looked_up
+from dlm.grammar.regex.texts import accepts, lengths_of
+from dlm.grammar.rules.rules import folded
+from dlm.grammar.schema.backtracking import can_be_judged
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
 from dlm.grammar.schema.values import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
-
-_LONGEST = 10_000  # characters of a pattern
-_ONE_MATCH = 0.25  # seconds
-_ALL_MATCHES = 1.0  # seconds, in one check
-_PIECE = re.compile(r"\\k<|\\z|\\.|\[\^?|\]|\$", re.DOTALL)
-
-
-class TooLongError(Exception):
-    """Matching a pattern took too long."""
-
-
-class Backtracking:
-    """Matcher of patterns for one check, with limits of time per match and in total."""
-
-    def __init__(self):
-        self._left = _ALL_MATCHES
-
-    def fits(self, pattern: str, text: str) -> bool:
-        """Whether the pattern matches a part of the text. Raises `TooLongError`."""
-        compiled = _compiled(pattern)
-        if compiled is None or self._left <= 0:
-            raise TooLongError
-        begin = monotonic()
-        try:
-            return compiled.search(text, timeout=min(_ONE_MATCH, self._left)) is not None
-        except TimeoutError as error:
-            raise TooLongError from error
-        finally:
-            self._left -= monotonic() - begin
-
-
-def can_be_judged(pattern: str) -> bool:
-    """Whether the `regex` library can compile `pattern`."""
-    return _compiled(pattern) is not None
-
-
-def _compiled(pattern: str) -> regex.Pattern[str] | None:
-    return _read(pattern) if len(pattern) <= _LONGEST else None
-
-
-@lru_cache(maxsize=64)
-def _read(pattern: str) -> regex.Pattern[str] | None:
-    flags = regex.UNICODE if re.search(r"\\[pP]\{", pattern) else regex.ASCII
-    try:
-        return regex.compile(_as_ecmascript(pattern), flags)
-    except (regex.error, RecursionError, OverflowError, ValueError):
-        return None
-
-
-def _as_ecmascript(pattern: str) -> str:
-    """Translate ECMAScript's `$`, `\\z` and named references to the library's syntax."""
-    within = False
-
-    def piece(found: re.Match[str]) -> str:
-        nonlocal within
-        text = found[0]
-        if text == "]" or text[0] == "[":
-            within = text != "]" and (within or text[0] == "[")
-        elif not within:
-            return {"$": r"\Z", r"\z": r"\Z", r"\k<": r"\g<"}.get(text, text)
-        return text
-
-    return _PIECE.sub(piece, pattern)
-
 
 HEX = r"[0-9A-Fa-f]"
 _BYTE = r"(?:\d|[1-9]\d|1\d\d|2[0-4]\d|25[0-5])"
@@ -354,6 +296,7 @@ def is_textual(name: Any) -> bool:
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
 
 
+_LONGEST_LEAST = 65_536  # characters of the shortest text of a pattern in pieces
 _EXCLUDED = 400  # units of work for an excluded number, which splits an automaton in two
 _PROPERTY = 1_000  # units of work for looking up a Unicode property
 _ALL: BoundedTexts = (Automaton.ANY, 0, None)
@@ -368,25 +311,38 @@ class Languages:
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], BoundedTexts | None] = {}
         self._unreadable: dict[str, str] = {}  # patterns without an automaton, and the reason
+        self._pieces: dict[str, tuple[Node, Node]] = {}  # some of them as nodes: read, and folded
+        self._places: dict[str, str] = {}  # a JSON pointer of each pattern
         self._properties: set[str] = set()  # Unicode properties in patterns so far
         self._refused: dict[tuple[str, str], BoundedTexts | None] = {}  # patterns to be negated
         self._texts: dict[Strings, BoundedTexts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
-    def asserts(self, word: str, source: Source) -> bool:
-        """Whether the keyword `word`, `pattern` or `format`, is asserted and has an automaton."""
-        text = source.node[word]
+    def asserts(self, word: str, source: Source, wanted: bool = True) -> bool:
+        """Whether the keyword `word`, `pattern` or `format`, is asserted and can be enforced.
+
+        If it is `wanted`, a pattern without an automaton can be if it is one of several pieces.
+        """
+        text, where = source.node[word], f"{source.where}/{word}"
         if word == "format" and not (self._formats and isinstance(text, str)):
             return False
-        return self.known(word, text, f"{source.where}/{word}")
+        if word == "pattern" and wanted and self._read_once(word, text, where) is None:
+            self._places.setdefault(text, where)
+            if text in self._pieces:
+                return True
+        return self.known(word, text, where)
 
     def known(self, word: str, text: str, where: str) -> bool:
         """Whether `text` has an automaton. A pattern without one is recorded in `inexact`."""
-        if (word, text) not in self._known:
-            self._known[word, text] = self._new(word, text, where)
+        texts = self._read_once(word, text, where)
         if word == "pattern" and text in self._unreadable:
             self.inexact[where] = self._unreadable[text]
-        return self._known[word, text] is not None
+        return texts is not None
+
+    def _read_once(self, word: str, text: str, where: str) -> BoundedTexts | None:
+        if (word, text) not in self._known:
+            self._known[word, text] = self._new(word, text, where)
+        return self._known[word, text]
 
     def _new(self, word: str, text: str, where: str) -> BoundedTexts | None:
         """Return the texts; None if they have no automaton. Raises `InvalidGrammarError`."""
@@ -396,7 +352,8 @@ class Languages:
                 new = looked_up(text) - self._properties
                 self.work.count(_PROPERTY * len(new), where)
                 self._properties |= new
-                self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
+                size = min(positions(parse(text, False)), MOST_POSITIONS)
+                self.work.count(max(0, size - len(text)), where)
             return bounded(text, False) if word == "pattern" else format_texts(text)
         except TooMuchWorkError:
             raise
@@ -407,7 +364,28 @@ class Languages:
         except TooLargeError:
             reason = TOO_LARGE
         self._unreadable[text] = f"the pattern {text!r:.60}: {reason}"
+        with suppress(InvalidGrammarError, TooLargeError, TypeError):
+            node = parse(text, False)
+            if not has_assertions(node) and lengths_of(node)[0] <= _LONGEST_LEAST:
+                self._pieces[text] = node, folded(node)
         return None
+
+    def pieces(self, strings: Strings) -> Node | None:
+        """Return the nodes of the texts that fit `strings`, if they are those of one pattern that
+        has no automaton; else None."""
+        mine = [self._pieces[text] for _, text, _ in strings.languages if text in self._pieces]
+        if not mine or len(strings.languages) > 1 or strings.excluded:
+            return None
+        ((node, terminals),) = mine
+        least, most = lengths_of(node)
+        longest = strings.high is None or (most is not None and most <= strings.high)
+        return terminals if strings.low <= least and longest else None
+
+    def possible(self, strings: Strings) -> bool:
+        """Whether some text may fit `strings`; if False, none does. Raises `TooLargeError`."""
+        if any(text in self._pieces for _, text, _ in strings.languages):
+            return strings.high is None or strings.low <= strings.high
+        return self.texts(strings) is not None
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
@@ -429,10 +407,15 @@ class Languages:
         return self._refused[word, text] or _ALL
 
     def texts(self, strings: Strings) -> BoundedTexts | None:
-        """Return the texts that fit `strings`; None if no text does. Raises `TooLargeError`."""
+        """Return the texts that fit `strings`; None if no text does. Raises `TooLargeError`.
+
+        A pattern without an automaton is not among the conditions, and is recorded in `inexact`.
+        """
         if strings not in self._texts:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
             for word, text, wanted in sorted(strings.languages):
+                if word == "pattern" and text in self._pieces:
+                    self.inexact[self._places[text]] = self._unreadable[text]
                 if wanted:
                     one, least, most = self._known[word, text] or _ALL
                     low, high = max(low, least), lesser(high, most)
@@ -458,11 +441,23 @@ class Languages:
         if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
             return False
         for word, name, wanted in strings.languages:
+            if word == "pattern" and name in self._pieces:
+                if not self._matches(name, text):
+                    return False
+                continue
             automaton, low, high = self._read(word, name, wanted)
             fits = low <= len(text) and (high is None or len(text) <= high)
             if (fits and automaton.accepts(text)) != wanted:
                 return False
         return text not in strings.excluded
+
+    def _matches(self, pattern: str, text: str) -> bool:
+        """Whether a pattern without an automaton matches `text`."""
+        self.work.count(len(text) // 4, self._places[pattern])
+        try:
+            return accepts(self._pieces[pattern][0], text)
+        except TooLargeError as error:
+            raise TooMuchWorkError("JSON schema", str(error), self._places[pattern]) from error
 
     def numbers(self, numbers: Numbers) -> Automaton:
         """Return the automaton of the numbers that fit `numbers`. Raises `TooLargeError`."""

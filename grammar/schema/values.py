@@ -33,6 +33,7 @@ from dlm.grammar.regex.nodes import (
     alternation,
     alternation_of,
     concatenation,
+    mapped,
     optional,
 )
 from dlm.grammar.regex.patterns import automaton_of
@@ -147,6 +148,12 @@ class Dialect:
             return Terminal(texts, low, high, Spelling.QUOTED)
         return self._quoted(Terminal(texts, low, high))
 
+    def string_of(self, content: Node) -> Node:
+        """Return a string whose characters `content` matches: nodes of a pattern, as `folded`."""
+        if self.quote is None:
+            return concatenation('"', _escaped(content), '"')
+        return self._quoted(content)
+
     def words(self, texts: tuple[str, ...]) -> Node:
         """Return one of the strings `texts`, each in its shortest spelling only."""
         if self.quote is None:
@@ -156,6 +163,20 @@ class Dialect:
     def _quoted(self, content: Node) -> Node:
         mark = SpecialToken(frozenset(() if self.quote is None else (self.quote,)))
         return Concatenation((mark, content, mark))
+
+
+def _escaped(node: Node) -> Node:
+    """Return `node` with its characters as within a JSON string."""
+    match node:
+        case Literal(""):
+            return node
+        case Literal(text):
+            return Terminal(Automaton.words([text]), spelling=Spelling.ESCAPED)
+        case Characters():
+            return Terminal(determinized(node), spelling=Spelling.ESCAPED)
+        case Terminal(automaton, low, high):
+            return Terminal(automaton, low, high, Spelling.ESCAPED)
+    return mapped(node, _escaped)
 
 
 def is_bare(name: str) -> bool:

@@ -8,6 +8,7 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlm.grammar.limits import at_most
 from dlm.grammar.regex import (
     EMPTY,
     MOST_STATES,
@@ -293,3 +294,13 @@ def test_lengths_of_a_billion_characters_are_known_at_once():
     assert any_of_length(automaton, even, even)
     assert not any_of_length(automaton, even + 1, even + 1)
     assert any_of_length(automaton, even + 1, even + 2)
+
+
+def test_a_list_of_long_words_takes_a_step_for_each_state_at_most():
+    words = ["".join(chr(97 + (i * j * j + j) % 17) for j in range(190)) for i in range(300)]
+    with at_most(60_000):
+        automaton = Automaton.words(words)
+    assert len(automaton.edges) <= sum(map(len, words)) + 1
+    assert all(map(automaton.accepts, words))
+    assert not automaton.accepts(words[0][:-1])
+    assert automaton == Automaton.words(words[:150]).union(Automaton.words(words[150:]))

@@ -10,7 +10,8 @@ import pytest
 from readers import misread
 from recogniser import Recogniser
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema, Tools
+from dlm.grammar.regex import bounded
 from dlm.grammar.specs import spec as spec_module
 
 LAX: list[tuple[str, str, str, list[str], list[str]]] = [
@@ -18,8 +19,7 @@ LAX: list[tuple[str, str, str, list[str], list[str]]] = [
     ("by name", r"^(?<q>[ab])c\k<q>$", "a reference to a group", ["aca", "bcb"], ["acb"]),
     ("another start", r"\A\d+\Z", r"`\\A` is not known in ECMAScript", ["12"], ["a1", "1a", "1\n"]),
     ("another end", r"^\d+\z", r"`\\z` is not known in ECMAScript", ["12"], ["12a"]),
-    ("states", r"^(\w{1,100}\s){1,100}$", "too large", ["a b "], ["", "a b"]),
-    ("more states", "(a|b)*a(a|b){13}c", "over 4,096 states", ["a" * 14 + "c"], ["abc"]),
+    ("assertions", r"^(?=.*a.{14}$)\w+$", "too large", ["a" * 16], ["b" * 16]),
     ("possessive", "^a++b$", "possessive", ["aab"], ["ab\n", "b"]),
     ("atomic", "^(?>a|ab)c$", "an atomic group", ["ac"], ["abc"]),
     ("a condition", "^(a)?(?(1)b|c)$", "a condition", ["ab", "c"], ["ac", "b"]),
@@ -55,6 +55,86 @@ def test_a_refusal_names_the_place_the_keyword_the_reason_and_the_way_out(
         JsonSchema({"items": {"properties": {"v": {"pattern": pattern}}}}).rules(None)
     assert caught.value.where == "/items/properties/v/pattern"
     assert re.search('leave it out, or .*unenforced="check"', str(caught.value))
+
+
+URL = r"^https?://(www\.)?[-a-z0-9@:%._+~#=]{1,999}\.[a-z0-9()]{1,63}\b([-a-z0-9()@:%_+.~#?&/=]*)$"
+PIECES: list[tuple[str, list[str], list[str]]] = [
+    (r"^(\w{1,100}\s){1,100}$", ["a b ", "a" * 100 + " "], ["", "a b", "a" * 101 + " "]),
+    ("(a|b)*a(a|b){13}c", ["a" * 14 + "c", "xb" + "ab" * 7 + "cx"], ["abc", "b" * 14 + "c"]),
+    (URL, ["https://a.b", "http://www.a.b.c/d?e"], ["https://a", "https://.b", "ftp://a.b"]),
+    (r"^[a.]{1,300}\.[a.]{1,300}$", ["a.a", "...", "a" * 300 + "." + "a" * 300], ["aa", "..a"[1:]]),
+    (r"^.{2,300}:.{2,300}$", ["ab:cd", ":::::", 'é"\\:\t😀'], ["a:bc", "abc", "ab:c"]),
+    (r"^[a.]{1,256}\.[a]{1,6}\b.*$", ["a.a", "a.a-b", "..a."], ["a.", "a.aaaaaaa", "a-.a"]),
+    (r"^([^,]{1,200},){1,300}[^,]{1,200}$", ["a,b", "a b,c,d"], ["a", "a,", ",a"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), PIECES)
+def test_a_pattern_whose_automaton_is_too_large_is_enforced_in_pieces(
+    pattern: str, good: list[str], bad: list[str]
+):
+    with pytest.raises(InvalidGrammarError, match="too large"):
+        bounded(pattern, whole=False)
+    text = {"type": "string", "pattern": pattern}
+    spec = JsonSchema({"type": "object", "properties": {"v": text}, "required": ["v"]})
+    assert not spec.checked
+    accepts = Recogniser(spec.rules(None)).accepts
+    right, wrong = ([json.dumps({"v": each}) for each in some] for some in (good, bad))
+    assert misread(accepts, right, wrong) == []
+    assert accepts(json.dumps({"v": good[0]}).replace("a", r"\u0061"))
+    for value in right:
+        assert spec.value(value) == json.loads(value)
+    for value in wrong:
+        with pytest.raises(InvalidValueError, match="does not match"):
+            spec.value(value)
+    listed = Recogniser(JsonSchema(text | {"enum": [*good, *bad]}).rules(None)).accepts
+    assert (
+        misread(
+            listed, *([json.dumps(v, ensure_ascii=False) for v in some] for some in (good, bad))
+        )
+        == []
+    )
+    in_a_call = {"name": "f", "parameters": {"type": "object", "properties": {"v": text}}}
+    assert not Tools([{"type": "function", "function": in_a_call}]).checked
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"format": "date"}, "/pattern"),
+        ({"maxLength": 50}, "/pattern"),
+        ({"minLength": 9}, "/pattern"),
+        ({"not": {"const": "a.a"}}, "/pattern"),
+        ({"allOf": [{"pattern": "b"}]}, "/pattern"),
+    ],
+)
+def test_pieces_beside_another_condition_are_left_to_the_check(more: Any, where: str):
+    schema = {"type": "string", "pattern": r"^[a.]{1,300}\.[a.]{1,300}$", **more}
+    with pytest.raises(InvalidGrammarError, match="too large") as caught:
+        JsonSchema(schema).rules(None)
+    assert caught.value.where == where
+    assert JsonSchema(schema, unenforced="check").rules(None).inexact
+
+
+@pytest.mark.parametrize("more", [{"minLength": 3}, {"maxLength": 601}, {"maxLength": 700}])
+def test_pieces_that_have_the_right_lengths_anyway_are_enforced(more: Any):
+    schema = {"type": "string", "pattern": r"^[a.]{1,300}\.[a.]{1,300}$", **more}
+    accepts = Recogniser(JsonSchema(schema).rules(None)).accepts
+    assert misread(accepts, ['"a.a"'], ['"aa"', '"a."']) == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "not": {"pattern": r"^[a.]{1,300}\.[a.]{1,300}$"}},
+        {"propertyNames": {"pattern": r"^[a.]{1,300}\.[a.]{1,300}$"}},
+        {"patternProperties": {r"^[a.]{1,300}\.[a.]{1,300}$": {"type": "null"}}},
+    ],
+)
+def test_pieces_of_other_keywords_are_left_to_the_check(schema: Any):
+    with pytest.raises(InvalidGrammarError):
+        JsonSchema(schema).rules(None)
+    assert JsonSchema(schema, unenforced="check").rules(None).inexact
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "a)", "a{3,2}", "*a", r"\p{Nothing}", "a\\"])

@@ -1,0 +1,90 @@
+"""Texts of patterns that have no automaton: whether one matches, and how long they are.
+
+Knows no assertions.
+"""
+
+from dlm.grammar.limits import spend
+from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Repetition,
+)
+
+_MOST_STEPS = 500_000  # places in a text that one match examines: about half a second
+
+
+def accepts(node: Node, text: str) -> bool:
+    """Whether a pattern without assertions matches the whole `text`. Raises `TooLargeError`."""
+    return len(text) in _Match(text).ends(node, {0})
+
+
+class _Match:
+    """One text, in which each node leads from some places to others."""
+
+    def __init__(self, text: str):
+        self._text, self._steps = text, 0
+
+    def ends(self, node: Node, starts: set[int]) -> set[int]:
+        """Return the places where texts of `node` end that begin at one of `starts`."""
+        self._steps += 1 + len(starts)
+        spend(1 + len(starts) // 8)
+        if self._steps > _MOST_STEPS:
+            raise TooLargeError(f"a match of it takes over {_MOST_STEPS:,} steps")
+        text = self._text
+        match node:
+            case Literal(word):
+                return {at + len(word) for at in starts if text.startswith(word, at)}
+            case Characters(ranges):
+                inner = ((at, ord(text[at])) for at in starts if at < len(text))
+                return {at + 1 for at, c in inner if any(low <= c <= high for low, high in ranges)}
+            case Concatenation(parts):
+                for part in parts:
+                    starts = self.ends(part, starts) if starts else starts
+                return starts
+            case Alternation(options):
+                return set().union(*(self.ends(option, starts) for option in options))
+            case Repetition(part, low, high):
+                return self._repeated(part, low, high, starts)
+        raise TypeError(f"{type(node).__name__} is no part of a pattern without assertions")
+
+    def _repeated(self, part: Node, low: int, high: int | None, starts: set[int]) -> set[int]:
+        found, here, number = set[int](), starts, 0
+        while here and (high is None or number <= high):
+            if number >= low:
+                if here <= found:  # reached by fewer repetitions: more lead to no new place
+                    break
+                found |= here
+            after = self.ends(part, here)
+            if after == here and number < low:  # an empty text may be repeated any number of times
+                number = low - 1
+            here, number = after, number + 1
+        return found
+
+
+def lengths_of(node: Node) -> tuple[int, int | None]:
+    """Return the least and the greatest number of characters of the texts of a pattern.
+
+    The greatest is None if there is none, or if the pattern has parts that are not measured.
+    """
+    match node:
+        case Characters():
+            return 1, 1
+        case Literal(text):
+            return len(text), len(text)
+        case Concatenation(parts):
+            spans = [lengths_of(part) for part in parts]
+            tops = [high for _, high in spans if high is not None]
+            whole = len(tops) == len(spans)
+            return sum(low for low, _ in spans), sum(tops) if whole else None
+        case Alternation(options) if options:
+            spans = [lengths_of(option) for option in options]
+            tops = [high for _, high in spans if high is not None]
+            return min(low for low, _ in spans), max(tops) if len(tops) == len(spans) else None
+        case Repetition(part, low, high):
+            least, most = lengths_of(part)
+            return least * low, None if high is None or most is None else most * high
+    return 0, None
