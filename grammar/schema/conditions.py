@@ -312,6 +312,9 @@ class Objects:
     # Evaluated properties: names, patterns, and whether all are.
     evaluated: tuple[frozenset[str], frozenset[str], bool] = (frozenset(), frozenset(), False)
     order: tuple[str, ...] = ()  # property names, those of `allOf` and `$ref` first; () if unset
+    # Conditions of which each is a choice: the object fits one of the alternatives, which are about
+    # named properties alone. Multiplied out, n of them would make 2**n alternatives.
+    choices: "tuple[tuple[Objects, ...], ...]" = ()
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
@@ -327,7 +330,25 @@ class Objects:
             self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
             () if not self.order and not other.order else tuple(dict.fromkeys(names)),
+            tuple(dict.fromkeys(self.choices + other.choices)),
         )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the constraints are about named properties alone: their presence and values."""
+        named = all(not clause.patterns and clause.rest == TRUE for clause in self.clauses)
+        others = Objects(self.clauses, required=self.required, named=self.named, order=self.order)
+        return named and self == others
+
+    @property
+    def closes_names(self) -> bool:
+        """Whether properties that nothing names are left out, where objects are closed."""
+        return not self.opened and (self.named or bool(self.all_names()))
+
+    def chosen_names(self) -> dict[str, None]:
+        """Return the properties that `choices` are about."""
+        found = (name for choice in self.choices for each in choice for name in each.all_names())
+        return dict.fromkeys(found)
 
     def all_names(self) -> dict[str, None]:
         """Return all named or required properties, in the schema's order."""
@@ -414,7 +435,7 @@ def closed_names(shape: Alternative) -> set[str] | None:
     facets = shape.facets
     if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
         return None
-    names = set(facets.all_names())
+    names = {*facets.all_names(), *facets.chosen_names()}
     return names if names or facets.named else None
 
 

@@ -304,7 +304,7 @@ class NegatedKeywords:
         for word in ("pattern", "format"):
             if word not in node:
                 continue
-            if self._keywords.languages.asserts(word, source):
+            if self._keywords.languages.asserts(word, source, wanted=False):
                 yield Alternative(Strings(languages=frozenset(((word, node[word], False),))))
             elif word == "pattern":
                 yield whole("string")  # the pattern may refuse any text

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
+from math import prod
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError, any_of_length
@@ -47,6 +48,7 @@ from dlm.grammar.schema.conditions import (
     weight_of,
     with_evaluated,
 )
+from dlm.grammar.schema.extents import ComparedBranch, Extent, Piece, extent_of
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
 from dlm.grammar.schema.languages import most_characters
 
@@ -54,6 +56,8 @@ MOST_TRIED = 64  # listed values of an alternative that are checked one by one
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are combined in all ways
+_MOST_MULTIPLIED = 16  # alternatives of several conditions that are combined in all ways
+_COMPARED = 8  # pairs of alternatives whose extents are compared in one step
 _DEEPEST_LOOK = 6  # nested conditions whose satisfiability is examined
 
 
@@ -71,6 +75,7 @@ class NormalForm:
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
+        self._extents: dict[Formula, Extent] = {}
         self._deep = 0
         self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
@@ -110,9 +115,12 @@ class NormalForm:
             case Every(parts):
                 if not parts:
                     return (whole(kind),)
-                found: Sequence[Alternative] = self.shapes(parts[0], kind, annotate)
-                for part in parts[1:]:
-                    found = self._both(found, self.shapes(part, kind, annotate), part)
+                each = [(part, self.shapes(part, kind, annotate)) for part in parts]
+                if kind == "object" and not annotate:
+                    each = _with_choices(each)
+                found: Sequence[Alternative] = each[0][1]
+                for part, shapes in each[1:]:
+                    found = self._both(found, shapes, part)
                 return found
             case Some(parts):
                 return self._some(parts, kind, annotate)
@@ -167,14 +175,37 @@ class NormalForm:
         left = [part for part in parts if known[part]]
         if len(left) <= 1 or self._exclusive([known[part] for part in left]):
             return [shape for part in left for shape in known[part]]
+        branches = [ComparedBranch(known[part], kind, self._property_extent) for part in left]
+        closed = self._closed and kind == "object"
         found: list[Alternative] = []
         for i, part in enumerate(left):
             shapes: Sequence[Alternative] = known[part]
-            for other in left[:i] + left[i + 1 :]:
-                if not self._apart(shapes, known[other]):
+            foreign: dict[str, None] = {}  # properties without which the others do not fit
+            self.work.count(1 + len(left) // _COMPARED, "")
+            for j, other in enumerate(left):
+                if i == j or branches[i].apart(branches[j]):
+                    continue
+                if closed and (name := branches[i].foreign(branches[j])) is not None:
+                    foreign[name] = None
+                elif not self._apart(shapes, known[other]):
                     shapes = self._without(shapes, other, kind)
+            if foreign:
+                without = Objects((Clause(tuple((name, FALSE) for name in foreign)),))
+                shapes = self._both(shapes, (Alternative(without),), part)
             found += shapes
         return found
+
+    def _property_extent(self, objects: Objects, name: str) -> Extent:
+        """Return the extent of the values of a required property."""
+        formula = self.value_of(objects, name)
+        if formula not in self._extents:
+            self._extents[formula] = dict.fromkeys(KINDS, (Piece(),))
+            if self._deep < _DEEPEST_LOOK:
+                with self._looking():
+                    read = {kind: self.shapes(formula, kind) for kind in KINDS}
+                extents = {kind: extent_of(shapes, kind) for kind, shapes in read.items() if shapes}
+                self._extents[formula] = extents
+        return self._extents[formula]
 
     def _without(
         self, shapes: Sequence[Alternative], other: Formula, kind: str
@@ -291,7 +322,7 @@ class NormalForm:
                 return any(self.admits_facets(facets, value) for value in shape.values)
         try:
             if isinstance(facets, Strings):
-                return self.languages.texts(facets) is not None
+                return self.languages.possible(facets)
             if isinstance(facets, Numbers):
                 return facets == EMPTY["number"] or any_of_length(
                     self.languages.numbers(facets), 0, most_characters(facets)
@@ -307,7 +338,7 @@ class NormalForm:
             if facets.high is not None and facets.high < max(facets.low, len(facets.required)):
                 return False
             return all(self.possible(self.value_of(facets, name)) for name in facets.required)
-        return True
+        return True  # `choices` may still contradict each other
 
     def property_of(self, clause: Clause, name: str) -> Formula:
         """Return the condition that `clause` puts on the value of the property `name`.
@@ -387,4 +418,29 @@ class NormalForm:
                 )
                 for k, value in objects.some
             )
+            and all(
+                any(self._admits_object(each, parts) for each in choice)
+                for choice in objects.choices
+            )
         )
+
+
+def _with_choices(each: list[tuple[Formula, Shapes]]) -> list[tuple[Formula, Shapes]]:
+    """Return conditions and their alternatives for objects, with few combinations in all.
+
+    Of many conditions, those about named properties alone become choices of one alternative.
+    """
+    if prod(len(shapes) for _, shapes in each) <= _MOST_MULTIPLIED:
+        return each
+    found: list[tuple[Formula, Shapes]] = []
+    for formula, shapes in each:
+        facets = [shape.facets for shape in shapes if isinstance(shape.facets, Objects)]
+        local = len(facets) == len(shapes) and all(one.is_local for one in facets)
+        if len(shapes) > 1 and local and all(shape.values is None for shape in shapes):
+            hints = frozenset[str]().union(*(shape.hints for shape in shapes))
+            typed = all(shape.typed for shape in shapes)
+            named = any(one.named for one in facets)
+            choice = Objects(named=named, choices=(tuple(dict.fromkeys(facets)),))
+            shapes = (Alternative(choice, None, typed, hints),)
+        found.append((formula, shapes))
+    return found

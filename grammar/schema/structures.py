@@ -326,6 +326,17 @@ def _classes(
     return [Member(value, keys=k) for value, k in joined.items()]
 
 
+def key_of(member: Member, dialect: Dialect) -> Node:
+    """Return the key of a property. Raises `InvalidGrammarError` for a name without a spelling."""
+    if member.name is None:
+        return dialect.free_key(member.keys)
+    try:
+        return dialect.key(member.name)
+    except InvalidGrammarError as error:
+        where = pointer_of(member.value)
+        raise InvalidGrammarError("JSON schema", error.reason, where) from error
+
+
 _MOST_COUNTED = 1_000  # keys that are listed one by one
 _LONGEST_RULE = 64  # parts of one rule
 
@@ -460,12 +471,7 @@ class ObjectWriter:
 
     def _member(self, member: Member) -> Node:
         if member not in self._nodes:
-            try:
-                key = self.dialect.key(member.name) if member.name is not None else None
-            except InvalidGrammarError as error:
-                where = pointer_of(member.value)
-                raise InvalidGrammarError("JSON schema", error.reason, where) from error
-            key = key or self.dialect.free_key(member.keys)
+            key = key_of(member, self.dialect)
             node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
             self._nodes[member] = node
         return self._nodes[member]

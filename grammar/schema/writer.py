@@ -27,13 +27,17 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, free_of
 from dlm.grammar.rules.rules import Rules, without_endless
+from dlm.grammar.schema.choices import ChoiceWriter
 from dlm.grammar.schema.conditions import (
     FALSE,
     KINDS,
+    TRUE,
     Alternative,
     Arrays,
+    Clause,
     Constant,
     Formula,
+    Leaf,
     Numbers,
     Objects,
     Strings,
@@ -45,6 +49,7 @@ from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.structures import (
+    MOST_STATES,
     AnyOrderWriter,
     Members,
     ObjectWriter,
@@ -63,6 +68,7 @@ _ADVICE = (
     "This cannot be enforced while the value is written: leave it out, or have the finished value "
     'checked (unenforced="check"; over HTTP, "strict": false)'
 )
+_CONDITIONS = "dependentRequired dependentSchemas if allOf anyOf oneOf not $ref".split()
 _REASONS = {
     RecursionError: "nested too deeply",
     TooLargeError: TOO_LARGE,
@@ -135,6 +141,16 @@ def write(
     return Written(node, inexact, writer.free_keys, writer.few_keys)
 
 
+def _too_many_choices(formula: Formula) -> str:
+    """Return the reason why the conditions of an object cannot be enforced."""
+    node = formula.source.node if isinstance(formula, Leaf) else {}
+    words = [word for word in _CONDITIONS if node.get(word)] or ["its conditions"]
+    return (
+        f"{' and '.join(words)} take over {MOST_STATES:,} rules together: the conditions are about "
+        "properties that are far apart, or counted"
+    )
+
+
 class Writer:
     """Writer of one rule for each condition on values.
 
@@ -159,6 +175,7 @@ class Writer:
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Alternative, ...], Node] = {}
         self._listing = listing
+        self._formula: Formula = TRUE  # the one that is being written
         self._waiting: list[tuple[Reference, list[Alternative], Formula]] = []
 
     def written(self, root: Formula, form: "FormWriter | None") -> Node:
@@ -198,7 +215,7 @@ class Writer:
         return node if small else self._rules.add(node, "value")
 
     def _shape(self, shape: Alternative, formula: Formula) -> Node:
-        facets = shape.facets
+        facets, self._formula = shape.facets, formula
         if shape.values is not None:
             return self._listing.one_of(
                 [v for v in shape.values if self._normal.admits_facets(facets, v)],
@@ -207,6 +224,8 @@ class Writer:
         try:
             match facets:
                 case Strings():
+                    if (pieces := self._normal.languages.pieces(facets)) is not None:
+                        return self._dialect.string_of(pieces)
                     texts = self._normal.languages.texts(facets)
                     return self._dialect.string(*texts) if texts else NOTHING
                 case Numbers():
@@ -292,11 +311,32 @@ class Writer:
         """Return the node of objects, written with `value` for property values and `dialect`."""
         if not self._closed:
             objects = replace(objects, opened=True)
+        if objects.choices:
+            return self._chosen(objects, value, dialect)
         options = [
             writer.write()
             for found in members(objects, self._normal, self._keys)
             for writer in self._writers(found, objects, value, dialect)
         ]
+        return alternation_of(options)
+
+    def _chosen(self, objects: Objects, value: ValueWriter, dialect: Dialect) -> Node:
+        """Return the node of objects with choices."""
+        names = (*(objects.order or objects.all_names()), *objects.chosen_names())
+        named = Clause(tuple((name, TRUE) for name in dict.fromkeys(names)))
+        wider = replace(objects, clauses=(named, *objects.clauses), choices=())
+        closed = objects.closes_names
+        options: list[Node] = []
+        count = partial(self._normal.work.count, where=pointer_of(self._formula))
+        for each in members(wider, self._normal, self._keys):
+            self.free_keys |= bool(each.free)
+            self.few_keys |= not all(member.keys.is_roomy for member in each.free)
+            try:
+                writer = ChoiceWriter(each, objects, closed, self._normal.possible, count)
+            except TooManyError:
+                self.inexact[pointer_of(self._formula)] = _too_many_choices(self._formula)
+                return self.members(wider, value, dialect)
+            options.append(writer.write(value, dialect, self._rules))
         return alternation_of(options)
 
     def _writers(

@@ -1,0 +1,229 @@
+"""Grammar rules of objects under several conditions about named properties.
+
+Each condition is a choice: the object fits one of its alternatives, as "if a is there, so is b".
+Properties are written in an order, and a rule stands for a place in it and for the choices that are
+open there: those of which some properties are written and others are not. A choice is forgotten
+once it is decided, so that conditions about neighbours cost a few rules each. Optional properties
+are written next to those that share a condition with them; required ones keep the schema's order.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from dlm.grammar.regex.nodes import (
+    NOTHING,
+    Node,
+    Repetition,
+    alternation,
+    alternation_of,
+    concatenation,
+    optional,
+    parts_of,
+)
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.conditions import FALSE, TRUE, Formula, Objects, every
+from dlm.grammar.schema.structures import MOST_STATES, Member, Members, TooManyError, key_of
+from dlm.grammar.schema.values import Dialect, enclosed
+
+Viable = frozenset[int]  # indices of the alternatives of a choice that still fit
+Open = tuple[tuple[int, Viable], ...]  # the choices that are open, by their indices
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One way to write a property: no value, if it is absent, and what is open after it."""
+
+    value: Formula | None
+    after: Open
+
+
+class ChoiceWriter:
+    """Writer of one object with choices."""
+
+    def __init__(
+        self,
+        members: Members,
+        objects: Objects,
+        closed: bool,
+        possible: Callable[[Formula], bool],
+        count: Callable[[int], None],
+    ):
+        """`members` include the properties of all choices.
+
+        `closed`: a property that only an alternative names needs that alternative. `possible`:
+        whether a value may fit a condition. `count` counts steps of work. Raises `TooManyError`.
+        """
+        if members.needed or objects.low > sum(m.required for m in members.named):
+            raise TooManyError
+        if objects.high is not None:
+            raise TooManyError
+        self._choices = objects.choices
+        self._own = set(objects.all_names())
+        self._closed, self._possible, self._count = closed, possible, count
+        self._names = [
+            [(set(each.all_names()), set(each.required)) for each in choice]
+            for choice in self._choices
+        ]
+        self._members = _neighbours(members.named, self._names)
+        at = {member.name or "": i for i, member in enumerate(self._members)}
+        places = [
+            [at[name] for names, _ in choice for name in names if name in at]
+            for choice in self._names
+        ]
+        self._first = [min(some, default=0) for some in places]
+        self._last = [max(some, default=0) for some in places]
+        self._free = members.free
+        self._missing = {
+            name
+            for choice in self._names
+            for names, _ in choice
+            for name in names
+            if name not in at
+        }
+        self._rest = [frozenset(list(at)[i:]) for i in range(len(at) + 1)]
+        self._steps: list[dict[Open, list[_Step]]] = []
+        self._search()
+
+    def _search(self) -> None:
+        """Find what may be open before each property."""
+        states, total = dict[Open, None]({self._begun((), 0): None}), 0
+        for at, member in enumerate(self._members):
+            self._steps.append({state: list(self._next(at, member, state)) for state in states})
+            reached = (step.after for steps in self._steps[-1].values() for step in steps)
+            states = dict.fromkeys(reached)
+            total += len(states)
+            if total > MOST_STATES:
+                raise TooManyError
+            self._count(sum(map(len, self._steps[-1].values())))
+        self._ends = [state for state in states if all(viable for _, viable in state)]
+
+    def _begun(self, state: Open, at: int) -> Open:
+        """Return `state` with the choices that begin at the property `at`, all open."""
+        new = [
+            (number, frozenset(i for i, pair in enumerate(choice) if not pair[1] & self._missing))
+            for number, choice in enumerate(self._names)
+            if self._first[number] == at
+        ]
+        return tuple(sorted((*state, *new), key=lambda pair: pair[0]))
+
+    def _next(self, at: int, member: Member, state: Open) -> Iterator[_Step]:
+        name = member.name or ""
+        if not member.required:
+            absent = [(c, self._without(c, viable, name)) for c, viable in state]
+            yield from self._after(at, None, absent)
+        options: list[tuple[Formula, bool, list[tuple[int, Viable]]]] = [
+            (member.value, not self._closed or name in self._own, [])
+        ]
+        for choice, viable in state:
+            groups: dict[tuple[Formula, bool], set[int]] = {}
+            for i in viable:
+                group = self._value(choice, i, name), name in self._names[choice][i][0]
+                groups.setdefault(group, set()).add(i)
+            combined = [
+                (every(value, mine), named or names, [*chosen, (choice, frozenset(which))])
+                for value, named, chosen in options
+                for (mine, names), which in groups.items()
+                if mine != FALSE
+            ]
+            options = [each for each in combined if self._possible(each[0])]
+            self._count(len(combined))
+            if len(options) > MOST_STATES:
+                raise TooManyError
+        for value, named, chosen in options:
+            if named:
+                yield from self._after(at, value, chosen)
+
+    def _value(self, choice: int, index: int, name: str) -> Formula:
+        clauses = self._choices[choice][index].clauses
+        return every(*(dict(clause.properties).get(name, TRUE) for clause in clauses))
+
+    def _without(self, choice: int, viable: Viable, name: str) -> Viable:
+        return frozenset(i for i in viable if name not in self._names[choice][i][1])
+
+    def _after(
+        self, at: int, value: Formula | None, state: list[tuple[int, Viable]]
+    ) -> Iterator[_Step]:
+        """Yield the step to the next property, unless some choice has no alternative left."""
+        if all(viable for _, viable in state):
+            still = tuple(pair for pair in state if not self._decided(*pair, at + 1))
+            yield _Step(value, self._begun(still, at + 1))
+
+    def _decided(self, choice: int, viable: Viable, at: int) -> bool:
+        """Whether the choice fits whatever is written from the property `at` on."""
+        if self._last[choice] < at:
+            return True
+        rest = self._rest[at]
+        free = any(
+            self._names[choice][i][1].isdisjoint(rest)
+            and all(self._value(choice, i, n) == TRUE for n in self._names[choice][i][0] & rest)
+            for i in viable
+        )
+        named = chain.from_iterable(self._names[choice][i][0] & rest for i in viable)
+        return free and not (self._closed and any(name not in self._own for name in named))
+
+    def write(self, value: Callable[[Formula], Node], dialect: Dialect, rules: Rules) -> Node:
+        """Return the object. `value` returns the node of the values that fit a condition."""
+        comma = dialect.mark(",")
+
+        def member(key: Node, condition: Formula) -> Node:
+            return concatenation(key, dialect.mark(":"), value(condition))
+
+        free = [member(dialect.free_key(each.keys), each.value) for each in self._free]
+        more: Node = NOTHING
+        if free:
+            one = alternation_of(free)
+            more = rules.add(concatenation(one, Repetition(concatenation(comma, one))), "free")
+        # By what is open: one property or more from here on, and whether the object may end.
+        after = defaultdict[Open, tuple[Node, bool]](lambda: (NOTHING, False))
+        after.update(dict.fromkeys(self._ends, (more, True)))
+        for at in reversed(range(len(self._members))):
+            here = defaultdict[Open, tuple[Node, bool]](lambda: (NOTHING, False))
+            key = key_of(self._members[at], dialect)
+            written: dict[Formula, Node] = {}
+            for state, steps in self._steps[at].items():
+                options: list[Node] = []
+                ends = False
+                for step in steps:
+                    rest, may_end = after[step.after]
+                    if step.value is None:
+                        options.append(rest)
+                        ends = may_end
+                        continue
+                    if step.value not in written:
+                        written[step.value] = rules.add(member(key, step.value), "member")
+                    one = written[step.value]
+                    if rest == NOTHING:
+                        options.append(one if may_end else NOTHING)
+                    else:
+                        tail = concatenation(comma, *parts_of(rest))
+                        options.append(concatenation(one, optional(tail) if may_end else tail))
+                kept = [option for option in options if option != NOTHING]
+                node = rules.add(alternation(*kept), "members") if kept else NOTHING
+                here[state] = node, ends
+            after = here
+        content, empty = after[self._begun((), 0)]
+        return enclosed("{}", content, empty, dialect)
+
+
+def _neighbours(
+    named: tuple[Member, ...], choices: list[list[tuple[set[str], set[str]]]]
+) -> list[Member]:
+    """Return `named` with each optional property right after the first that shares a choice."""
+    together: dict[str, set[str]] = {}
+    for choice in choices:
+        names = set(chain.from_iterable(pair[0] for pair in choice))
+        for name in names:
+            together.setdefault(name, set()).update(names)
+    order: dict[Member, None] = {}
+    for member in named:
+        waiting = [member]
+        while waiting:
+            each = waiting.pop(0)
+            if each in order:
+                continue
+            order[each] = None
+            linked = together.get(each.name or "", ())
+            waiting += (m for m in named if m.name in linked and not m.required)
+    return list(order)
