@@ -25,6 +25,12 @@ class States:
         self.accepted_canvas_history_len = torch.zeros(slots, dtype=torch.int32)
         self.self_conditioning_embeds = torch.zeros(slots, length, 1)
 
+    def add_request(self, slot: int) -> None:
+        self.is_encoder_phase[slot], self.step[slot] = True, 0
+
+    def remove_request(self, slot: int) -> None:
+        self.is_encoder_phase[slot] = False
+
 
 class Sampler:
     """The inner sampler; `emitted` are the tokens of each slot so far."""
@@ -35,17 +41,23 @@ class Sampler:
         draft_tokens = torch.zeros_like(states.canvas)
         self.req_states = SimpleNamespace(draft_tokens=draft_tokens)
 
-    def __call__(self, logits: Tensor, batch: SimpleNamespace) -> None:
+    def __call__(self, logits: Tensor, batch: SimpleNamespace) -> SimpleNamespace:
         self.seen.append(logits)
+        output = SimpleNamespace(
+            sampled_token_ids=torch.zeros(batch.num_reqs, self.states.canvas.shape[1]).long(),
+            num_sampled=torch.zeros(batch.num_reqs).long(),
+        )
         states, starts = self.states, batch.cu_num_logits_np.tolist()
-        for slot, first, end in zip(
-            batch.idx_mapping_np.tolist(), starts, starts[1:], strict=False
+        for number, (slot, first, end) in enumerate(
+            zip(batch.idx_mapping_np.tolist(), starts, starts[1:], strict=False)
         ):
             if first == end:
                 continue
             if states.is_encoder_phase[slot]:
                 tokens = states.argmax_canvas[slot, : end - first].tolist()
                 self.emitted.setdefault(slot, []).extend(tokens)
+                output.sampled_token_ids[number, : len(tokens)] = torch.tensor(tokens)
+                output.num_sampled[number] = len(tokens)
                 states.is_encoder_phase[slot], states.step[slot] = False, 0
                 states.accepted_canvas_history_len[slot] = 0
                 continue
@@ -62,6 +74,7 @@ class Sampler:
             stable = states.accepted_canvas_history_len[slot] > 1 and torch.equal(before, tokens)
             done = states.step[slot] >= states.max_steps[slot]
             states.is_encoder_phase[slot] = bool((stable and entropy < 0.02) or done)
+        return output
 
 
 def batch_of(lengths: dict[int, int]) -> SimpleNamespace:

@@ -4,6 +4,7 @@ Functions of its classes return or record what they are called with, so that a t
 the plugin changed anything.
 """
 
+import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -102,6 +103,43 @@ class StructuredOutputManager:
         return "theirs"
 
 
+class Status(enum.IntEnum):
+    RUNNING = 1
+    FINISHED_STOPPED = 2
+    FINISHED_LENGTH_CAPPED = 3
+
+
+class Scheduler:
+    """Ends a request at token 1 or 106, as vLLM's does."""
+
+    def __init__(self, vllm_config):
+        self.vllm_config = vllm_config
+
+    def _update_request_with_output(self, *args, **kwargs):
+        self.called = args, kwargs
+        if len(args) < 2:
+            return None
+        request, tokens = args
+        for position, token in enumerate(tokens, 1):
+            if token in (1, 106):
+                request.status, request.stop_reason = Status.FINISHED_STOPPED, token
+                del tokens[position:]
+                return tokens, True
+        return tokens, False
+
+
+class OpenAIServingChat:
+    async def chat_completion_full_generator(self, *args, **kwargs):
+        self.called = args, kwargs
+        if len(args) < 2:
+            return None
+        choices = {}
+        async for result in args[1]:
+            for one in result.outputs:
+                choices[one.index] = SimpleNamespace(index=one.index, finish_reason="tool_calls")
+        return SimpleNamespace(choices=[*choices.values()])
+
+
 class ValidationError(ValueError):
     pass
 
@@ -122,6 +160,8 @@ def installed(monkeypatch):
         CompletionBody=copied(CompletionBody),
         ResponsesBody=copied(ResponsesBody),
         StructuredOutputManager=copied(StructuredOutputManager),
+        Scheduler=copied(Scheduler),
+        OpenAIServingChat=copied(OpenAIServingChat),
         ValidationError=ValidationError,
     )
     for body in (classes.ChatBody, classes.CompletionBody, classes.ResponsesBody):
@@ -130,6 +170,7 @@ def installed(monkeypatch):
     modules = {
         "vllm": {"ModelRegistry": classes.registry, "__version__": "0.0"},
         f"{protocol}.chat_completion.protocol": {"ChatCompletionRequest": classes.ChatBody},
+        f"{protocol}.chat_completion.serving": {"OpenAIServingChat": classes.OpenAIServingChat},
         f"{protocol}.completion.protocol": {"CompletionRequest": classes.CompletionBody},
         f"{protocol}.responses.protocol": {"ResponsesRequest": classes.ResponsesBody},
         "vllm.sampling_params": {"SamplingParams": Params},
@@ -138,6 +179,7 @@ def installed(monkeypatch):
             "Gemma4EngineToolParser": classes.ToolParser
         },
         "vllm.parser.abstract_parser": {"DelegatingParser": classes.DelegatingParser},
+        "vllm.v1.core.sched.scheduler": {"Scheduler": classes.Scheduler},
         "vllm.v1.engine.async_llm": {"AsyncLLM": classes.AsyncLLM},
         "vllm.v1.engine.input_processor": {"InputProcessor": classes.InputProcessor},
         "vllm.v1.structured_output": {"StructuredOutputManager": classes.StructuredOutputManager},

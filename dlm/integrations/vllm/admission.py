@@ -4,6 +4,7 @@ Prompts are known as tokens, parameters of vLLM by a few attributes.
 """
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from threading import Lock
 from typing import Any
 
@@ -71,6 +72,8 @@ class FrontEndAdmission:
             top_k=max(0, params.top_k),
             top_p=params.top_p,
             failed=self._vocabulary.pad,
+            stops=list(self._vocabulary.stops),
+            squeezed=spare_tokens(self._vocabulary),
         )
         return Admitted(payload=payload, suffix=suffix)
 
@@ -110,6 +113,23 @@ def _check_enforced(spec: Spec) -> None:
     if spec.content is None and spec.named is None and spec.choice == "auto":
         return
     raise UnenforcedError(f"tools require more than a grammar can enforce: {late}")
+
+
+def spare_tokens(vocabulary: Vocabulary) -> list[int]:
+    """Return one token for each stop token that occurs in no answer: a control token that is no
+    stop, no padding, and no marker. Raises `DlmError` if there are too few."""
+    used = {vocabulary.pad, *vocabulary.stops}
+    if vocabulary.thought is not None:
+        used |= {*vocabulary.thought.open, *vocabulary.thought.close}
+    if vocabulary.call is not None:
+        used |= {*astuple(vocabulary.call)}
+    spare = sorted(vocabulary.control - used)[: len(vocabulary.stops)]
+    if len(spare) < len(vocabulary.stops):
+        raise DlmError(
+            f"the tokenizer has {len(spare)} control tokens without a meaning in answers: it takes "
+            f"{len(vocabulary.stops)}, one for each stop token"
+        )
+    return spare
 
 
 def vocabulary_of(model_config: Any, tokenizer: Any) -> Vocabulary:

@@ -138,6 +138,34 @@ def reads_calls(original: Function) -> Function:
     return parse
 
 
+def says_length(original: Function) -> Function:
+    """Wrap the method of vLLM's chats that makes a whole answer. With calls it says "tool_calls",
+    even if the answer was cut short: a client would run the last call."""
+
+    async def chat_completion_full_generator(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if reading_of(kwargs.get("request", args[0] if args else None)) is None:
+            return await original(self, *args, **kwargs)
+        return await ended(self, *args, **kwargs)
+
+    async def ended(
+        serving: Any, request: Any, result_generator: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        reasons: dict[int, str | None] = {}
+
+        async def watched() -> Any:
+            async for result in result_generator:
+                reasons.update({one.index: one.finish_reason for one in result.outputs})
+                yield result
+
+        answer = await original(serving, request, watched(), *args, **kwargs)
+        for choice in getattr(answer, "choices", ()):
+            if reasons.get(choice.index) == "length":
+                choice.finish_reason = "length"
+        return answer
+
+    return chat_completion_full_generator
+
+
 def reads_deltas(original: Function) -> Function:
     """Wrap the method of vLLM's parsers that reads a stream."""
 

@@ -1,4 +1,4 @@
-"""Hooks into vLLM: the functions that requests pass, and the one that reads what workers emit.
+"""Hooks into vLLM: the functions that requests and answers pass.
 
 `install` puts wrappers in their places. They run for every model that this vLLM serves, so each of
 them looks first whether the object that it serves has a front end of the plugin, or the config of
@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError
-from dlm.integrations.vllm.calls import reads_calls, reads_deltas
+from dlm.integrations.vllm.calls import reads_calls, reads_deltas, says_length
 from dlm.integrations.vllm.front_end import FrontEnd
 from dlm.integrations.vllm.own import TASK, is_own
 from dlm.integrations.vllm.payload import (
@@ -27,11 +27,11 @@ from dlm.integrations.vllm.payload import (
     RESPONSES,
     TOOLS,
     Admitted,
-    Payload,
     ToolsText,
     check_names,
 )
 from dlm.integrations.vllm.requested import has_constraint
+from dlm.integrations.vllm.scheduler import ends_by_budget, refuses_failed
 
 _LOG = logging.getLogger("vllm.dlm")
 _FRONT_END = "_dlm_front_end"  # attribute of an InputProcessor
@@ -68,8 +68,8 @@ class Hooks:
 
 
 def install() -> Hooks:
-    """Wrap the methods of this process's vLLM through which requests enter, and the one that reads
-    what the worker emits. Calling it again changes nothing. If one cannot be wrapped, none is."""
+    """Wrap the methods of this process's vLLM through which requests and answers pass. Calling it
+    again changes nothing. If one cannot be wrapped, none is."""
     hooks = Hooks()
     try:
         _install(hooks)
@@ -81,11 +81,13 @@ def install() -> Hooks:
 
 def _install(hooks: Hooks) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.parser.abstract_parser import DelegatingParser
     from vllm.sampling_params import SamplingParams
     from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.structured_output import StructuredOutputManager
@@ -101,7 +103,9 @@ def _install(hooks: Hooks) -> None:
     hooks.wrap(Gemma4EngineToolParser, "adjust_request", adjust)
     hooks.wrap(DelegatingParser, "parse", reads_calls)
     hooks.wrap(DelegatingParser, "parse_delta", reads_deltas)
-    hooks.wrap(StructuredOutputManager, "accept_tokens", _refuses_failed)
+    hooks.wrap(OpenAIServingChat, "chat_completion_full_generator", says_length)
+    hooks.wrap(StructuredOutputManager, "accept_tokens", refuses_failed)
+    hooks.wrap(Scheduler, "_update_request_with_output", ends_by_budget)
 
 
 _FRONT_ENDS: WeakSet[FrontEnd] = WeakSet()  # of this process's engines
@@ -246,37 +250,6 @@ def _pass_tools(request: Any, responses: bool) -> None:
 
 def _tools_are_on() -> bool:
     return os.environ.get("DLM_VLLM_TOOLS", "1") not in ("0", "")
-
-
-def _refuses_failed(original: Function) -> Function:
-    """Refuse canvases of failed requests. The worker can only emit tokens, so it emits a canvas of
-    a token that no answer begins with, and the scheduler asks here whether a grammar takes it."""
-
-    def accept_tokens(self: Any, *args: Any, **kwargs: Any) -> bool:
-        if _serves_own(self) and _failed(*args, **kwargs):
-            return False
-        return original(self, *args, **kwargs)
-
-    return accept_tokens
-
-
-def _serves_own(manager: Any) -> bool:
-    return is_own(getattr(getattr(manager, "vllm_config", None), "model_config", None))
-
-
-def _failed(request: Any = None, new_token_ids: Any = (), *args: Any, **kwargs: Any) -> bool:
-    """Whether a request failed in the worker. An exception would end the engine: it is logged."""
-    try:
-        return has_failed(request, new_token_ids)
-    except Exception:
-        _LOG.exception("dlm: an answer of a worker could not be read")
-        return False
-
-
-def has_failed(request: Any, tokens: list[int]) -> bool:
-    """Whether the worker says with `tokens` that it cannot go on with `request`."""
-    payload = Payload.of(getattr(request.sampling_params, "extra_args", None))
-    return payload is not None and list(tokens[:1]) == [payload.failed]
 
 
 def _stripped(params: Any) -> Any:

@@ -96,7 +96,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         prompt = len(new_req_data.prompt_token_ids)
         written = (new_req_data.prefill_token_ids or ())[prompt:]
         budget = min(params.max_tokens, self.max_model_len - prompt)
-        self._slots.add(req_index, payload, budget, written)
+        self._slots.add(req_index, payload, budget, written, new_req_data.req_id)
 
     def remove_request(self, req_id: str) -> None:
         index = self._req_id_to_index.get(req_id)

@@ -118,7 +118,23 @@ NEEDS = (
         methods={"accept_tokens": ("request", "new_token_ids")},
         attributes=("vllm_config",),
     ),
-    Need(file="v1/core/sched/scheduler.py", name="Scheduler", calls=("accept_tokens",)),
+    Need(
+        file="v1/core/sched/scheduler.py",
+        name="Scheduler",
+        methods={"_update_request_with_output": ("request", "new_token_ids")},
+        attributes=("vllm_config",),
+        calls=("accept_tokens", "_update_request_with_output"),
+    ),
+    Need(
+        file="v1/request.py",
+        name="RequestStatus",
+        attributes=("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"),
+    ),
+    Need(
+        file="entrypoints/openai/chat_completion/serving.py",
+        name="OpenAIServingChat",
+        methods={"chat_completion_full_generator": ("request", "result_generator")},
+    ),
     Need(
         file="sampling_params.py",
         name="SamplingParams",
@@ -264,6 +280,8 @@ def _attributes(made: ast.ClassDef) -> set[str]:
     for node in made.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(made):
         targets = node.targets if isinstance(node, ast.Assign) else ()
         targets = (node.target,) if isinstance(node, ast.AnnAssign) else targets

@@ -26,6 +26,8 @@ class Payload:
     top_k: int  # 0: all tokens
     top_p: float
     failed: int  # token that begins no answer: a canvas of it means that the worker failed
+    stops: list[int]  # tokens that end an answer
+    squeezed: list[int]  # tokens that stand for the stops of an answer cut short by its budget
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,6 +53,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "top_k": (int,),
     "top_p": (float, int),
     "failed": (int,),
+    "stops": (list,),
+    "squeezed": (list,),
 }
 
 

@@ -57,10 +57,12 @@ class Slot:
     most_work: int  # units of one look, in all steps that it takes
     compiled: Compiled | None = None
     reasoning: Reasoning | None = None
+    name: str = ""
     written: list[int] = field(default_factory=list)  # tokens of the answer before a preemption
     error: DlmError | None = None  # why the request failed
     ended: bool = False  # its stop token is committed
     squeezed: bool = False  # its budget took a token of the committed text from the model
+    mark: tuple[int, int] | None = None  # position of its stop, and the token that says so there
     work: int = 0  # units that the next look may take
     _constraint: Frontier | None = None
     _unfinished: int = 0  # units of a look that has not finished
@@ -104,6 +106,9 @@ class Slot:
         self._progress = Progress(stats=Stats())
         self.squeezed |= constraint.squeezed
         self.ended = end is not None
+        if end is not None and self.squeezed:
+            token = self.payload.squeezed[self.payload.stops.index(tokens[end - 1])]
+            self.mark = end - 1, token
 
     def rollback(self, count: int) -> None:
         self._made().rollback(count)
@@ -129,6 +134,9 @@ class Slot:
         return self._constraint
 
 
+_MOST_REMEMBERED = 1024  # preempted requests; aborted ones are among them
+
+
 class Slots:
     """Constraints of one worker's requests, and the grammars that it knows."""
 
@@ -137,6 +145,7 @@ class Slots:
         self.policy, self.config, self._compiler = policy, config, compiler
         self._vocabulary = compiler.vocabulary
         self._slots: dict[int, Slot] = {}
+        self._squeezed: dict[str, None] = {}  # names of requests that were removed, the last ones
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -146,8 +155,11 @@ class Slots:
         slot = self._slots.get(index)
         return None if slot is None or slot.ended else slot
 
-    def add(self, index: int, payload: Payload, budget: int, written: Sequence[int]) -> None:
-        """Take a request in; `written` are the tokens of its answer, if it was preempted.
+    def add(
+        self, index: int, payload: Payload, budget: int, written: Sequence[int], name: str = ""
+    ) -> None:
+        """Take a request in; `written` are the tokens of its answer, if it was preempted. By its
+        `name` it is known again then.
 
         Raises nothing: a request that cannot be served fails in its first step.
         """
@@ -157,6 +169,8 @@ class Slots:
             stops=frozenset(self._vocabulary.stops),
             most_work=self.policy.max_unfinished_steps * self.policy.step_work,
             written=list(written),
+            name=name,
+            squeezed=name in self._squeezed,
         )
         self._slots[index] = slot
         try:
@@ -167,8 +181,15 @@ class Slots:
             slot.fail(error)
 
     def remove(self, index: int) -> None:
-        """Drop the constraint of a slot, if it has one."""
-        self._slots.pop(index, None)
+        """Drop the constraint of a slot, if it has one. It may come back after a preemption."""
+        slot = self._slots.pop(index, None)
+        if slot is None:
+            return
+        self._squeezed.pop(slot.name, None)
+        if slot.squeezed and slot.name and not slot.ended:
+            self._squeezed[slot.name] = None
+            if len(self._squeezed) > _MOST_REMEMBERED:
+                del self._squeezed[next(iter(self._squeezed))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +293,9 @@ class ConstrainedSampler:
             else:
                 try:
                     canvas.slot.commit(tokens[: canvas.length])
+                    if canvas.slot.mark is not None:
+                        position, token = canvas.slot.mark
+                        states.argmax_canvas[canvas.index, position] = token
                 except Exception as error:
                     canvas.slot.fail(error)
                     failed.append(canvas)

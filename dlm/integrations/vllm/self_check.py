@@ -53,6 +53,8 @@ def check_sampler(
         top_k=0,
         top_p=1.0,
         failed=vocabulary.pad,
+        stops=list(vocabulary.stops),
+        squeezed=list(vocabulary.stops),
     )
 
     def step(by: ConstrainedSampler) -> Any:

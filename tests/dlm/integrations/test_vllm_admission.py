@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 from values import V
+from vllm_configs import DATA
 from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
-from dlm.integrations.vllm.hooks import has_failed
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload
 from dlm.integrations.vllm.requested import check_options, has_constraint, spec_of
+from dlm.integrations.vllm.scheduler import has_failed
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -86,14 +87,6 @@ class Texts(str):
 
 
 FORGED = ("x", "", 7, True, 1.5, [], ["x"], {}, {"rules": "x"}, {"rules": {"rules": [1]}}, None)
-DATA = {
-    "rules": b"rules",
-    "thinking": False,
-    "thinking_budget": None,
-    "top_k": 0,
-    "top_p": 1.0,
-    "failed": 0,
-}
 
 
 @pytest.mark.parametrize("name", [KEY, TOOLS, "dlm_", "dlm_other"])

@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 
 import pytest
 import vllm_package
-from values import V
+from vllm_configs import FORGED, OTHERS, config
 from vllm_params import TOOL, Outputs, Params
 
 from dlm.integrations.vllm import hooks, own
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload, ToolsText
-
-FORGED = ("x", "", 7, [], ["x"], {"rules": "x"}, {"rules": {"rules": [1]}}, None)
 
 
 @pytest.fixture
@@ -22,21 +19,6 @@ def vllm(monkeypatch):
     classes.hooks = hooks.install()
     own.register()
     return classes
-
-
-def config(architecture=vllm_package.ARCHITECTURE, diffusion=True):
-    model = SimpleNamespace(
-        architecture=architecture,
-        is_diffusion=diffusion,
-        model="a model",
-        try_get_generation_config=lambda: {"eos_token_id": [1, 106, 50]},
-        get_vocab_size=lambda: V,
-        max_model_len=512,
-    )
-    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace())
-
-
-OTHERS = [config("LlamaForCausalLM", False), config("LLaDA2MoeModelLM", True)]
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -73,44 +55,6 @@ def test_tools_and_bodies_for_another_model_stay_as_they_are(vllm, other, value)
     format = Outputs(json={})
     assert vllm.ChatBody(response_format=format).extract_structured_outputs() is format
     assert not hasattr(format, hooks.FIELD)
-
-
-@pytest.mark.parametrize("other", [*OTHERS, None, SimpleNamespace()])
-@pytest.mark.parametrize("value", FORGED)
-def test_the_scheduler_of_another_model_reads_no_request(vllm, other, value):
-    manager = vllm.StructuredOutputManager(other)
-    request = SimpleNamespace(sampling_params=Params(extra_args={KEY: value}))
-    assert manager.accept_tokens(request, [0, 0]) == "theirs"
-    assert manager.called == ((request, [0, 0]), {})
-    assert manager.accept_tokens(a="newer", version=2) == "theirs"
-
-
-@pytest.mark.parametrize("value", FORGED)
-def test_no_forged_value_ends_the_own_scheduler(vllm, value):
-    manager = vllm.StructuredOutputManager(config())
-    for params in (Params(extra_args={KEY: value}), None, Params(extra_args=value)):
-        request = SimpleNamespace(sampling_params=params)
-        assert manager.accept_tokens(request, [0, 0]) == "theirs"
-
-
-def test_an_error_in_the_scheduler_is_logged_and_vllm_decides(vllm, monkeypatch, caplog):
-    def broken(*_):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(hooks, "has_failed", broken)
-    manager = vllm.StructuredOutputManager(config())
-    assert manager.accept_tokens(SimpleNamespace(), [0]) == "theirs"
-    assert "RuntimeError: a bug" in caplog.text
-
-
-def test_a_failed_request_of_the_own_model_is_refused(vllm):
-    data = {"rules": b"", "thinking": False, "thinking_budget": None}
-    data |= {"top_k": 0, "top_p": 1.0, "failed": 0}
-    request = SimpleNamespace(sampling_params=Params(extra_args={KEY: data}))
-    manager = vllm.StructuredOutputManager(config())
-    assert manager.accept_tokens(request, [0, 0]) is False
-    assert manager.accept_tokens(request, [7, 0]) == "theirs"
-    assert vllm.StructuredOutputManager(OTHERS[0]).accept_tokens(request, [0, 0]) == "theirs"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dlm.logits.canvas_logits import most_copies
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
-L, STEPS, STOPS, PAD = 16, 6, (1, 106, 50), 0
+L, STEPS, STOPS, PAD, MARKS = 16, 6, (1, 106, 50), 0, (2, 3, 4)
 PAIRS = JsonSchema(
     {
         "type": "array",
@@ -59,6 +59,8 @@ class Worker:
             top_k=0,
             top_p=1.0,
             failed=PAD,
+            stops=[*STOPS],
+            squeezed=[*MARKS],
         )
         return replace(payload, **more)
 
@@ -239,3 +241,41 @@ def test_held_canvases_take_one_copy_more(compiler, monkeypatch):
 
     monkeypatch.setattr(Frontier, "guide", never)
     assert copies_of(worker) == 2 + 3
+
+
+def test_an_answer_that_its_budget_cuts_short_says_so_in_place_of_its_stop(compiler, vocabulary):
+    texts = Regex("[a-f]{3,200}")
+    for budget in (8, L, 2 * L - 1, 2 * L):
+        worker = Worker(compiler, seed=budget)
+        worker.add(0, texts, budget=budget)
+        for _ in range(200):
+            worker.step({0: L})
+            if {*MARKS} & {*worker.inner.emitted.get(0, [])}:
+                break
+        tokens = worker.inner.emitted[0]
+        end = next(i for i, token in enumerate(tokens) if token in MARKS)
+        assert end < budget
+        texts.value(vocabulary.text(tokens[:end]))
+        assert not {*STOPS} & {*tokens[:end]}
+
+
+def test_an_answer_with_room_to_end_is_not_marked(compiler):
+    for seed in range(4):
+        worker = Worker(compiler, seed=seed)
+        worker.add(0, Regex("[a-f]{3,9}"), budget=60)
+        worker.run({0: L})
+        assert not {*MARKS} & {*worker.inner.emitted[0]}
+
+
+def test_what_a_budget_took_is_remembered_over_a_preemption(compiler, vocabulary):
+    worker = Worker(compiler)
+    payload = worker.payload(Regex("[a-f]{3,200}"))
+    for name, squeezed in (("one", True), ("two", False)):
+        worker.slots.add(0, payload, 60, (), name)
+        slot = worker.slots.get(0)
+        slot.squeezed = squeezed
+        worker.slots.remove(0)
+    for name, squeezed in (("two", False), ("one", True), ("one", True)):
+        worker.slots.add(1, payload, 60, vocabulary.encode("ab"), name)
+        assert worker.slots.get(1).squeezed == squeezed
+        worker.slots.remove(1)

@@ -4,6 +4,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import forged
 import jsonschema
 import openai
 import pytest
@@ -154,3 +155,12 @@ def test_without_the_plugin_a_schema_is_still_a_400(tmp_path, held_out):
     for bare in served(tmp_path, model=TINY, plugin=False, args=("--max-model-len", "512")):
         with pytest.raises(openai.BadRequestError, match="not yet supported"):
             bare.chat(held_out[0].prompt, response_format=formatted(held_out[0].schema))
+
+
+def test_forged_names_are_refused_wherever_vllm_reads_them(server):
+    seen = forged.statuses(server.url)
+    assert set(seen.values()) <= {200, 400}
+    answered = {key for key, status in seen.items() if status == 200}
+    # `None` and what vLLM itself does not read, as in the last two APIs, is no request's.
+    assert {key[0] for key in answered if key[2] != "None"} <= {"/v1/messages"}
+    assert forged.is_healthy(server.url)
