@@ -8,11 +8,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from random import Random
 from socket import socket
+from types import MappingProxyType
 from typing import Any
 
 import openai
@@ -78,7 +79,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str,
 class Server:
     """vLLM's OpenAI server, and a client of it."""
 
-    def __init__(self, model: Path, log: Path, plugin: bool = True, args: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        plugin: bool = True,
+        args: tuple[str, ...] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ):
         with closing(socket()) as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -91,7 +99,7 @@ class Server:
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 command,
-                env=environment(plugin),
+                env=environment(plugin, **variables),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
