@@ -4,7 +4,7 @@ Prompts are known as tokens, parameters of vLLM by a few attributes.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from threading import Lock
 from typing import Any
 
@@ -92,7 +92,9 @@ class FrontEndAdmission:
     def _check_budget(
         self, compiled: Compiled, budget: int, thinking: bool, thinking_budget: int | None
     ) -> None:
-        reasoning = Reasoning.of(self._vocabulary, thinking_budget) if thinking else None
+        reasoning = None
+        if thinking:
+            reasoning = reasoning_of(self._vocabulary, self.policy, budget, thinking_budget)
         work = self.policy.step_work * _STEPS
         with self._lock:
             try:
@@ -113,6 +115,14 @@ def _check_enforced(spec: Spec) -> None:
     if spec.content is None and spec.named is None and spec.choice == "auto":
         return
     raise UnenforcedError(f"tools require more than a grammar can enforce: {late}")
+
+
+def reasoning_of(
+    vocabulary: Vocabulary, policy: Policy, budget: int, thinking_budget: int | None
+) -> Reasoning | None:
+    """Return the reasoning before an answer of `budget` tokens in all; None without markers."""
+    made = Reasoning.of(vocabulary, thinking_budget)
+    return None if made is None else replace(made, reserve=policy.reserve(budget))
 
 
 def spare_tokens(vocabulary: Vocabulary) -> list[int]:

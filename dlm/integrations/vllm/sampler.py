@@ -33,6 +33,7 @@ from dlm.grammar import (
     Scores,
     Unfinished,
 )
+from dlm.integrations.vllm.admission import reasoning_of
 from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.payload import Payload
 from dlm.kernels.pinned import PinnedMemory
@@ -176,7 +177,9 @@ class Slots:
         try:
             slot.compiled = self._compiler.unpack(payload.rules)
             if payload.thinking:
-                slot.reasoning = Reasoning.of(self._vocabulary, payload.thinking_budget)
+                slot.reasoning = reasoning_of(
+                    self._vocabulary, self.policy, budget, payload.thinking_budget
+                )
         except Exception as error:
             slot.fail(error)
 

@@ -54,7 +54,7 @@ def test_its_tools_are_served_without_a_constraint(other, choice):
 
 
 def test_forged_names_are_nothing_to_it(other):
-    """What vLLM's own `vllm_xargs` takes is served; anything else is vLLM's own 400."""
+    """vLLM serves what its `vllm_xargs` takes, and refuses anything else."""
     seen = forged.statuses(other.url)
     assert set(seen.values()) <= {200, 400}
     taken = {repr(value) for value in ("x", "", "{}", 0, 7, ["x", 1])}
