@@ -98,7 +98,7 @@ def chat(vllm, request, *reasons):
     return [choice.finish_reason for choice in asyncio.run(made).choices]
 
 
-def test_calls_of_an_answer_cut_short_are_not_said_to_be_complete(vllm):
+def test_calls_of_an_answer_cut_short_end_with_length(vllm):
     tools = ToolsText("{}")
     request = SimpleNamespace(vllm_xargs={TOOLS: tools})
     assert chat(vllm, request, "length", "stop") == ["tool_calls", "tool_calls"]

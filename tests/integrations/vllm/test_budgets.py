@@ -117,7 +117,7 @@ def call_of_messages(server, tokens, stream, choice):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("ask", [call_of_chat, call_of_responses, call_of_messages])
-def test_a_call_that_its_budget_cuts_short_is_not_said_to_be_complete(server, ask, stream):
+def test_a_call_that_its_budget_cuts_short_ends_with_length(server, ask, stream):
     tool = {"type": "function", "function": {"name": "note", "parameters": NOTE}}
     shortest = least(server, tools=[tool], tool_choice="required")
     for choice in ("required", "auto"):
