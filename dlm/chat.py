@@ -24,16 +24,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jinja2
-from transformers import (
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from dlm.errors import DlmError, RequestError
+from dlm.chat_template import ChatTemplate
+from dlm.errors import RequestError, TemplateError
 from dlm.grammar.regex import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
 from dlm.grammar.specs.tools import function_of
@@ -50,6 +44,7 @@ from dlm.images import (
 from dlm.models import ModelError
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
+from dlm.tokenizer_loading import load_tokenizer
 
 if TYPE_CHECKING:
     from dlm.models.image_tokens import EncodedImage
@@ -59,7 +54,6 @@ _TURN = "<|turn>model\n"  # beginning of a model's turn
 _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
 # Hieroglyphs are rare, and no filter of a template changes or escapes them.
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
-_TEMPLATE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 65_536  # characters searched at a time
 _KEPT = 64  # images
 _IMAGES_AT_MOST = 4  # images of the largest size that one request may have
@@ -69,8 +63,11 @@ class Chat:
     """Tokenizer and chat template. Neither is ever changed, so any number of threads may use
     them."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_file: str = "chat template"):
+        """`template_file` is the name of the chat template's file, for errors."""
         self.tokenizer = tokenizer
+        self._template_file, self._lock = template_file, Lock()
+        self._templates: dict[str, ChatTemplate] = {}  # by source; a tokenizer has one or two
         self._turn, self._no_thought = self._encode(_TURN), self._encode(_NO_THOUGHT)
         added = tokenizer.added_tokens_decoder
         self._control = {token.content: i for i, token in added.items() if token.special}
@@ -80,10 +77,18 @@ class Chat:
 
     @classmethod
     def load(cls, directory: str | Path) -> "Chat":
-        try:
-            return cls(_tokenizer(str(directory)))
-        except (AttributeError, OSError, TypeError, ValueError) as error:
-            raise DlmError(f"{directory} holds no tokenizer that can be read: {error}") from error
+        """Load the tokenizer of a directory, and compile its chat template if there is one. Raises
+        `DlmError` for files that cannot be used."""
+        directory = Path(directory)
+        template = directory / "chat_template.jinja"
+        if not template.is_file():
+            template = directory / "tokenizer_config.json"
+        chat = cls(load_tokenizer(directory), str(template))
+        if chat.tokenizer.chat_template is not None:
+            for name in ("default", "tool_use"):
+                with suppress(RequestError):  # several templates, none of which is the default
+                    chat.template(name)
+        return chat
 
     def prompt(self, request: Request) -> list[int]:
         """Return the prompt of a request as tokens. Without thinking, an empty thought channel is
@@ -112,34 +117,45 @@ class Chat:
             tokens.insert(0, begin)
         return tokens
 
+    def template(self, name: str = "default") -> ChatTemplate:
+        """Return the chat template for conversations; of several, the one of this name, or the
+        default. Raises `TemplateError` if it cannot be used, and `RequestError` if there is
+        none."""
+        source: Any = self.tokenizer.chat_template
+        if isinstance(source, Mapping):
+            source = source.get(name, source.get("default"))
+        if source is None:
+            raise RequestError("this model has no chat template: give token_ids, not messages")
+        if not isinstance(source, str):
+            raise TemplateError(
+                f"{self._template_file}: the chat template must be a text, got {source!r:.40}"
+            )
+        with self._lock:
+            template = self._templates.get(source)
+            if template is None:
+                special = {
+                    key: value if isinstance(value, list) else str(value)
+                    for key, value in self.tokenizer.special_tokens_map.items()
+                }
+                template = ChatTemplate(source, self._template_file, special)
+                self._templates[source] = template
+        return template
+
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         thinking: bool,
     ) -> list[int]:
-        if self.tokenizer.chat_template is None:
-            raise RequestError("this model has no chat template: give token_ids, not messages")
         messages = [*map(without_pictures, messages)]
         table = self._stand_ins([messages, tools])
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [_replaced(message, table) for message in messages],
-                tools=[_replaced(_declared(tool), table) for tool in tools] or None,
-                enable_thinking=thinking,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-        except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as error:
-            # `raise_exception` in a template raises just this class, with its author's message.
-            own = type(error) is jinja2.TemplateError
-            reason = str(error) if own else "it takes the form that OpenAI's API has"
-            what = "messages and tools" if tools else "messages"
-            raise RequestError(
-                f"the chat template cannot render {what}: {reason}",
-                field=None if tools else "messages",
-            ) from error
-        return self._tokenize(str(text), table)
+        template = self.template("tool_use" if tools else "default")
+        text = template.render(
+            [_replaced(message, table) for message in messages],
+            [_replaced(_declared(tool), table) for tool in tools],
+            thinking,
+        )
+        return self._tokenize(text, table)
 
     def _stand_ins(self, written: Any) -> dict[int, str]:
         """Return the stand-in of each character that needs one; empty if none begins a control
@@ -249,19 +265,6 @@ def _replaced(written: Any, table: Mapping[int, str]) -> Any:
     if isinstance(written, list | tuple):
         return [_replaced(value, table) for value in written]
     return written
-
-
-def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
-    """Load a tokenizer by `AutoTokenizer`. If the directory names the tokenizer's class, the
-    model's own configuration class is not imported: it imports most of transformers and torch's
-    compiler, which takes two seconds."""
-    config = None
-    if get_tokenizer_config(directory, local_files_only=True).get("tokenizer_class"):
-        settings, _ = PreTrainedConfig.get_config_dict(directory, local_files_only=True)
-        config = type(
-            "Config", (PreTrainedConfig,), {"model_type": settings.get("model_type", "")}
-        )()
-    return AutoTokenizer.from_pretrained(directory, local_files_only=True, config=config)
 
 
 class PromptTokens(NamedTuple):

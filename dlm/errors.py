@@ -48,6 +48,20 @@ class ContextLengthError(RequestError):
         self.prompt, self.counted = prompt, counted
 
 
+class TemplateError(DlmError):
+    """Chat template of a checkpoint that cannot be compiled or rendered."""
+
+
+class UndefinedLogitsError(DlmError):
+    """Pass whose logits for a request are NaN or infinite."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's logits are NaN or infinite: its weights or its precision do not fit this "
+            "prompt, so that no token can be chosen"
+        )
+
+
 class QueueFullError(DlmError):
     """Refusal of a request since too many wait; a later one may be accepted."""
 

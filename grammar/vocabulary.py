@@ -6,7 +6,7 @@ bytes, so a marker is found in every spelling. The module knows no grammar.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby, takewhile
@@ -23,6 +23,8 @@ from dlm.grammar.masks import Trie, packed, token_words
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
 _NEVER = 1 << 40  # tokens: no tokens spell the text
+_MOST_MISSING = 0.1  # share of a model's tokens: the sizes of embeddings are rounded up
+_MOST_OUTSIDE = 64  # added tokens beyond a model's, such as marks of images
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 _ENDS_STRING, _STRUCTURES = re.compile(rb'["\\]'), re.compile(rb'[",{}\[\]]')
 _STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
@@ -114,13 +116,16 @@ class Vocabulary:
         """Return the vocabulary of a Hugging Face tokenizer, for a model with `size` logits.
 
         `thought` holds the texts that open and close reasoning; None: Gemma 4's, if the tokenizer
-        has them. Tokens from `size` on are ignored: Gemma's tokenizer has some for images.
+        has them. Added tokens from `size` on are ignored: Gemma's tokenizer has some for images.
+        An id without a piece has no bytes, so that no grammar allows it. Raises `GrammarError` for
+        a tokenizer of another model: one with other tokens from `size` on, or with too few.
         """
         known = tokenizer.get_vocab()
-        info = xgr.TokenizerInfo.from_huggingface(
-            tokenizer, vocab_size=max(size, len(known)), stop_token_ids=list(stops)
-        )
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        _check_pieces(known, tokenizer.added_tokens_decoder, size)
+        info = xgr.TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=size, stop_token_ids=list(stops)
+        )
 
         def encode(text: str) -> list[int]:
             if isinstance(tokenizer, PreTrainedTokenizerFast):  # takes a tenth of the time
@@ -237,6 +242,24 @@ class Vocabulary:
                 spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
                 return tuple(spelled)[:-1]
         return ()
+
+
+def _check_pieces(known: Mapping[str, int], added: Collection[int], size: int) -> None:
+    """Raise `GrammarError` unless the pieces `known` are those of a model with `size` tokens; a few
+    `added` tokens may be more."""
+    outside = [token for token in known.values() if not 0 <= token < size]
+    if len(outside) > _MOST_OUTSIDE or not all(token in added for token in outside):
+        raise GrammarError(
+            f"tokenizer.json: {len(outside):,} of its {len(known):,} pieces have ids outside of "
+            f"the model's {size:,} tokens (vocab_size in config.json), such as {outside[0]}; only "
+            f"added tokens may, and at most {_MOST_OUTSIDE}"
+        )
+    missing = size - len({token for token in known.values() if token < size})
+    if missing > size * _MOST_MISSING:
+        raise GrammarError(
+            f"tokenizer.json has no piece for {missing:,} of the model's {size:,} tokens "
+            f"(vocab_size in config.json): at most {_MOST_MISSING:.0%} may be without one"
+        )
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

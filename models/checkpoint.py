@@ -20,6 +20,7 @@ from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.models import CheckpointError
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
+from dlm.models.json_files import read_json, shown
 from dlm.models.layout import (
     Format,
     Place,
@@ -153,28 +154,22 @@ def read_some(directory: Path, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a model directory. Raises `CheckpointError`."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path.parent} holds no {path.name}: not a model directory"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
-    return content
-
-
 def _shards(directory: Path) -> list[Path]:
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.exists():
         return [single]
     if not index.exists():
         raise CheckpointError(f"{directory} holds neither {single.name} nor {index.name}")
-    shards = sorted(set(read_json(index).get("weight_map", {}).values()))
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise CheckpointError(f"{index}: weight_map must name the file of each tensor")
+    for tensor, name in names.items():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise CheckpointError(
+                f"{index}: weight_map.{tensor} must be the name of a file in the same directory, "
+                f"got {shown(name)}"
+            )
+    shards = sorted(set(names.values()))
     if missing := [name for name in shards if not (directory / name).exists()]:
         raise CheckpointError(f"{index} lists files that are missing: {_listed(missing)}")
     return [directory / name for name in shards]
@@ -238,17 +233,33 @@ def _fill(
     for path, some in parts.items():
         with _opened(path) as file:
             for name, place, part in some:
-                _put(name, file.get_tensor(name), place, part)
+                _put(path, name, file.get_tensor(name), place, part)
     give(model, filled)
 
 
-def _put(name: str, tensor: Tensor, place: Place, part: Tensor) -> None:
+def _put(file: Path, name: str, tensor: Tensor, place: Place, part: Tensor) -> None:
     if place.divisor:
         tensor = 1 / tensor
     if place.shape == () and not tensor.isfinite().all():
         value_name = "one over it" if place.divisor else "it"
         raise CheckpointError(f"{name} cannot be a scale: {value_name} is {tensor.item()}")
     part.copy_(tensor.view(part.shape))
+    if not all_finite(part):
+        raise CheckpointError(f"{file}: {name} holds NaN or infinity in {part.dtype}")
+
+
+_E4M3_NAN = 0x7F  # but for the sign; this type has no infinity
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite. Reads them once, where they are, and copies none but
+    those of eight bits."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        return not bool((tensor.view(torch.uint8) & _E4M3_NAN == _E4M3_NAN).any())
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    least, most = tensor.aminmax()
+    return bool(least.isfinite() & most.isfinite())
 
 
 @contextmanager

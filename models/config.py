@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dlm.models import CheckpointError
+from dlm.models.json_files import Range, check_number, check_numbers, shown
 
 LayerType = Literal["sliding_attention", "full_attention"]
 
@@ -68,12 +69,10 @@ class ModelConfig:
         Raises `CheckpointError` for another architecture, a missing field, a value that
         transformers refuses, and a variant that this implementation does not compute.
         """
-        text, canvas_length = _read(config), config.get("canvas_length", 256)
+        canvas_length = config.get("canvas_length", 256)
+        check_number("config.json: canvas_length", canvas_length, _CANVAS)
+        text = _read(config)
         _check(text)
-        if not _is_number(canvas_length, int) or canvas_length < 1:
-            raise CheckpointError(
-                f"config.json: canvas_length is {canvas_length!r}: it takes an integer of 1 or more"
-            )
         if config.get("tie_word_embeddings", True) is not True:
             value = config["tie_word_embeddings"]
             raise CheckpointError(f"config.json: tie_word_embeddings is {value!r}, not True")
@@ -101,17 +100,18 @@ class ModelConfig:
 def _read(config: Mapping[str, Any]) -> Any:
     """Return the text stack's `DiffusionGemmaTextConfig`: its fields as transformers reads them."""
     fields = copy.deepcopy(_text_fields(config))  # transformers modifies its arguments
+    inner = "" if config.get("text_config") is None else "text_config."
+    check_numbers(f"config.json: {inner}", fields, _RANGES)  # it makes lists of these sizes
     if (rope_scaling := fields.pop("rope_scaling", None)) is not None:
         fields["rope_parameters"] = rope_scaling  # the older name has precedence there
-    # Importing these takes a second, and most users of shapes read no file.
-    from huggingface_hub.errors import StrictDataclassError
+    # Importing this takes a second, and most users of shapes read no file.
     from transformers import DiffusionGemmaTextConfig
 
     try:
         text = DiffusionGemmaTextConfig(**fields)
         text.standardize_rope_params()  # as the rotary embedding of transformers does
-    except (StrictDataclassError, LookupError, ValueError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error.args[0] if error.args else error).split())
+    except Exception as error:  # whatever its checks of a stranger's file raise
+        reason = " ".join(str(error.args[0] if error.args else error).split())[:400]
         raise CheckpointError(f"config.json: transformers refuses text_config: {reason}") from error
     return text
 
@@ -123,26 +123,37 @@ def _text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     if text is None:
         return {name: value for name, value in config.items() if name != "text_config"}
     if not isinstance(text, Mapping):
-        raise CheckpointError(f"config.json: text_config is {text!r:.80}: it takes an object")
+        raise CheckpointError(f"config.json: text_config must be an object, got {shown(text)}")
     return dict(text)
 
 
 _COMPUTED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
-_POSITIVE = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_experts",
-    "top_k_experts",
-    "moe_intermediate_size",
-    "sliding_window",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "final_logit_softcapping",
-)
+_INT32 = 2**31 - 1
+_CANVAS = Range(int, 1, 2**16)
+_HEADS = Range(int, 1, 2**16)
+_WIDTH = Range(int, 1, 2**22)
+_RANGES = {  # far beyond any model, and small enough for arithmetic in 64 bits
+    "vocab_size": Range(int, 1, 2**24),
+    "hidden_size": Range(int, 1, 2**20),
+    "intermediate_size": _WIDTH,
+    "num_hidden_layers": Range(int, 1, 1000),
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _HEADS,
+    "num_global_key_value_heads": _HEADS,
+    "head_dim": _HEADS,
+    "global_head_dim": _HEADS,
+    "num_experts": _HEADS,
+    "top_k_experts": _HEADS,
+    "moe_intermediate_size": _WIDTH,
+    "sliding_window": Range(int, 1, _INT32),
+    "max_position_embeddings": Range(int, 1, _INT32),
+    "rms_norm_eps": Range(float, 0, 1),
+    "final_logit_softcapping": Range(float, 0, 1e30),
+}
 _BY_LAYER = {"head_dim", "num_key_value_heads"}  # fields that may differ between kinds of layers
+_GLOBAL = {"num_global_key_value_heads", "global_head_dim"}  # the same for full layers
+_REQUIRED = [name for name in _RANGES if name not in _BY_LAYER | _GLOBAL]
+_FREQUENCY = Range(float, 0, 1e30)
 
 
 def _check(text: Any) -> None:
@@ -161,8 +172,10 @@ def _check(text: Any) -> None:
     for name, value in _COMPUTED.items():
         if getattr(text, name) != value:
             raise CheckpointError(f"config.json: {name} is {getattr(text, name)!r}, not {value!r}")
-    for name in _POSITIVE:
-        _positive(name, getattr(text, name))
+    for name in _REQUIRED:
+        if getattr(text, name) is None:
+            raise CheckpointError(f"config.json: text_config has no {name!r}")
+        check_number(f"config.json: text_config.{name}", getattr(text, name), _RANGES[name])
     if text.top_k_experts > text.num_experts:
         raise CheckpointError(
             f"config.json: top_k_experts is {text.top_k_experts}: num_experts, "
@@ -173,15 +186,8 @@ def _check(text: Any) -> None:
         raise CheckpointError(f"config.json: layer type {unknown[0]!r} is none of {known}")
 
 
-def _positive(name: str, value: Any) -> None:
-    if value is None:
-        raise CheckpointError(f"config.json: text_config has no {name!r}")
-    if not _is_number(value) or value <= 0:
-        raise CheckpointError(f"config.json: {name} is {value!r}: it takes a number above 0")
-
-
-def _is_number(value: Any, kind: Any = int | float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _layer(text: Any, kind: LayerType) -> LayerConfig:
@@ -195,8 +201,8 @@ def _layer(text: Any, kind: LayerType) -> LayerConfig:
             "others of that kind: they must be alike"
         ) from error
     head_dim, heads, kv_heads = own.head_dim, text.num_attention_heads, own.num_key_value_heads
-    _positive("head_dim", head_dim)
-    _positive("num_key_value_heads", kv_heads)
+    check_number(f"config.json: head_dim of {kind}", head_dim, _HEADS)
+    check_number(f"config.json: num_key_value_heads of {kind}", kv_heads, _HEADS)
     if head_dim % 2:
         raise CheckpointError(f"config.json: head_dim is {head_dim}: it takes an even number")
     if heads % kv_heads:
@@ -223,11 +229,7 @@ def _rotary(kind: LayerType, rope: Mapping[str, Any] | None) -> Rotary:
     factor = 1.0 if rope_type == "default" else rope.get("factor", 1.0)
     numbers: dict[str, Any] = {"rope_theta": rope.get("rope_theta"), "factor": factor}
     for name, value in numbers.items():
-        if not _is_number(value) or value <= 0:
-            raise CheckpointError(
-                f"config.json: rope_parameters.{kind}: {name} is {value!r}: "
-                "it takes a number above 0"
-            )
+        check_number(f"config.json: rope_parameters.{kind}.{name}", value, _FREQUENCY)
     least = 0.0 if rope_type == "proportional" else 1.0
     if not _is_number(fraction) or not least <= fraction <= 1:
         raise CheckpointError(

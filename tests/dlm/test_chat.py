@@ -207,7 +207,7 @@ def test_the_tokenizer_of_a_directory_is_the_one_that_transformers_loads(kind, t
 def test_an_error_names_the_directory_of_a_tokenizer_that_cannot_be_read(tmp_path, damaged):
     directory = shutil.copytree(BUILT_IN, tmp_path / "model")
     (directory / "tokenizer_config.json").write_text(damaged)
-    with pytest.raises(DlmError, match="model holds no tokenizer that can be read"):
+    with pytest.raises(DlmError, match=r"model/tokenizer_config\.json (cannot be read|holds no)"):
         Chat.load(directory)
 
 

@@ -64,12 +64,29 @@ def test_stops_and_padding_must_be_tokens_of_the_vocabulary(stops, pad):
         )
 
 
-@pytest.mark.parametrize("size", [1500, 1536, 1600])
-def test_a_model_may_have_fewer_or_more_logits_than_the_tokenizer_has_tokens(vocabulary, size):
+@pytest.mark.parametrize(("size", "added"), [(1536, 1), (1536, 64), (1600, 0), (1700, 0)])
+def test_a_model_may_have_a_few_logits_more_or_fewer_than_the_tokenizer_has_tokens(
+    vocabulary, size, added
+):
     """Gemma's own tokenizer has one token more than its model."""
     tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer.add_tokens([f"<extra {i}>" for i in range(added)])
     other = Vocabulary.from_tokenizer(tokenizer, size, [1, 106], pad=0)
     assert len(other) == size
     shared = min(size, len(vocabulary))
     assert other.pieces[:shared] == vocabulary.pieces[:shared]
     assert all(token < size for token in other.control)
+    text = other.text_words
+    without = [t for t in range(1536, size) if text[t // 32] >> t % 32 & 1]
+    assert not without  # an id without a piece has no text that a grammar could allow
+
+
+def test_a_tokenizer_of_another_model_is_refused_with_counts():
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    with pytest.raises(GrammarError, match=r"36 of its 1,536 pieces have ids outside of .* 1,500"):
+        Vocabulary.from_tokenizer(tokenizer, 1500, [1, 106], pad=0)
+    with pytest.raises(GrammarError, match="no piece for 1,464 of the model's 3,000 tokens"):
+        Vocabulary.from_tokenizer(tokenizer, 3000, [1, 106], pad=0)
+    tokenizer.add_tokens([f"<extra {i}>" for i in range(65)])
+    with pytest.raises(GrammarError, match=r"65 of its 1,601 pieces .* at most 64"):
+        Vocabulary.from_tokenizer(tokenizer, 1536, [1, 106], pad=0)

@@ -66,7 +66,10 @@ def test_with_activations_of_four_bits_steps_are_those_of_gpus_that_multiply_the
     ("args", "problem"),
     [
         (["--model", "/no/such/place"], "there is no directory or file /no/such/place"),
-        (["--model", BUILT_IN, "--slots", 0], "slots is 0: it takes at least 1"),
+        (["--model", BUILT_IN, "--slots", 0], "--slots must be from 1 to 1,000,000, got 0"),
+        (["--model", BUILT_IN, "--slots", 10**18], "--slots must be from 1 to 1,000,000, got 1000"),
+        (["--model", BUILT_IN, "--context", 10**18], "--context must be from 0 to 2,147,483,647"),
+        (["--model", BUILT_IN, "--context", -1], "--context must be from 0 to 2,147,483,647"),
         (["--model", BUILT_IN / "generation_config.json"], "model_type is None"),
         (
             ["--model", BUILT_IN, "--weights", "bf16", "--activation-bits", 4],
