@@ -20,6 +20,8 @@ from dlm.models.checkpoint import read_json
 
 MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
 
+_MOST_SLOTS, _MOST_CONTEXT = 1_000_000, 2**31 - 1  # arithmetic beyond them is in no unit of a GPU
+
 
 def main() -> None:
     parser = CommandParser(__doc__)
@@ -40,6 +42,9 @@ def main() -> None:
     add("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
     add("--json", action="store_true", help="Print one JSON object instead of tables.")
     args = parser.parse_args()
+    for name, least, most in (("slots", 1, _MOST_SLOTS), ("context", 0, _MOST_CONTEXT)):
+        if not least <= getattr(args, name) <= most:
+            fail(f"--{name} must be from {least} to {most:,}, got {getattr(args, name)}")
     try:
         path = Path(args.model)
         if not path.exists():

@@ -34,7 +34,7 @@ from dlm.decisions.running import (
     answer_of,
     reading_units,
 )
-from dlm.errors import ContextLengthError, RequestError
+from dlm.errors import ContextLengthError, RequestError, UndefinedLogitsError
 from dlm.grammar import Vocabulary
 from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab_rows import heated
@@ -298,6 +298,8 @@ def _read(
     logits = model.predict(rest, last, cache)
     logp = heated(logits, torch.ones_like(logits[:, 0].float()), model.softcap).log_softmax(-1)
     for text, values in _gathered(logp, tree, beginnings):
+        if values.isnan().any():
+            raise UndefinedLogitsError
         tree.learn(text, values)
 
 

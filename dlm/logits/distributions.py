@@ -118,6 +118,10 @@ class TokenDistributions:
         self._under_cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
         self._bitmask = table.bitmask  # the one that `_masks` points to
 
+    def undefined(self, i: int) -> bool:
+        """Return whether a row of canvas `i` has an allowed logit that is NaN or infinite."""
+        return bool(self._found.lse[i * self._L : (i + 1) * self._L].isnan().any())
+
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
         """Entropies in nats; infinite where no token is possible."""

@@ -4,6 +4,7 @@ Slots differ only in objects that are passed in, such as a grammar. This module 
 queue.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -13,6 +14,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from dlm.config import DecodeConfig
+from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Guidance
 from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.logits import sampling
@@ -101,15 +103,19 @@ def pass_output(
 def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance | Exception | None]:
     """Query the constraints of the canvases, by index. Grammars do not move.
 
-    All constraints together may do `work` units of work. An exception of a constraint concerns its
+    A canvas whose logits are NaN or infinite has an `UndefinedLogitsError` instead of guidance. All
+    constraints together may do `work` units of work. An exception of a constraint concerns its
     canvas alone. Questions have no guidance; to read their canvases may take another `work` units.
     """
     running, start = list(output.plan.canvases.values()), perf_counter()
-    failed = _read_questions(running, output.scores, work)
+    failed: dict[int, Exception] = {
+        i: UndefinedLogitsError() for i in range(len(running)) if output.distributions.undefined(i)
+    }
+    failed |= _read_questions(running, failed, output.scores, work)
     share = max(1, work // len(running))
     guided = [
         failed.get(i)
-        if sequence.question is not None
+        if sequence.question is not None or i in failed
         else _guide(sequence, i, output.scores[i], output.distributions, config, share)
         for i, sequence in enumerate(running)
     ]
@@ -146,16 +152,18 @@ def settle(
 
 
 def _read_questions(
-    running: list[Sequence], scores: list[CanvasLogits], work: int
+    running: list[Sequence], undefined: Container[int], scores: list[CanvasLogits], work: int
 ) -> dict[int, Exception]:
-    """Read the canvases of questions; returns the errors of those that fail, by index. The first is
-    read whatever it takes, further ones while there is `work` left. Canvases that are not read now
-    are denoised again."""
+    """Read the canvases of questions that are not `undefined`; returns the errors of those that
+    fail, by index. The first is read whatever it takes, further ones while there is `work` left.
+    Canvases that are not read now are denoised again."""
     failed: dict[int, Exception] = {}
     left = work
     for i, sequence in enumerate(running):
         question = sequence.question
-        if question is None or (left < question.reading_units and left < work):
+        if question is None or i in undefined:
+            continue
+        if left < question.reading_units and left < work:
             continue
         try:
             question.read(scores[i])

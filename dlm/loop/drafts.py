@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.masks import MaskTable
@@ -83,7 +84,8 @@ class Drafts:
         return [
             (slot, outcome)
             for slot, outcome in outcomes.items()
-            if isinstance(outcome, Exception) and not isinstance(outcome, Unfinished)
+            if isinstance(outcome, Exception)
+            and not isinstance(outcome, Unfinished | UndefinedLogitsError)
         ]
 
     def _move_canvas(self, sequence: Sequence, draft: list[int]) -> None:

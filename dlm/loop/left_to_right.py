@@ -19,7 +19,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dlm.config import DecodeConfig
-from dlm.errors import DlmError
+from dlm.errors import DlmError, UndefinedLogitsError
 from dlm.events import Event
 from dlm.grammar import (
     BoundedTokens,
@@ -46,6 +46,9 @@ from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.models.pages import CHUNK
 from dlm.sequence import DrawNumbers, LeftToRightState, Sequence
 
+UNDEFINED = -2
+"""Pick of a row whose logits are NaN or infinite."""
+
 
 def pick(
     logits: Float[Tensor, "n V"],
@@ -58,7 +61,8 @@ def pick(
     cuts: abc.Sequence[Cut | None] = (),
     tuned: Tuned = BY_RULE,
 ) -> list[int]:
-    """Return a token for each of the n rows; -1 if the logits leave none.
+    """Return a token for each of the n rows; -1 if the logits leave none, and `UNDEFINED` if they
+    are NaN or infinite.
 
     `rows[i]` is a mask, None if every token is allowed, or ~token if only that one is; then its
     logits are not read. `uniform[i]`, in [0, 1), decides what is drawn. At a temperature of 0 the
@@ -90,7 +94,8 @@ def pick(
         masks = _cut_rows(logits, places, masks, cut, softcap, copies, by_kernel)
     options = {"softcap": softcap, "by_kernel": by_kernel, "tuned": tuned}
     found = vocab_pass(logits, heat, drawn_by, masks, places, k=0, **options)
-    tokens = copies.to_host(torch.where(drawn, found.draw, found.argmax)).tolist()
+    tokens = torch.where(drawn, found.draw, found.argmax)
+    tokens = copies.to_host(tokens.masked_fill(found.lse.isnan(), UNDEFINED)).tolist()
     for i, token in zip(read, tokens, strict=True):
         picks[i] = token
     return picks
@@ -323,6 +328,8 @@ class TokenDecoder(Decoder):
     ) -> StepResult | Exception:
         """Keep the leading tokens of the draft that were picked anyway, and the first pick after
         them."""
+        if UNDEFINED in picks:
+            return UndefinedLogitsError()
         if min(picks) < 0:
             return DlmError("the model's logits leave no token that may come next")
         kept = common_prefix(draft, picks[: len(draft)])
