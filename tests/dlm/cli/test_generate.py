@@ -140,6 +140,18 @@ def test_too_few_tokens_without_a_constraint_are_no_valid_result(run):
     assert err == "generate.py: max_tokens 5 was reached before the JSON was complete\n"
 
 
+def test_an_answer_that_max_tokens_cut_short_is_printed_and_is_no_success(run):
+    schema = {"type": "array", "items": {"type": "string"}}
+    prompt = "Extract the fruits as a JSON array. The list has apples, pears, plums and cherries."
+    code, out, err = run("--schema", json.dumps(schema), "--max-tokens", "6", "--json", prompt)
+    answer = json.loads(out)
+    assert code == 1
+    jsonschema.validate(answer["parsed"], schema)
+    found = answer["finish_reason"], answer["complete"], answer["squeezed"]
+    assert found == ("length", True, True)
+    assert re.match("generate.py: max_tokens 6 cut the JSON short: it is valid, but not all", err)
+
+
 def test_without_the_constraint_the_result_is_checked_all_the_same(run):
     schema = {"type": "object", "properties": {"absent": {"const": "xyz"}}, "required": ["absent"]}
     code, out, err = run("--schema", json.dumps(schema), "--no-constraint", PROMPT)
