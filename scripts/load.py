@@ -197,8 +197,7 @@ async def ask(
     seen.tokens += found.tokens
     seen.answered.append(body)
     try:
-        if found.reason != "length":
-            check(found.text, found.calls)
+        check(found.text, found.calls)  # valid also where max_tokens squeezed it
     except (ValueError, jsonschema.ValidationError) as error:
         seen.invalid.append(f"{form.path}: {error}"[:200])
 
