@@ -151,7 +151,7 @@ def installed(monkeypatch):
         return type(made.__name__, made.__bases__, dict(vars(made)))
 
     classes = SimpleNamespace(
-        registry=Registry(),
+        registry=copied(Registry)(),
         InputProcessor=copied(InputProcessor),
         AsyncLLM=copied(AsyncLLM),
         ToolParser=copied(ToolParser),

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 import vllm_package
 from vllm_configs import FORGED, OTHERS, config
 from vllm_params import TOOL, Outputs, Params
 
-from dlm.integrations.vllm import hooks, own
+import dlm.integrations.vllm as plugin
+from dlm.integrations.vllm import hooks, needs, own
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload, ToolsText
 
 
@@ -187,3 +189,50 @@ def test_no_hook_stays_if_one_cannot_be_put_in(monkeypatch, owner, name):
     with pytest.raises(AttributeError, match=name):
         hooks.install()
     assert classes.InputProcessor.process_inputs is process
+
+
+@pytest.fixture
+def registering(monkeypatch):
+    """The double of vLLM, as the plugin finds it at its start."""
+    classes = vllm_package.installed(monkeypatch)
+    monkeypatch.setattr(plugin, "find_spec", lambda _: SimpleNamespace(origin="/vllm/__init__.py"))
+    monkeypatch.setattr(needs, "missing", lambda _: [])
+    return classes
+
+
+def test_the_plugin_registers_its_model_and_its_hooks(registering, caplog):
+    plugin.register()
+    plugin.register()
+    assert own.is_own(config().model_config)
+    assert hasattr(registering.InputProcessor.process_inputs, "wrapped_by_dlm")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("registry", "register_model"),
+        ("StructuredOutputManager", "accept_tokens"),
+        ("Scheduler", "_update_request_with_output"),
+        ("InputProcessor", "process_inputs"),
+    ],
+)
+def test_whatever_is_missing_at_the_start_vllm_stays_as_it_is(registering, caplog, owner, name):
+    owner = getattr(registering, owner)
+    delattr(owner if isinstance(owner, type) else type(owner), name)
+    before = vars(registering.InputProcessor).copy()
+    plugin.register()
+    assert dict(vars(registering.InputProcessor)) == before
+    assert not own.is_own(config().model_config)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "left as it is" in record.getMessage()
+    assert name in record.getMessage()
+
+
+def test_missing_names_are_in_the_warning_and_nothing_is_changed(registering, caplog, monkeypatch):
+    monkeypatch.setattr(needs, "missing", lambda _: ["RequestState.draft_tokens"])
+    before = vars(registering.InputProcessor).copy()
+    plugin.register()
+    assert dict(vars(registering.InputProcessor)) == before
+    assert "RequestState.draft_tokens" in caplog.text

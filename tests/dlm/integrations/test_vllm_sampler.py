@@ -41,6 +41,7 @@ class Worker:
 
     def __init__(self, compiler, seed=0, work=10**6, slots=4):
         self.talkative = False  # the model never wants to end
+        self.size = len(compiler.vocabulary.pieces)
         self.compiler, self.rng = compiler, torch.Generator().manual_seed(seed)
         self.slots = Slots(
             Compiler(compiler.vocabulary),
@@ -49,7 +50,7 @@ class Worker:
         )
         self.states = States(slots, L, STEPS)
         self.inner = Sampler(self.states)
-        guide = LogitsGuide(V, work)
+        guide = LogitsGuide(self.size, work)
         self.sampler = ConstrainedSampler(self.inner, self.states, self.slots, guide)
 
     def payload(self, spec, **more):
@@ -70,7 +71,7 @@ class Worker:
 
     def step(self, lengths):
         rows = sum(lengths.values())
-        logits = 20 * torch.randn(rows, V, generator=self.rng)
+        logits = 20 * torch.randn(rows, self.size, generator=self.rng)
         if self.talkative:
             logits[:, [*STOPS]] -= 1000
         self.sampler(logits, batch_of(lengths))
@@ -281,3 +282,14 @@ def test_what_a_budget_took_is_remembered_over_a_preemption(compiler, vocabulary
         worker.slots.add(1, payload, 60, vocabulary.encode("ab"), name)
         assert worker.slots.get(1).squeezed == squeezed
         worker.slots.remove(1)
+
+
+def test_a_vocabulary_of_262144_tokens_is_served(chat):
+    vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, 262_144, STOPS, PAD)
+    worker = Worker(Compiler(vocabulary), seed=1)
+    assert worker.size == 262_144
+    worker.add(0, PAIRS)
+    worker.add(1, Regex("[a-f]{3,40}"), top_k=3)
+    worker.run({0: L, 1: L, 2: L})
+    for slot, spec in ((0, PAIRS), (1, Regex("[a-f]{3,40}"))):
+        spec.value(vocabulary.text(worker.answer(slot)))

@@ -28,6 +28,10 @@ HOSTILE = {  # a thousand states, different ones for each text
 }
 
 
+_STEPS = "vllm:iteration_tokens_total_count"  # of the engine, so far
+_PASSES = 24  # at most over a canvas, by the model's generation config
+
+
 def needed(refusal):
     """Return the tokens of the shortest answer, from the refusal of a budget of one token."""
     return int(refusal.split("the shortest answer takes ")[1].split()[0])
@@ -125,12 +129,16 @@ def test_a_hostile_schema_does_not_hold_up_the_others(server, held_out):
         server.chat("x", max_tokens=400)
 
     seconds()
-    beside = {}
+    beside, steps = {}, {}
     for name, ask in (("free", other), ("hostile", hostile)):
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(ask)
+            before = server.metrics()[_STEPS]
             beside[name] = seconds()
+            steps[name] = int(server.metrics()[_STEPS] - before)
             ended = answer.result()
     print(f"an answer takes {beside['free']:.2f} s beside a free one, {beside['hostile']:.2f} s")
-    print(f"beside a hostile one, which ended: {ended}")
+    print(f"beside a hostile one, which ended: {ended}; steps of the engine: {steps}")
     assert ended[0] == "stop"
+    # Each of the ten answers takes two canvases at most; with their commits and prompts:
+    assert steps["hostile"] <= 10 * 2 * (_PASSES + 2)
