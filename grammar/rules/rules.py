@@ -243,6 +243,7 @@ _MOST_STATES = 256  # of an automaton made of parts; one of words may have more
 _MOST_SIZE = 1024  # of a part that is tried: states of automata, characters of literals
 _MOST_WORK = 32_768  # total size of all parts that are tried
 _EMPTY_TEXT = Automaton.words([""])
+_FEWEST_IN_BLOCK, _MOST_IN_BLOCK = 4, 10  # parts of a long repetition that one terminal reads
 _COUNTED = 16  # a single character repeated more often is counted, not unrolled
 
 
@@ -340,7 +341,50 @@ class _Folding:
             return node
         if max(low, high or 0) > _COUNTED and _is_character(part):
             return Terminal(determinized(Repetition(part)), low, high)
-        return self._terminal(node) or node
+        return self._terminal(node) or self._in_blocks(node) or node
+
+    def _in_blocks(self, node: Repetition) -> Node | None:
+        """Return a long repetition of a small part as repetitions of blocks; None if not possible.
+
+        A token may hold many parts, and is looked up faster within a block than rule by rule.
+        `x{1,100}` becomes `x` `(x{25}){0,3}` `x{0,24}`, where each number of `x` is one of blocks
+        and of single ones.
+        """
+        part, low, high = node.part, node.low, node.high
+        most = min(_MOST_IN_BLOCK, _MOST_STATES // _size(part))
+        if most < _FEWEST_IN_BLOCK:
+            return None
+
+        def block(least: int, greatest: int) -> Node:
+            small = Repetition(part, least, greatest)
+            return Literal("") if greatest == 0 else self._terminal(small) or small
+
+        parts: list[Node] = []
+        rounds, single = divmod(low, most)
+        if rounds:
+            parts.append(Repetition(block(most, most), rounds, rounds))
+        parts.append(block(single, single))
+        if high is None:
+            parts.append(self._terminal(Repetition(part)) or Repetition(part))
+        elif high > low:
+            parts.append(self._up_to(high - low, most, block))
+        return concatenation(*(each for each in parts if each != Literal("")))
+
+    @staticmethod
+    def _up_to(number: int, most: int, block: Callable[[int, int], Node]) -> Node:
+        """Return up to `number` parts, in blocks of at most `most` parts."""
+        sizes = range(most, _FEWEST_IN_BLOCK - 1, -1)
+        if number < most:
+            return block(0, number)
+        if size := next((size for size in sizes if (number + 1) % size == 0), 0):
+            rounds = (number + 1) // size - 1
+            return concatenation(Repetition(block(size, size), 0, rounds), block(0, size - 1))
+        rounds, rest = divmod(number, most)
+        whole = block(most, most)
+        return alternation(
+            concatenation(Repetition(whole, 0, rounds - 1), block(0, most - 1)),
+            concatenation(Repetition(whole, rounds, rounds), block(0, rest)),
+        )
 
     def _concatenation(self, parts: list[Node]) -> Node:
         """Return the concatenation of `parts`, with neighbours that are regular joined."""

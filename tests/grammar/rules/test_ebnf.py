@@ -9,6 +9,7 @@ from recogniser import Recogniser
 from trees import texts_near
 
 from dlm.grammar import InvalidGrammarError
+from dlm.grammar.parse.network import Network
 from dlm.grammar.regex import Literal, Repetition
 from dlm.grammar.rules import check_rules, read_ebnf, with_terminals
 
@@ -162,7 +163,8 @@ def test_a_long_source_is_refused_and_a_large_one_stays_small():
     rules = made("root ::= " + " | ".join(f'"{word}"' for word in words))
     assert rules.nodes["root"].automaton.accepts("word 8999")
     assert not rules.nodes["root"].automaton.accepts("word 9000")
-    assert made('root ::= ("ab"|"c"){1000000}').nodes["root"].low == 1_000_000
+    many = made('root ::= ("ab"|"c"){1000000}').nodes["root"]  # in blocks of ten
+    assert (many.low, many.high) == (100_000, 100_000)
     assert isinstance(made('root ::= "ab"{1000000}').nodes["root"], Repetition)
     assert made("root" + " " * 60_000 + "::= a" + " " * 60_000 + '\na ::= "x"')
     assert made("root ::= a " + "#" * 60_000 + '\na ::= "x"')
@@ -182,3 +184,30 @@ def test_repetitions_of_longer_items_are_counted_by_items_and_not_by_characters(
 
 def test_a_reference_that_is_repeated_zero_times_may_be_recursive():
     assert matches(made('root ::= "a" x\nx ::= root{0} "b"'), ["ab", "aab"]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "times", ["{1,100}", "{40}", "{37,}", "{0,52}", "{3,55}", "{11,31}", "{20,20}", "{60,101}"]
+)
+def test_a_long_repetition_of_a_small_part_is_read_in_blocks(times: str):
+    low, _, high = times.strip("{}").partition(",")
+    least = int(low)
+    most = int(high) if high else least if "," not in times else 10**6
+    rules = made(f'root ::= "<" part{times} ">"\npart ::= [a-c] | "\\\\" ("n" | "u" [0-9]{{2}})')
+    accepts = Recogniser(rules).accepts
+    for number in (0, 1, 2, 9, 10, 11, 19, 20, 21, 30, 31, 32, 36, 37, 39, 40, 41, 52, 53, 54, 55,
+                   56, 59, 60, 99, 100, 101, 102):  # fmt: skip
+        for part in ("a", "\\n", "\\u07"):
+            assert accepts(f"<{part * number}>") == (least <= number <= most), (times, number)
+
+
+def test_blocks_of_a_repetition_are_few_terminals_however_long_it_is():
+    sizes = []
+    for times in (100, 1_000, 100_000):
+        rules = made(f'root ::= "<" part{{1,{times}}} ">"\npart ::= [a-c] | "\\\\" [n-t]')
+        network = Network(rules)
+        sizes.append(len(network.terminals))
+        assert all(
+            len(t.automaton.edges) <= 256 for t in network.terminals if not isinstance(t, bytes)
+        )
+    assert max(sizes) <= 8
