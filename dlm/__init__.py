@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from dlm.policy import Policy
     from dlm.request import Request, Result, Stats
     from dlm.root_error import DlmError
+    from dlm.serving.async_engine import AsyncEngine
 
 _EXPORTS = {
     "dlm.loop.left_to_right": "Autoregressive",
@@ -72,6 +73,7 @@ _EXPORTS = {
     ),
     "dlm.request": "Request Result Stats",
     "dlm.root_error": "DlmError",
+    "dlm.serving.async_engine": "AsyncEngine",
 }
 _PACKAGES = ("grammar", "integrations", "models")
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

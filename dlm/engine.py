@@ -261,6 +261,11 @@ class Engine:
         return {**backends, **({} if graphs is None else {"graphs": graphs.status})}
 
     @property
+    def slots(self) -> int:
+        """Number of requests that run at once."""
+        return self._slots
+
+    @property
     def busy(self) -> bool:
         """Whether a started request has not ended."""
         return bool(self._commands or self._scheduler or self._events or self._routes)

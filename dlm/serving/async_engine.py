@@ -21,10 +21,10 @@ from dlm.admission import Prepared
 from dlm.decisions.questions import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
-from dlm.events import Draft, End, Event, Failed
+from dlm.events import Draft, End, Event, Failed, Finished
 from dlm.images import placed_images
 from dlm.openai.body import LARGE
-from dlm.request import Request
+from dlm.request import Request, Result
 from dlm.serving.readers import Readers
 
 
@@ -143,7 +143,7 @@ class Observer(Protocol):
 
 
 class AsyncEngine:
-    """Engine whose methods are called in one event loop.
+    """Engine whose methods are called in one event loop, that of the first call.
 
     Its thread steps the engine while there is work, and otherwise sleeps. If a step raises, the
     engine has failed: running requests end with `UnavailableError`, and new ones are refused with
@@ -153,17 +153,18 @@ class AsyncEngine:
     def __init__(
         self,
         engine: Engine,
-        slots: int,
+        slots: int | None = None,
         max_queue: int = 64,
         observer: Observer | None = None,
         reserved: int = 0,
     ):
-        """`slots` requests may run, and `max_queue` more may wait. `reserved` of these places are
-        kept for clients that have no request under way."""
+        """`slots` requests may run, by default those of the engine, and `max_queue` more may wait.
+        `reserved` of these places are kept for clients that have no request under way."""
         if max_queue < 0:
             raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
         self.engine, self._observer = engine, observer
-        self.max_requests = slots + max_queue  # requests that may be under way
+        running = engine.slots if slots is None else slots
+        self.max_requests = running + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
         self._reserved = reserved
         self._opening = Counter[str]()  # number of requests that are being prepared, by client
@@ -171,13 +172,12 @@ class AsyncEngine:
         self.failure: str | None = None  # name of the exception that a step raised
         self._draining = self._closed = False
         self._idle = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first call
         self._wake = threading.Condition()  # notified when there may be work
         self._readers = Readers(_READERS, "dlm-reader")
         self._large_reader = Readers(1, "dlm-large-reader")
         self._image_reader = Readers(1, "dlm-image-reader")
-        self._thread = threading.Thread(target=self._serve, name="dlm-engine", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # runs from the first call on
 
     @property
     def problem(self) -> str | None:
@@ -244,6 +244,19 @@ class AsyncEngine:
         self._notify()
         return streams
 
+    async def generate(
+        self, request: Request, *, timeout: float | None = None, client: str = ""
+    ) -> Result:
+        """Return the result of one request. Raises the error that it fails with, and `TimeoutError`
+        after `timeout` seconds; the request is then cancelled."""
+        async with asyncio.timeout(timeout):
+            async for event in self.stream(request, client=client):
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Finished):
+                    return event.result
+        raise UnavailableError("the engine was closed")
+
     async def stream(
         self, request: Request | Decision, drafts: bool = False, *, client: str = ""
     ) -> AsyncIterator[Event]:
@@ -267,7 +280,8 @@ class AsyncEngine:
         self._draining = self._closed = True
         self._end_all(UnavailableError("the server was shut down"))
         self._notify()
-        await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
         for readers in (self._readers, self._large_reader, self._image_reader):
             readers.close()
         self.engine.close()
@@ -287,6 +301,7 @@ class AsyncEngine:
         """
         if self.problem is not None:
             raise UnavailableError(self.problem)
+        self._begin()
         slow = count if images or size >= LARGE else 0
         if slow and self._slow and self._slow + slow > max(2, self.max_requests // 4):
             raise QueueFullError(
@@ -314,6 +329,19 @@ class AsyncEngine:
             self._slow -= slow
             self._note_if_idle()
 
+    def _begin(self) -> None:
+        """Start the thread at the first call. Raises `DlmError` in another event loop than its."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            serve = partial(self._serve, loop)
+            self._thread = threading.Thread(target=serve, name="dlm-engine", daemon=True)
+            self._thread.start()
+        elif self._loop is not loop:
+            raise DlmError(
+                "an AsyncEngine belongs to the event loop of its first call, not to this"
+            )
+
     def _note_if_idle(self) -> None:
         if not self.busy:
             self._idle.set()
@@ -331,16 +359,16 @@ class AsyncEngine:
             self._observer.on_abandoned(stream, perf_counter())
         self._note_if_idle()
 
-    def _serve(self) -> None:
-        """Step the engine until it is closed, in its thread."""
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Step the engine until it is closed, in its thread; events are delivered in `loop`."""
         try:
             while self._wait_for_work():
                 if events := self.engine.step():
-                    self._loop.call_soon_threadsafe(self._deliver, events)
+                    loop.call_soon_threadsafe(self._deliver, events)
         except Exception as error:
             _LOG.exception("the engine has failed")
             with suppress(RuntimeError):  # the loop is closed, and all readers with it
-                self._loop.call_soon_threadsafe(self._fail, type(error).__name__)
+                loop.call_soon_threadsafe(self._fail, type(error).__name__)
 
     def _wait_for_work(self) -> bool:
         """Wait for work; return whether the thread is to go on."""

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,13 +24,13 @@ class Readers:
     def __init__(self, threads: int, name: str):
         self._threads = ThreadPoolExecutor(threads, name)
         self._free = threads
-        self._loop = asyncio.get_running_loop()
         # Callers that wait, by client; the client whose turn is next comes first.
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def run(self, function: Callable[[], T], client: str = "") -> T:
         """Return what `function` returns; it runs in a thread when it is the turn of `client`."""
-        turn: asyncio.Future[None] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
         self._queues.setdefault(client, deque()).append(turn)
         self._begin_turns()
         try:
@@ -41,7 +42,7 @@ class Readers:
                 self._end_turn()
             raise
         running: Future[T] = self._threads.submit(function)
-        running.add_done_callback(self._note_end)
+        running.add_done_callback(partial(self._note_end, loop))
         return await asyncio.wrap_future(running)
 
     def close(self, wait: bool = False) -> None:
@@ -66,10 +67,10 @@ class Readers:
             if not queue:
                 del self._queues[client]
 
-    def _note_end(self, _: Future[T]) -> None:
+    def _note_end(self, loop: asyncio.AbstractEventLoop, _: Future[T]) -> None:
         """Note in the event loop that a thread has ended its function."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._end_turn)
+            loop.call_soon_threadsafe(self._end_turn)
 
     def _end_turn(self) -> None:
         self._free += 1

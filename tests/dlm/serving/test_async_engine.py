@@ -266,6 +266,26 @@ async def test_a_client_with_images_waits_for_one_image_of_another_client(servin
         assert order == [*"aabaaa"]
 
 
+async def test_a_result_is_awaited_and_the_slots_are_those_of_the_engine(engine_of, gate):
+    engine = engine_of(gate, slots=2)
+    served = AsyncEngine(engine, max_queue=3)
+    assert (engine.slots, served.max_requests) == (2, 5)
+    gate.open.set()
+    assert (await served.generate(REQUEST)).text == '"hi there"'
+    with pytest.raises(RequestError, match="token 99999 is outside"):
+        await served.generate(Request(token_ids=[99_999], max_tokens=4))
+    await served.close()
+
+
+async def test_a_result_that_takes_too_long_is_cancelled(serving, gate):
+    async with serving(gate, slots=1) as served:
+        with pytest.raises(TimeoutError):
+            await served.generate(REQUEST, timeout=0.05)
+        gate.open.set()
+        assert (await served.generate(REQUEST, timeout=PATIENCE)).text == '"hi there"'
+        assert not served.busy
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_cancelled_opening_no_longer_waits_for_its_grammar(
     serving, gate, monkeypatch, begun
@@ -414,3 +434,24 @@ async def test_a_decision_is_a_stream_of_one_event(serving):
     async with serving(Random(V, seed=1)) as served:
         (event,) = await read(served.stream(decision))
     assert 0 < event.answers[0].probability < 1
+
+
+def test_an_engine_made_without_an_event_loop_belongs_to_that_of_its_first_call(engine_of, gate):
+    gate.open.set()
+    served = AsyncEngine(engine_of(gate))
+    other = AsyncEngine(engine_of(gate))
+
+    async def once():
+        result = await served.generate(REQUEST)
+        await served.close()
+        assert (await other.generate(REQUEST)).text == result.text
+        return result.text
+
+    assert asyncio.run(once()) == '"hi there"'
+    with pytest.raises(DlmError, match="belongs to the event loop of its first call"):
+        asyncio.run(other.generate(REQUEST))
+    asyncio.run(other.close())
+
+
+def test_an_engine_that_was_never_called_is_closed(engine_of, gate):
+    asyncio.run(AsyncEngine(engine_of(gate)).close())
