@@ -73,8 +73,8 @@ class ResponseAnswers(Answers):
         response["usage"] = _usage(result)
         generation = self._generation
         if generation.responses is not None:
-            repeated = json.loads(generation.repeated)
-            own = {name: value for name, value in response.items() if name not in repeated}
+            names = generation.repeated_names
+            own = {name: value for name, value in response.items() if name not in names}
             generation.responses.put(
                 StoredResponse(
                     id=self.id,

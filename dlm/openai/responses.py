@@ -356,6 +356,7 @@ class ResponseGeneration(Generation):
     """
 
     repeated: bytes  # fields of the body that the response repeats, as a JSON object
+    repeated_names: tuple[str, ...]  # of these fields
     items: bytes  # of its input, as a JSON list; empty if they are not stored
     previous: str | None  # id of the response that it continues
     reasoning_options: ReasoningOptions
@@ -392,11 +393,8 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     else:
         items = [typed(item) for item in body["input"]]
     stored = given.store is not False and responses.kept
-    repeated = [
-        json_text(name, name) + b": " + json_text(name, body[name])
-        for name in REPEATED
-        if body.get(name) is not None
-    ]
+    names = tuple(name for name in REPEATED if body.get(name) is not None)
+    repeated = [b'"%s": %s' % (name.encode(), json_text(name, body[name])) for name in names]
     return ResponseGeneration(
         requests=choices([fields], None, policy),
         model=given.model,
@@ -405,6 +403,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         prompt_field="input",
         named=choice.named is not None and bool(forms),
         repeated=b"{" + b", ".join(repeated) + b"}",
+        repeated_names=names,
         items=json_text("input", items) if stored else b"[]",
         previous=given.previous_response_id,
         reasoning_options=given.reasoning or ReasoningOptions(),
