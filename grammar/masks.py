@@ -8,6 +8,7 @@ A walk reads the trie level by level in arrays. A machine returns the state afte
 knows tokens as numbers, and neither terminals nor rules.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -259,6 +260,7 @@ Owners = Int16[np.ndarray, " _"]  # for each node, the index of the root it is r
 _NOWHERE = -1
 _DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
 _FEW = 100  # nodes up to which a level is read one by one
+_TABLE_BYTES = 1500  # of memory of a table without moves
 _SEVERAL = 24  # children of a node, beyond which only likely bytes are looked up
 
 
@@ -272,14 +274,24 @@ class Reached:
 
 
 class WalkTable:
-    """A machine of numbered states, whose moves are tabulated at their first use."""
+    """A machine of numbered states, whose moves are tabulated at their first use.
+
+    Bytes that all states so far treat alike share a column: an automaton of thousands of words has
+    a column for each letter, not for each byte.
+    """
 
     def __init__(self, moves: Callable[[int], list[tuple[int, int, int, bool]]]):
         """`moves(state)` returns first and last byte, next state, and whether the move counts."""
         self._moves = moves
-        self._to = np.full((16, 256), _NOWHERE, dtype=np.int32)
-        self._counts = np.zeros((16, 256), dtype=np.int32)
+        self._column = np.zeros(256, np.uint8)  # by byte
+        self._begins = [0]  # the first byte of each run of bytes with one column, sorted
+        self._to = np.full((16, 1), _NOWHERE, dtype=np.int32)
+        self._counts = np.zeros((16, 1), dtype=np.bool_)
         self._written: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        return _TABLE_BYTES + self._to.nbytes + self._counts.nbytes
 
     def walk(
         self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
@@ -305,7 +317,7 @@ class WalkTable:
                 place[nodes - begin] = np.arange(len(nodes), dtype=np.int32)
                 parent = place[trie.parent[end:last] - begin]
                 states = np.append(states, np.int32(len(self._to) - 1))  # for nodes not reached
-            moves = (states[parent] << 8) + byte
+            moves = self._places(states[parent], byte)
             to = self._to.ravel().take(moves)
             kept = np.flatnonzero(to != _NOWHERE)
             if counting:
@@ -322,12 +334,16 @@ class WalkTable:
         while len(nodes):
             self._write(np.flatnonzero(np.bincount(states)).tolist())
             children, parent = trie.children_of(nodes)
-            to = self._to.ravel().take((states[parent] << 8) + trie.byte[children])
+            to = self._to.ravel().take(self._places(states[parent], trie.byte[children]))
             kept = np.flatnonzero(to != _NOWHERE)
             nodes, states = children[kept], to[kept]
             found.append((nodes, states))
         nodes, states = (np.concatenate(each) for each in zip(*found, strict=True))
         return Reached(nodes, states, nodes[:0])
+
+    def _places(self, states: Nodes, bytes_: UInt8[np.ndarray, " _"]) -> np.ndarray:
+        """Return the indices of moves in the flat tables."""
+        return states * np.int64(self._to.shape[1]) + self._column[bytes_]
 
     def _write(self, states: list[int]) -> None:
         for state in states:
@@ -336,9 +352,26 @@ class WalkTable:
             moves = self._moves(state)
             self._grow(max([state, *(to for _, _, to, _ in moves)]))
             for low, high, to, counts in moves:
-                self._to[state, low : high + 1] = to
-                self._counts[state, low : high + 1] = counts
+                self._part(low)
+                self._part(high + 1)
+                columns = self._column[low : high + 1]
+                self._to[state, columns] = to
+                self._counts[state, columns] = counts
             self._written.add(state)
+
+    def _part(self, byte: int) -> None:
+        """Let the bytes from `byte` on have another column than those before it."""
+        place = bisect_left(self._begins, byte)
+        if byte > 0xFF or self._begins[place : place + 1] == [byte]:
+            return
+        end = self._begins[place] if place < len(self._begins) else 256
+        new, old = len(self._begins), self._column[byte]
+        if new == self._to.shape[1]:
+            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)], axis=1)
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
+        self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
+        self._column[byte:end] = new
+        self._begins.insert(place, byte)
 
     def _grow(self, state: int) -> None:
         while state >= len(self._to) - 1:  # the last row has no moves

@@ -95,7 +95,15 @@ class Compiled:
         cached = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
         kept = sum(words.nbytes for words in self._closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
-        return _EDGE_BYTES * len(self._network.edges) + cached + kept
+        return self._network_bytes + self._allowed.nbytes + cached + kept
+
+    @cached_property
+    def _network_bytes(self) -> int:
+        automata = sum(
+            len(each) if isinstance(each, bytes) else each.automaton.nbytes
+            for each in self._network.terminals
+        )
+        return _EDGE_BYTES * len(self._network.edges) + automata
 
     @cached_property
     def packed(self) -> bytes:

@@ -128,6 +128,11 @@ class Lengths:
         self._work = 0
 
     @property
+    def nbytes(self) -> int:
+        """Approximate memory, the distances included."""
+        return self._distances.nbytes + 8 * sum(map(len, self._exactly)) * 2
+
+    @property
     def fewest(self) -> list[int]:
         """The fewest characters to acceptance, by state."""
         return self._distances.fewest

@@ -108,6 +108,7 @@ _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
 _COSTS = 1 << 14  # cached costs
+_STATE_BYTES = 500  # of memory of a state with its moves
 
 CharacterRanges = tuple[tuple[int, int], ...]  # first and last code points
 Move = tuple[int, int, int]  # first and last byte, and the state after them
@@ -135,6 +136,11 @@ class Scanner:
     def __len__(self) -> int:
         """Return the number of states reached so far."""
         return len(self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the automaton."""
+        return _STATE_BYTES * len(self) + self._lengths.nbytes
 
     def moves(self, state: int) -> tuple[Move, ...]:
         """Return the moves from `state`: sorted, and without overlaps."""
@@ -406,6 +412,7 @@ class LiteralScanner:
     def __init__(self, raw: bytes):
         self._raw = raw
         self.final = [False] * len(raw) + [True]
+        self.nbytes = 200 + 9 * len(raw)  # approximate memory
 
     def __len__(self) -> int:
         return len(self.final)

@@ -8,6 +8,7 @@ need it.
 
 from collections import deque
 from collections.abc import Hashable, Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -39,7 +40,8 @@ from dlm.grammar.vocabulary import Vocabulary
 _WALKED, _LOOKED = 100, 1000  # trie nodes walked, or looked at, for a unit of work
 _AT_ONCE, _GROUP = 32, 20  # branches built at once, and units of work for them
 _BELOW = 5  # units of work for the tokens after another terminal
-_NODE_BYTES = 20  # bytes of memory for a node
+_NODE_BYTES, _BRANCH_BYTES = 20, 1500  # bytes of memory for a node, and for a branch without nodes
+_SET_BYTES, _TERMINAL_BYTES = 300, 1000  # for a cached set without its members, and for a terminal
 _MOST_BYTES = 256 << 20  # bytes of memory for all terminals
 
 Words = UInt32[np.ndarray, " words"]
@@ -50,20 +52,41 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        # The tables refer to the scanner, not to `self`: there is no reference cycle.
-        self._table = WalkTable(lambda s: moves_of(scanner, s))
-        self._stopping = WalkTable(
-            lambda s: [] if all.reads_any_text(scanner, s) else moves_of(scanner, s)
-        )
+        self._cached = 0  # bytes
+        self.users = 0  # grammars
         self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
         self._transitions: dict[tuple[int, bool], TerminalTransitions] = {}
         self.forget_sets()
+
+    @cached_property
+    def _table(self) -> WalkTable:
+        scanner = self._scanner  # the table refers to no `self`: there is no reference cycle
+        return WalkTable(lambda s: moves_of(scanner, s))
+
+    @cached_property
+    def _stopping(self) -> WalkTable:
+        scanner, terminals = self._scanner, self._all
+        return WalkTable(
+            lambda s: [] if terminals.reads_any_text(scanner, s) else moves_of(scanner, s)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of the caches, the tables and the scanner."""
+        tables = (each.nbytes for each in vars(self).values() if isinstance(each, WalkTable))
+        return _TERMINAL_BYTES + self._cached + self._scanner.nbytes + sum(tables)
+
+    def _hold(self, count: int) -> None:
+        """Count `count` more bytes of caches."""
+        self._cached += count
+        self._all.hold(count)
 
     def forget(self) -> None:
         """Clear all caches except the tables, which are small."""
         self._branches.clear()
         self._transitions.clear()
         self.forget_sets()
+        self._cached = 0
 
     def forget_sets(self) -> None:
         """Clear the sets of tokens, but keep the walks they were made from."""
@@ -102,7 +125,7 @@ class TerminalTokens:
             meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
             tokens = transitions.tokens(bounds)
             self._words[key] = token_words(tokens, self._size)
-            self._all.hold(self._words[key].nbytes)
+            self._hold(_SET_BYTES + self._words[key].nbytes)
         return self._words[key]
 
     def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
@@ -124,7 +147,7 @@ class TerminalTokens:
             if scanner.final[scanner.start]:
                 ends = np.concatenate([ends, nodes])
             self._below[key] = words, ends
-            self._all.hold(words.nbytes + ends.nbytes)
+            self._hold(_SET_BYTES + len(key) + words.nbytes + ends.nbytes)
         return self._below[key]
 
     def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
@@ -135,7 +158,7 @@ class TerminalTokens:
         key = state, bounds
         if key not in self._ends:
             self._ends[key] = self._at(state, bounds, meter).ends(bounds)
-            self._all.hold(self._ends[key].nbytes)
+            self._hold(_SET_BYTES + self._ends[key].nbytes)
         return self._ends[key]
 
     def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
@@ -165,6 +188,7 @@ class TerminalTokens:
         reached = Reached(nodes, states, nodes[:0])
         owner = np.zeros(len(nodes), np.int16)
         (branch,) = branches(self._scanner, reached, owner, 1, self._trie)
+        self._hold(_BRANCH_BYTES + _NODE_BYTES * branch.size)
         return TerminalTransitions([(branch, 0)])
 
     def _walked(self, state: int, counting: bool, meter: Meter) -> TerminalTransitions:
@@ -191,7 +215,7 @@ class TerminalTokens:
             for root, branch in zip(some, new_branches, strict=True):
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
-                self._all.hold(_NODE_BYTES * branch.size)
+                self._hold(_BRANCH_BYTES + _NODE_BYTES * branch.size)
         return TerminalTransitions(
             [(self._branches[*root, counting], first) for root, first in roots]
         )
@@ -244,6 +268,16 @@ class Terminals:
         if known is None:
             known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
         return known
+
+    def used(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
+        """Return `tokens` of a scanner, and count one more grammar that uses them."""
+        known = self.tokens(scanner)
+        known.users += 1
+        return known
+
+    def keeps(self, known: TerminalTokens) -> bool:
+        """Whether a terminal is shared by all grammars, and never dropped."""
+        return known in self._any
 
     def share_any_text(self) -> None:
         """Walk the trie for any text and for any line, which takes .5 s at 262,144 tokens."""
@@ -330,7 +364,18 @@ class StateMasks:
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals = terminals
         scanners = parser.scanners
-        self.tokens = LazyDict(lambda terminal: terminals.tokens(scanners[terminal]))
+        self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of the terminals that the grammar has used: its share of each."""
+        own = (each for each in self.tokens.values() if not self._terminals.keeps(each))
+        return sum(each.nbytes // each.users for each in own)
+
+    def __del__(self) -> None:
+        """Leave the terminals to the grammars that share them."""
+        for each in self.tokens.values():
+            each.users -= 1
 
     def mask(self, state: State) -> Mask:
         """Return the row of `state`. States with the same threads share a row."""

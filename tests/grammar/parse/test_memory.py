@@ -1,0 +1,69 @@
+"""The memory of a grammar is counted as it is, so that the compiler's limit bounds it."""
+
+import gc
+import random
+import tracemalloc
+import weakref
+
+import pytest
+
+from dlm.grammar import Compiler, JsonSchema, Matcher, Regex
+from dlm.grammar.limits import RESULTS
+
+MEGABYTE = 1 << 20
+
+
+def regex_of(words: int, seed: int) -> Regex:
+    """Return a regex of words that together need more states than one automaton may have."""
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return Regex(f"({'|'.join(''.join(rng.choices(letters, k=12)) for _ in range(words))})")
+
+
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        regex_of(420, 0),
+        JsonSchema({"type": "object", "properties": {f"key {i}": {} for i in range(60)}}),
+    ],
+)
+def test_the_memory_of_a_grammar_is_counted(vocabulary, spec, traced):
+    compiler = Compiler(vocabulary)
+    Matcher(compiler.compile(JsonSchema({}))).mask()
+    gc.collect()
+    before = traced()
+    grammar = compiler.compile(spec)
+    Matcher(grammar).mask()
+    RESULTS.clear()  # it has a limit of its own
+    gc.collect()
+    added = traced() - before
+    assert added / 2 <= grammar.nbytes <= 2 * added
+
+
+def test_a_word_of_an_alternation_takes_a_few_kilobytes(vocabulary):
+    grammar = Compiler(vocabulary).compile(regex_of(420, 0))
+    Matcher(grammar).mask()
+    assert grammar.nbytes < 420 * 16_384
+
+
+def test_grammars_beyond_the_limit_are_dropped_and_their_memory_is_given_back(vocabulary, traced):
+    compiler = Compiler(vocabulary, max_bytes=3 * MEGABYTE)
+    first = compiler.compile(regex_of(420, 1))
+    Matcher(first).mask()
+    size, dropped = first.nbytes, weakref.ref(first)
+    assert size > 1.5 * MEGABYTE
+    before = traced()
+    del first
+    for seed in (2, 3, 4):
+        Matcher(compiler.compile(regex_of(420, seed))).mask()
+    compiler.compile(Regex("a"))
+    gc.collect()
+    assert dropped() is None
+    assert traced() - before < 3 * size
