@@ -26,6 +26,7 @@ from dlm.grammar import (
     Reasoning,
     Spec,
     Task,
+    Unfinished,
     Vocabulary,
     Workers,
 )
@@ -483,7 +484,12 @@ class Engine:
         if request.thinking and self._reasoning is not None:
             budget, reserve = request.thinking_budget, self.policy.reserve(request.max_tokens)
             reasoning = replace(self._reasoning, budget=budget, reserve=reserve)
-        self._decoder.constrain(sequence, compiled, reasoning)
+        try:
+            self._decoder.constrain(sequence, compiled, reasoning)
+        except Unfinished:
+            sequence.grammar_work += self.policy.step_work
+            self._decoder.check_work(sequence)
+            raise
         sequence.checked = compiled is not None and compiled.checked
 
     def _isolate(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:

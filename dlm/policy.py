@@ -65,6 +65,9 @@ class Policy:
     check_seconds: float = 2.0  # of processor time for the check of a finished value
     encode_tokens: int = 1024  # of prompts in one pass, beside the canvases it denoises
     step_work: int = 2000  # units (about 10 us) for all grammars together in one step
+    # Units that the grammar of one request may take in all: these, and some for each of max_tokens.
+    request_work: int = 400_000
+    token_work: int = 500  # a token that needs a new mask takes 34 at the median, and 2,100 at p99
     flags: bool = True  # whether errors name the server's flag for a limit
     max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
 

@@ -195,6 +195,7 @@ class Sequence:
     started: float = 0.0  # time at which it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # time at which it got one
     ended: bool = False  # whether nothing is left to do
+    grammar_work: int = 0  # units that its grammar has taken so far
     squeezed: bool = False  # whether its budget took a token of `tokens` from the model
     client: str = ""  # its owner: slots and passes are shared among clients
     paused: bool = False  # whether the next pass is for other requests of its client

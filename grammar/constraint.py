@@ -78,6 +78,7 @@ class Constraint(Protocol):
     """One request's constraint. Its state is the parse of all committed canvases."""
 
     work: int  # a limit for one `guide`, in the constraint's own units
+    spent: int  # units that the last `guide` took
 
     @property
     def squeezed(self) -> bool:
@@ -119,6 +120,7 @@ class TokenConstraint(Protocol):
     """One request's constraint, left to right. Its state is the parse of all committed tokens."""
 
     work: int  # a limit for one `look`, in the constraint's own units
+    spent: int  # units that the last `look` took
 
     @property
     def ended(self) -> bool:
@@ -160,7 +162,7 @@ class TokenConstraint(Protocol):
 class Free:
     """Free text: the guess is the model's own, up to the first stop token."""
 
-    work = 0
+    work = spent = 0
 
     def __init__(self, stops: Collection[int]):
         self._stops = frozenset(stops)
@@ -187,7 +189,7 @@ class Free:
 class FreeTokens:
     """Free text, left to right: any tokens, up to a stop token or `budget` tokens."""
 
-    work = 0
+    work = spent = 0
 
     def __init__(self, stops: Collection[int], budget: int):
         self._stops, self._left, self._ended = frozenset(stops), budget, False

@@ -167,6 +167,17 @@ class Decoder(ABC):
         if so_far > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match {what}")
 
+    def check_work(self, sequence: Sequence) -> None:
+        """Raise `DlmError` if a request's grammar has done too much work for its whole answer."""
+        max_tokens, policy = sequence.request.max_tokens, self._policy
+        limit = policy.request_work + max_tokens * policy.token_work
+        if sequence.grammar_work > limit:
+            raise DlmError(
+                f"the grammar takes over {limit} units of work for one answer: at most "
+                f"{policy.request_work} (Policy.request_work) and {policy.token_work} for each of "
+                f"{max_tokens} tokens (Policy.token_work)"
+            )
+
     def _emit(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
         """Yield the tokens that have become final, if there are any. Tokens that may be taken back
         wait for the end, when `reason` is given."""

@@ -259,6 +259,8 @@ def _guide(
         distributions.restrict(i, guidance)
     except Exception as error:
         return error
+    finally:
+        sequence.grammar_work += sequence.constraint.spent
     return guidance
 
 

@@ -117,6 +117,7 @@ class CanvasDecoder(Decoder):
         self, slot: int, sequence: Sequence, outcome: Outcome | Exception | None
     ) -> Iterator[Event]:
         """Emit a `Draft`, and commit the canvas if it settled. A question is answered."""
+        self.check_work(sequence)
         if isinstance(outcome, Unfinished):
             canvas = sequence.canvas  # the query is not finished: nothing of it counts yet
             canvas.work += sequence.constraint.work

@@ -256,7 +256,10 @@ class TokenDecoder(Decoder):
             draft, refused = state.draft, set[int]()
             if sequence.refused:  # a draft may repeat refused tokens
                 draft, refused = [], sequence.refused.get(tuple(sequence.tokens), refused)
-            next_tokens = state.constraint.look(draft, refused, state.exact)
+            try:
+                next_tokens = state.constraint.look(draft, refused, state.exact)
+            finally:
+                sequence.grammar_work += state.constraint.spent
             if sequence.tokens:
                 sequence.write(next_tokens.forced)
             else:  # its prompt is not read yet
@@ -366,6 +369,7 @@ class TokenDecoder(Decoder):
     ) -> Iterator[Event]:
         """Commit what was written, and end the request if its answer ends."""
         state = sequence.state
+        self.check_work(sequence)
         if isinstance(outcome, Unfinished):
             state.work += state.constraint.work
             self._count_work(state.work, "a token")

@@ -376,6 +376,7 @@ class LeftToRight:
         # By position, where the budget refused a token: whether the text could end there.
         self._squeezes: dict[int, bool] = {}
         self.work = work  # units of about 10 us, for each `look`
+        self.spent = 0  # units that the last `look` took
         self._matcher.check_budget(budget, work)
 
     @property
@@ -400,11 +401,12 @@ class LeftToRight:
         Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
         """
         self._compiled.masks.trim()
-        begin = self._matcher.position
+        begin, before = self._matcher.position, self._compiled.meter.spent
         try:
             with self._compiled.meter.limited(self.work):
                 return self._look(draft, refused, exact)
         finally:
+            self.spent = self._compiled.meter.spent - before
             self._rewind(begin)
 
     def fits(self, tokens: Sequence[int]) -> int:

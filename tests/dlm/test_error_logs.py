@@ -25,7 +25,7 @@ def test_a_bug_in_a_constraint_is_logged_with_its_traceback(left_to_right, engin
     number = engine.add(Request(token_ids=PROMPT, constraint=Regex("[a-c]{40}"), max_tokens=64))
 
     class Buggy:
-        work = 0
+        work = spent = 0
 
         def guide(self, scores, fixed):
             raise ZeroDivisionError("a bug")

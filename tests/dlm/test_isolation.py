@@ -15,7 +15,18 @@ from values import PROMPT, V
 
 import dlm.loop.denoise
 import dlm.loop.diffusion
-from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Policy, Regex, Request
+from dlm import (
+    Autoregressive,
+    Choice,
+    Committed,
+    DlmError,
+    Draft,
+    Failed,
+    Finished,
+    Policy,
+    Regex,
+    Request,
+)
 from dlm.grammar import GrammarError, Guidance, Unfinished
 from dlm.logits.distributions import TokenDistributions
 
@@ -310,6 +321,21 @@ def test_running_requests_share_the_work_of_a_step(engine_of):
     run(engine, sabotage)
     assert set(found[0].works) <= {300, 450, 900}
     assert found[0].works[0] == 300
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_grammar_that_takes_too_much_work_in_all_fails_its_request_alone(engine_of, drafted):
+    """Each of its queries is within the limits, and together they are not."""
+    more = {"decoding": Autoregressive()} if drafted else {}
+    policy = Policy(request_work=20, token_work=1)
+    engine = engine_of(Dreamer(V, 3, canvas_length=4), policy=policy, slots=2, **more)
+    doomed, other = engine.add(request(Regex("([a-z]{3,9} )+"), max_tokens=40)), request(None)
+    other = engine.add(other)
+    ends = ends_of(engine)
+    message = r"over 60 units of work for one answer.*Policy\.request_work.*for each of 40 tokens"
+    with pytest.raises(DlmError, match=message):
+        raise ends[doomed].error
+    assert isinstance(ends[other], Finished)
 
 
 @pytest.mark.parametrize("beside", [0, 2])
