@@ -300,7 +300,15 @@ class Compiled:
         """Return the tokens of a shortest text to the end, the stop excluded; None: there is none.
 
         The shortest in bytes if it takes at most `tokens` tokens, else the shortest in tokens.
+        Raises `BudgetError` if it has over 262,144 bytes.
         """
+        if (state.cost or 0) > _COUNTED:
+            least = self._fewest_possible(state) + 1
+            raise BudgetError(
+                f"the shortest answer takes at least {least} tokens, too many to write it out: "
+                f"it has {state.cost} bytes, and up to {_COUNTED} are written out",
+                least,
+            )
         if keys is not None:
             found = self._unique_completion(state, keys)
             if found is None or len(found) > tokens:

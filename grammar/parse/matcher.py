@@ -187,7 +187,8 @@ class Matcher:
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """Return a shortest completion of the text, without a stop; None if there is none.
 
-        It takes at most `tokens` tokens if such a completion is known.
+        It takes at most `tokens` tokens if such a completion is known. Raises `BudgetError` if it
+        has over 262,144 bytes.
         """
         left = tokens - len(self._closing())
         return self._after_closing(

@@ -378,7 +378,8 @@ class ObjectWriter:
             return NOTHING
         if self._cap * len(named) > MOST_STATES:
             raise TooManyError
-        if (self._cap > 64 and (self.members.free or self.members.needed)) or everything > 3:
+        unnamed = self.members.needed or (self.members.free and named)
+        if (self._cap > 64 and unnamed) or everything > 3:
             raise TooManyError
         content = NOTHING
         for at in range(len(named), -1, -1):

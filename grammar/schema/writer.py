@@ -249,10 +249,15 @@ class Writer:
             case Numbers(integer=integer):
                 return self._number(Numbers(integer=integer))
             case Arrays(prefix, rest):
-                return write_array(Arrays(prefix, rest), self.value, self._dialect, self._rules)
+                low = max([facets.low, *(one.low for one in facets.contains)])
+                return write_array(
+                    Arrays(prefix, rest, low), self.value, self._dialect, self._rules
+                )
         self.free_keys = True
         written = members(Objects(), self._normal, self._keys)[0]
-        return ObjectWriter(written, 0, None, self.value, self._dialect, self._rules).write()
+        return ObjectWriter(
+            written, facets.low, None, self.value, self._dialect, self._rules
+        ).write()
 
     def _array(self, arrays: Arrays, formula: Formula) -> Node:
         if arrays.repeats:

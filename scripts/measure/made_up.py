@@ -25,7 +25,7 @@ _PARTS = (
 
 
 @dataclass(frozen=True)
-class Case:
+class WalkCase:
     """A grammar over a vocabulary."""
 
     form: Form
@@ -62,7 +62,7 @@ def vocabulary_of(pieces: Sequence[bytes]) -> Vocabulary:
     )
 
 
-def case_of(draw: Random) -> Case:
+def case_of(draw: Random) -> WalkCase:
     """Draw a grammar and a vocabulary of parts that may occur in its texts."""
     form = draw.choice(FORMS)
     spec: Spec
@@ -82,7 +82,7 @@ def case_of(draw: Random) -> Case:
     else:
         text = _grammar(draw, lark=form == "lark")
         words, spec = [text.replace('"', "").replace("\\", "")], Grammar(text, syntax=form)
-    return Case(form, spec, _pieces(draw, words))
+    return WalkCase(form, spec, _pieces(draw, words))
 
 
 def _pieces(draw: Random, words: Sequence[str]) -> tuple[bytes, ...]:

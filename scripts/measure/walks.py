@@ -30,7 +30,7 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.masks import tokens_in
-from measure.made_up import Case
+from measure.made_up import WalkCase
 from measure.schemas import of_bytes
 
 Way = Literal["matcher", "left to right", "canvases"]
@@ -51,7 +51,7 @@ class WalkError(Exception):
     """A broken guarantee: a walk that has no next token, does not end, or is invalid."""
 
 
-class Wishes:
+class WishedScores:
     """A model without weights, which scores tokens by a wish; also `Scores` of a canvas."""
 
     def __init__(self, kind: str, vocabulary: Vocabulary, rng: Random, L: int = 4):
@@ -125,11 +125,11 @@ def shortest(compiled: Compiled) -> int:
 
 
 def walk(
-    case: Case, compiled: Compiled, budget: int, way: Way, wish: str, rng: Random
+    case: WalkCase, compiled: Compiled, budget: int, way: Way, wish: str, rng: Random
 ) -> list[int]:
     """Return an answer's tokens. Raises `WalkError`."""
     steps = {"matcher": _by_matcher, "left to right": _from_left, "canvases": _by_canvases}[way]
-    wishes, tokens = Wishes(wish, case.vocabulary, rng), []
+    wishes, tokens = WishedScores(wish, case.vocabulary, rng), []
     try:
         for token in steps(compiled, budget, wishes, rng):
             tokens.append(token)
@@ -142,7 +142,9 @@ def walk(
     return tokens
 
 
-def _by_matcher(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> Iterator[int]:
+def _by_matcher(
+    compiled: Compiled, budget: int, wishes: WishedScores, rng: Random
+) -> Iterator[int]:
     matcher, left = Matcher(compiled), budget
     while not matcher.ended:
         token = wishes.choose(tokens_in(matcher.allowed(left)))
@@ -153,7 +155,7 @@ def _by_matcher(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) ->
         yield token
 
 
-def _from_left(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> Iterator[int]:
+def _from_left(compiled: Compiled, budget: int, wishes: WishedScores, rng: Random) -> Iterator[int]:
     one, exact = LeftToRight(compiled, budget), rng.random() < 0.3
     always = exact
     while not one.ended:
@@ -177,11 +179,13 @@ def _from_left(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> 
             yield token
 
 
-def _allowed(row: np.ndarray | None, wishes: Wishes) -> np.ndarray:
+def _allowed(row: np.ndarray | None, wishes: WishedScores) -> np.ndarray:
     return np.arange(wishes.size) if row is None else tokens_in(row)
 
 
-def _by_canvases(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> Iterator[int]:
+def _by_canvases(
+    compiled: Compiled, budget: int, wishes: WishedScores, rng: Random
+) -> Iterator[int]:
     frontier, L = Frontier(compiled, budget), rng.choice((1, 2, 5, 9))
     text, at = _free_text(compiled, budget, wishes, rng), 0
     while True:
@@ -200,7 +204,7 @@ def _by_canvases(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -
             return
 
 
-def _free_text(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> list[int]:
+def _free_text(compiled: Compiled, budget: int, wishes: WishedScores, rng: Random) -> list[int]:
     """Return tokens of the grammar that a model may wish, often too many for the budget."""
     matcher, tokens = Matcher(compiled), []
     for _ in range(rng.choice((0, budget, 2 * budget))):
@@ -214,7 +218,7 @@ def _free_text(compiled: Compiled, budget: int, wishes: Wishes, rng: Random) -> 
     return tokens
 
 
-def judge(case: Case, tokens: Sequence[int]) -> None:
+def judge(case: WalkCase, tokens: Sequence[int]) -> None:
     """Raises `WalkError` for an answer that is incomplete or invalid."""
     vocabulary, spec = case.vocabulary, case.spec
     if not tokens or tokens[-1] not in vocabulary.stops:
@@ -256,7 +260,7 @@ def _validate(schema: Any, value: Any, text: str) -> None:
         raise WalkError(f"{text!r} is invalid: {errors[0].message}")
 
 
-def walks_of(case: Case, rng: Random, count: int) -> Iterator[tuple[Way, str, str | None]]:
+def walks_of(case: WalkCase, rng: Random, count: int) -> Iterator[tuple[Way, str, str | None]]:
     """Yield the way of each walk of a case, a line that repeats it, and its fault or None.
 
     Raises `GrammarError` if the case has no grammar or no short text.

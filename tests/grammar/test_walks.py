@@ -8,8 +8,8 @@ import walk
 from exhaustive import examples, share
 from hypothesis import given
 from hypothesis import strategies as st
-from measure.made_up import FORMS, Case, case_of
-from measure.walks import WAYS, WISHES, WalkError, Wishes, judge, walks_of
+from measure.made_up import FORMS, WalkCase, case_of
+from measure.walks import WAYS, WISHES, WalkError, WishedScores, judge, walks_of
 
 from dlm.grammar import GrammarError, JsonSchema
 
@@ -43,7 +43,7 @@ def test_walks_are_of_all_forms_and_ways_and_a_seed_repeats_them():
 )
 def test_the_judge_refuses_what_breaks_a_guarantee(text, problem):
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
-    case = Case("json", JsonSchema(schema), tuple(bytes([byte]) for byte in range(256)))
+    case = WalkCase("json", JsonSchema(schema), tuple(bytes([byte]) for byte in range(256)))
     tokens = case.vocabulary.encode(text or "{}")
     with pytest.raises(WalkError, match=problem):
         judge(case, tokens if text is None else [*tokens, *case.vocabulary.stops])
@@ -51,11 +51,11 @@ def test_the_judge_refuses_what_breaks_a_guarantee(text, problem):
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_a_wish_repeats_with_its_seed_and_takes_only_what_it_is_given(wish):
-    vocabulary = Case("json", JsonSchema({}), tuple(bytes([b]) for b in range(256))).vocabulary
+    vocabulary = WalkCase("json", JsonSchema({}), tuple(bytes([b]) for b in range(256))).vocabulary
     tokens = [[*Random(9).sample(range(len(vocabulary)), 30)] for _ in range(2)]
     chosen = []
     for some in tokens:
-        wishes = Wishes(wish, vocabulary, Random(4))
+        wishes = WishedScores(wish, vocabulary, Random(4))
         chosen.append([wishes.choose(np.array(some)) for _ in range(20)])
     assert chosen[0] == chosen[1]
     assert {*chosen[0]} <= {*tokens[0]}
