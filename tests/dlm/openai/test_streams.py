@@ -75,6 +75,8 @@ def played(request, vocabulary, tokens_of):
             token_ids=[*thoughts, *tokens],
             prompt_tokens=9,
             reasoning_tokens=len(thoughts),
+            complete=reason == "stop",
+            squeezed=False,
             stats=Stats(tokens=len(tokens) + 1, cached=4),
         )
         return make.answers().whole([result]), list(streamed(make.answers(), result))

@@ -19,6 +19,8 @@ RESULT = Result(
     token_ids=[],
     prompt_tokens=1,
     reasoning_tokens=0,
+    complete=True,
+    squeezed=False,
     stats=Stats(queued=0.25, prefill=0.1),
 )
 
