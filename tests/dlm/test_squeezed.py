@@ -80,6 +80,15 @@ def test_a_call_that_does_not_fit_leaves_no_trace_in_the_text(answering, before)
         assert (result.finish_reason, result.complete) == ("length", True)
 
 
+def test_an_answer_that_the_context_bounds_says_length(engine_of, tokens_of):
+    wished = tokens_of('{"items": [' + '"plums", ' * 40)
+    model = Scripted(V, len(PROMPT), wished)
+    model.max_positions = len(PROMPT) + 2 * model.canvas_length
+    result = engine_of(model).generate(request(300, JsonSchema(ITEMS), fit=True))
+    assert (result.finish_reason, result.complete, result.squeezed) == ("length", True, True)
+    assert set(result.parsed["items"][:-1]) == {"plums"}
+
+
 def test_free_text_that_max_tokens_cuts_is_not_complete(answering):
     engine, _ = answering("It is sunny.")
     result = engine.generate(request(3))
