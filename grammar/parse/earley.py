@@ -110,7 +110,7 @@ class Stacks:
 
     def cost(self, item: Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        rest, after = self._network.cost.get(item.state), item.stack.cost
+        rest, after = self._network.cost_of(item.state), item.stack.cost
         return None if rest is None or after is None else rest + after
 
     def shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:

@@ -1,162 +1,30 @@
 """A grammar as a recursive transition network, with the shortest path to each rule's end.
 
-Every rule is a finite automaton, built by Thompson's construction. Its edges read a terminal, read
-a control token by its id, follow another rule, or read nothing (epsilon). Edges are tuples, since
-thousands of them are pickled between processes. The module knows no text and no vocabulary.
+Every rule is a finite automaton (`construction.py`). The states of parts in any order are made when
+a text reaches them (`groups.py`). The module knows no text and no vocabulary.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.build import determinized
-from dlm.grammar.regex.nodes import (
-    Alternation,
-    Characters,
-    Concatenation,
-    Literal,
-    Node,
-    Reference,
-    Repetition,
-    SpecialToken,
-    Terminal,
+from dlm.grammar.parse.construction import (
+    Construction,
+    Edge,
+    EpsilonEdge,
+    GroupEdge,
+    RuleEdge,
+    TerminalEdge,
+    TokenEdge,
 )
+from dlm.grammar.parse.groups import AFTER, AT, WITHIN, Group, Situation, TerminalBounds
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.regex.nodes import Terminal
 from dlm.grammar.rules.rules import Rules
 
-
-class TerminalEdge(NamedTuple):
-    """An edge that reads a text of a terminal, of `low` to `high` characters."""
-
-    terminal: int
-    to: int
-    low: int = 0
-    high: int | None = None
-
-
-class TokenEdge(NamedTuple):
-    """An edge that reads one control token of `ids`."""
-
-    ids: frozenset[int]
-    to: int
-
-
-class RuleEdge(NamedTuple):
-    """An edge that reads a rule `low` to `high` times; `high` is None if there is no bound."""
-
-    rule: int
-    to: int
-    low: int = 1
-    high: int | None = 1
-    round: bool = False  # one round of a repetition: an empty text does not count as one
-
-    @property
-    def once(self) -> bool:
-        return self.low == self.high == 1
-
-
-class EpsilonEdge(NamedTuple):
-    to: int
-
-
-Edge = TerminalEdge | TokenEdge | RuleEdge | EpsilonEdge
-
-
-MOST_STATES = 500_000
-_FEW_WORDS = 8  # literals of an alternation: more of them become one automaton
-
-
-class Construction:
-    """The states and edges built from rules. Each rule `i` begins in state `start[i]`."""
-
-    def __init__(self, rules: Rules):
-        self.numbers = {name: i for i, name in enumerate(rules.nodes)}
-        self.edges: list[list[Edge]] = [[] for _ in self.numbers]
-        self.start, self.final = list(range(len(self.numbers))), set[int]()
-        self.terminals: dict[Terminal | bytes, int] = {}
-        self.distinct: frozenset[int] = frozenset()  # states of arrays whose items are distinct
-        self._waiting = list(zip(self.start, rules.nodes.values(), strict=True))
-        arrays = {self.numbers[name] for name in rules.distinct}
-        while self._waiting:
-            start, node = self._waiting.pop()
-            before = len(self.edges)
-            self.final.add(self._add(node, start))
-            if start in arrays:
-                self.distinct |= {start, *range(before, len(self.edges))}
-
-    def _add(self, node: Node, state: int) -> int:
-        """Add `node` after `state`. Returns the state in which it ends."""
-        match node:
-            case Literal(text):
-                return self._read(state, text.encode()) if text else state
-            case Characters(ranges):
-                return self._read(state, Terminal(determinized(Characters(ranges))))
-            case Terminal(low=low, high=high):
-                return self._read(
-                    state, Terminal(node.automaton, 0, None, node.spelling), low, high
-                )
-            case SpecialToken(ids):
-                return self._edge(state, TokenEdge(ids, self._new()))
-            case Reference(name):
-                return self._edge(state, RuleEdge(self.numbers[name], self._new()))
-            case Concatenation(parts):
-                for part in parts:
-                    state = self._add(part, state)
-                return state
-            case Alternation(options):
-                return self._alternation(options, state)
-            case Repetition(part, low, high):
-                return self._repetition(part, low, high, state)
-        raise TypeError(f"{node} is no part of a rule")
-
-    def _alternation(self, options: tuple[Node, ...], state: int) -> int:
-        end = self._new()
-        words = [option.text for option in options if isinstance(option, Literal)]
-        if len(words) > _FEW_WORDS:
-            read = self._read(state, Terminal(Automaton.words(words)))
-            self._edge(read, EpsilonEdge(end))
-            options = tuple(option for option in options if not isinstance(option, Literal))
-        for option in options:
-            begin = self._edge(state, EpsilonEdge(self._new()))
-            self._edge(self._add(option, begin), EpsilonEdge(end))
-        return end
-
-    def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:
-        if isinstance(part, Characters):
-            whole = determinized(Repetition(part))
-            return self._read(state, Terminal(whole), low, high)
-        if (low, high) == (0, 1):
-            end = self._new()
-            self._edge(state, EpsilonEdge(end))
-            self._edge(self._add(part, state), EpsilonEdge(end))
-            return end
-        if isinstance(part, Reference):
-            rule = self.numbers[part.name]
-        else:
-            rule = len(self.start)
-            self.start.append(self._new())
-            self._waiting.append((self.start[rule], part))
-        return self._edge(state, RuleEdge(rule, self._new(), low, high))
-
-    def _read(
-        self, state: int, terminal: Terminal | bytes, low: int = 0, high: int | None = None
-    ) -> int:
-        number = self.terminals.setdefault(terminal, len(self.terminals))
-        return self._edge(state, TerminalEdge(number, self._new(), low, high))
-
-    def _edge(self, state: int, edge: Edge) -> int:
-        self.edges[state].append(edge)
-        return edge.to
-
-    def _new(self) -> int:
-        if len(self.edges) >= MOST_STATES:
-            raise InvalidGrammarError("grammar", f"it takes over {MOST_STATES} states")
-        self.edges.append([])
-        return len(self.edges) - 1
+_GROUPED = 1 << 40  # states from this number on are situations of groups
+_REMEMBERED, _COSTS = 4096, 1 << 16  # situations whose edges, or costs, are cached
 
 
 @dataclass(slots=True)
@@ -184,6 +52,9 @@ class Network:
         self.free_keys, self.few_keys = rules.free_keys, rules.few_keys
         self.distinct = builder.distinct
         self.terminals: list[Terminal | bytes] = list(builder.terminals)
+        self.groups = builder.groups
+        self._grouped: dict[int, Edges] = {}  # edges of situations
+        self._costs: dict[int, int | None] = {}  # of situations
         self.cost: dict[int, int] = {}  # a missing key: the rule's end is unreachable
         self._best: dict[int, Edge] = {}  # the first edge of a shortest path
         self._counted: dict[tuple[RuleEdge, int], int] = {}
@@ -194,6 +65,8 @@ class Network:
 
     def edges_of(self, state: int) -> Edges:
         """Return the edges of `state`. A repetition is an epsilon edge into its first round."""
+        if state >= _GROUPED:
+            return self._edges_of_situation(state)
         found = self._by_kind.get(state)
         if found is None:
             found = self._by_kind[state] = Edges()
@@ -209,13 +82,29 @@ class Network:
                         found.epsilons.append(self._round(edge, 0))
                     case EpsilonEdge(to):
                         found.epsilons.append(to)
+                    case GroupEdge(group):
+                        found.epsilons.append(self._state_of(group, Situation(AT)))
         return found
+
+    def reads(self) -> Iterator[TerminalEdge]:
+        """Yield all edges that read a terminal; those of groups lead nowhere."""
+        for edges in self.edges:
+            yield from (edge for edge in edges if isinstance(edge, TerminalEdge))
+        for group in self.groups:
+            terminals = [group.separator, *(part.terminal for part in group.parts)]
+            for terminal in terminals:
+                if isinstance(terminal, tuple):
+                    yield _reading(terminal, 0)
 
     def nullable(self, rule: int) -> bool:
         return self.cost.get(self.start[rule]) == 0
 
     def tail(self, state: int) -> bool:
         """Whether nothing can be read between `state` and the end of its rule."""
+        if state >= _GROUPED:
+            edges = self.edges_of(state)
+            only_ends = not (edges.reads or edges.follows)
+            return only_ends and all(map(self.tail, edges.epsilons))
         if state not in self._tails:
             self._tails[state] = self._only_ends(state)
         return self._tails[state]
@@ -236,7 +125,22 @@ class Network:
 
     def first_edge(self, state: int) -> Edge | None:
         """Return the first edge of a shortest path to the rule's end; None if it is there."""
-        return self._best.get(state)
+        if state >= _GROUPED:
+            return self._first_of_situation(state)
+        edge = self._best.get(state)
+        if isinstance(edge, GroupEdge):
+            return EpsilonEdge(self._state_of(edge.group, Situation(AT)))
+        return edge
+
+    def cost_of(self, state: int) -> int | None:
+        """Return the fewest bytes to the end of the rule; None if it is unreachable."""
+        if state < _GROUPED:
+            return self.cost.get(state)
+        if state not in self._costs:
+            if len(self._costs) >= _COSTS:
+                self._costs.clear()
+            self._costs[state] = self._cost_of_situation(state)
+        return self._costs[state]
 
     def shortest_path(self, state: int) -> Iterator[TerminalEdge | int]:
         """Yield a shortest path to the rule's end: terminals, and control tokens by their ids."""
@@ -245,7 +149,7 @@ class Network:
             state, times = pending.pop()
             if times > 1:
                 pending.append((state, times - 1))
-            edge = self._best.get(state) if times else None
+            edge = self.first_edge(state) if times else None
             if edge is None:
                 continue
             pending.append((edge.to, 1))
@@ -284,16 +188,24 @@ class Network:
         """Set costs by Knuth's generalisation of Dijkstra's algorithm to grammars (1977)."""
         scanners = [scanner_of(terminal) for terminal in self.terminals]
         self._check_bounds(scanners)
-        reads: dict[TerminalEdge, int | None] = {}  # bytes, by edge
+        # Bytes, by edge.
+        reads = {
+            edge: scanners[edge.terminal].cost(scanners[edge.terminal].start, edge.low, edge.high)
+            for edge in self.reads()
+        }
         into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states whose costs they need
+        # Edges likewise that read groups, with the index of the part that begins in the state.
+        parts: dict[int, list[tuple[int, GroupEdge, int]]] = {}
         for state, edges in enumerate(self.edges):
             for edge in edges:
                 into.setdefault(edge.to, []).append((state, edge))
-                if isinstance(edge, TerminalEdge):
-                    scanner = scanners[edge.terminal]
-                    reads[edge] = scanner.cost(scanner.start, edge.low, edge.high)
-                elif isinstance(edge, RuleEdge) and edge.low:
+                if isinstance(edge, RuleEdge) and edge.low:
                     into.setdefault(self.start[edge.rule], []).append((state, edge))
+                elif isinstance(edge, GroupEdge):
+                    for i, part in enumerate(self.groups[edge.group].parts):
+                        parts.setdefault(self.start[part.rule], []).append((state, edge, i))
+                    if isinstance(rule := self.groups[edge.group].separator, int):
+                        into.setdefault(self.start[rule], []).append((state, edge))
         heap: list[tuple[int, int, int, Edge | None]] = [
             (0, i, state, None) for i, state in enumerate(self.final)
         ]
@@ -306,7 +218,9 @@ class Network:
             self.cost[state] = cost
             if edge is not None:
                 self._best[state] = edge
-            for before, edge in into.get(state, ()):
+            for _, edge, index in parts.get(state, ()):
+                self._learn(self.groups[edge.group], index, cost, reads)
+            for before, edge, *_ in (*into.get(state, ()), *parts.get(state, ())):
                 known = None if before in self.cost else self._through(edge, reads)
                 if known is not None:
                     order += 1
@@ -314,8 +228,8 @@ class Network:
 
     def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
         """Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length."""
-        reads = (edge for edges in self.edges for edge in edges if isinstance(edge, TerminalEdge))
-        for terminal, low, high in {(edge.terminal, edge.low, edge.high) for edge in reads}:
+        bounds = {(edge.terminal, edge.low, edge.high) for edge in self.reads()}
+        for terminal, low, high in bounds:
             scanner = scanners[terminal]
             if low and isinstance(scanner, Scanner):
                 scanner.check(low, high)
@@ -336,7 +250,120 @@ class Network:
                 return None if each is None else rest + low * each
             case TokenEdge():
                 return rest + 1
+            case GroupEdge(number):
+                group = self.groups[number]
+                match group.separator:
+                    case None:
+                        group.separator_cost = 0
+                    case int(rule):
+                        group.separator_cost = self.cost.get(self.start[rule])
+                    case tuple(terminal) if reads is not None:
+                        group.separator_cost = reads[_reading(terminal, 0)]
+                return None if group.cost is None else rest + group.cost
         return rest
+
+    def _learn(
+        self, group: Group, index: int, cost: int, reads: Mapping[TerminalEdge, int | None]
+    ) -> None:
+        """Pass the cost of the rule of a part on to its group."""
+        terminal = group.parts[index].terminal
+        read = 0 if terminal is None else reads[_reading(terminal, 0)]
+        if read is not None:
+            group.learn(index, read + cost)
+
+    def _state_of(self, number: int, situation: Situation) -> int:
+        """Return the number of the state for a situation of a group."""
+        phase, used, count = situation
+        group = self.groups[number]
+        code = (used * group.counts + count) * (WITHIN + len(group.parts)) + phase
+        return _GROUPED + code * len(self.groups) + number
+
+    def _situation(self, state: int) -> tuple[int, Situation]:
+        """Return the number of the group, and the situation, of a state."""
+        code, number = divmod(state - _GROUPED, len(self.groups))
+        group = self.groups[number]
+        code, phase = divmod(code, WITHIN + len(group.parts))
+        used, count = divmod(code, group.counts)
+        return number, Situation(phase, used, count)
+
+    def _edges_of_situation(self, state: int) -> Edges:
+        edges = self._grouped.get(state)
+        if edges is None:
+            number, (phase, used, count) = self._situation(state)
+            group = self.groups[number]
+            if len(self._grouped) >= _REMEMBERED:
+                self._grouped.clear()
+            self._grouped[state] = edges = Edges()
+            if phase == AT:
+                for i in group.following(used, count):
+                    _add(edges, self._part_edge(number, i, used, count))
+            elif phase == AFTER:
+                if group.ends(used, count):
+                    edges.epsilons.append(group.onward)
+                if any(True for _ in group.following(used, count)):
+                    _add(edges, self._separator_edge(number, used, count))
+            else:
+                after = self._state_of(number, Situation(AFTER, used, count))
+                edges.follows.append(RuleEdge(group.parts[phase - WITHIN].rule, after))
+        return edges
+
+    def _part_edge(self, number: int, index: int, used: int, count: int) -> TerminalEdge | RuleEdge:
+        """Return the edge that reads a part, or the terminal that it begins with."""
+        group = self.groups[number]
+        part, after = group.parts[index], group.after(index, used, count)
+        if part.terminal is None:
+            return RuleEdge(part.rule, self._state_of(number, Situation(AFTER, *after)))
+        return _reading(part.terminal, self._state_of(number, Situation(WITHIN + index, *after)))
+
+    def _separator_edge(self, number: int, used: int, count: int) -> Edge:
+        to = self._state_of(number, Situation(AT, used, count))
+        separator = self.groups[number].separator
+        if separator is None:
+            return EpsilonEdge(to)
+        if isinstance(separator, int):
+            return RuleEdge(separator, to)
+        return _reading(separator, to)
+
+    def _cost_of_situation(self, state: int) -> int | None:
+        number, (phase, used, count) = self._situation(state)
+        group = self.groups[number]
+        rule = group.parts[phase - WITHIN].rule if phase >= WITHIN else None
+        inner = 0 if rule is None else self.cost.get(self.start[rule])
+        shortest, end = group.shortest(used, count, phase == AT), self.cost.get(group.onward)
+        if shortest is None or inner is None or end is None:
+            return None
+        cost = group.with_separators(shortest, shortest.number - (phase == AT))
+        return None if cost is None else inner + cost + end
+
+    def _first_of_situation(self, state: int) -> Edge | None:
+        number, (phase, used, count) = self._situation(state)
+        group = self.groups[number]
+        if phase >= WITHIN:
+            after = self._state_of(number, Situation(AFTER, used, count))
+            return RuleEdge(group.parts[phase - WITHIN].rule, after)
+        shortest = group.shortest(used, count, phase == AT)
+        if shortest is None:
+            return None
+        if phase == AT:
+            return self._part_edge(number, shortest.parts[0], used, count)
+        if shortest.parts:
+            return self._separator_edge(number, used, count)
+        return EpsilonEdge(group.onward)
+
+
+def _reading(terminal: TerminalBounds, to: int) -> TerminalEdge:
+    number, low, high = terminal
+    return TerminalEdge(number, to, low, high)
+
+
+def _add(edges: Edges, edge: Edge) -> None:
+    match edge:
+        case TerminalEdge():
+            edges.reads.append(edge)
+        case RuleEdge():
+            edges.follows.append(edge)
+        case EpsilonEdge(to):
+            edges.epsilons.append(to)
 
 
 def scanner_of(terminal: Terminal | bytes) -> Scanner | LiteralScanner:

@@ -30,7 +30,7 @@ from dlm.grammar.parse.branches import (
     moves_of,
 )
 from dlm.grammar.parse.earley import Parser, State, Thread
-from dlm.grammar.parse.network import Network, TerminalEdge, scanner_of
+from dlm.grammar.parse.network import Network, scanner_of
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
@@ -510,9 +510,7 @@ class Exploration:
     def __init__(self, network: Network, tokens: LazyDict[TerminalTokens], meter: Meter):
         self._tokens, self._meter = tokens, meter
         self._bounded: dict[int, bool] = {}  # by terminal: an edge bounds its length
-        for edge in (edge for edges in network.edges for edge in edges):
-            if not isinstance(edge, TerminalEdge):
-                continue
+        for edge in network.reads():
             if not isinstance(network.terminals[edge.terminal], bytes):
                 bounded = (edge.low, edge.high) != (0, None)
                 self._bounded[edge.terminal] = bounded or self._bounded.get(edge.terminal, False)

@@ -6,7 +6,7 @@ Sets of characters are ranges of code points. Knows no notation, no vocabulary a
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -82,6 +82,31 @@ class Repetition(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of `AnyOrder`."""
+
+    node: Node
+    required: bool = False
+    ordered: bool = False  # it comes before all later parts that are `ordered`
+    last: bool = False  # it comes after all parts that are `ordered`
+    repeats: bool = False  # it may come any number of times
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOrder(Node):
+    """One part or more, in any order that the parts allow, with `separator` between them.
+
+    A part comes at most once, unless it repeats. There are `low` to `high` of them; `high` None is
+    no limit. No part matches the empty text.
+    """
+
+    parts: tuple[Part, ...]
+    separator: Node
+    low: int = 0
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lookahead(Node):
     """Assertion, in patterns only, that the text after it begins with `part`, or does not."""
 
@@ -123,6 +148,9 @@ def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
             return Alternation(tuple(map(change, options)))
         case Repetition(part, low, high):
             return Repetition(change(part), low, high)
+        case AnyOrder(parts, separator):
+            changed = tuple(replace(part, node=change(part.node)) for part in parts)
+            return replace(node, parts=changed, separator=change(separator))
     return node
 
 

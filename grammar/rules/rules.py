@@ -10,7 +10,7 @@ states, else it is left unchanged. A rule that is recursive at one of its ends, 
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -21,6 +21,7 @@ from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
     Alternation,
+    AnyOrder,
     Characters,
     Concatenation,
     Literal,
@@ -92,6 +93,8 @@ def references(node: Node) -> Iterator[str]:
                 waiting += reversed(parts)
             case Repetition(part):
                 waiting.append(part)
+            case AnyOrder(parts, separator):
+                waiting += [separator, *(part.node for part in reversed(parts))]
 
 
 def reachable(rules: Rules) -> dict[str, set[str]]:
@@ -149,9 +152,26 @@ def _freed(node: Node, endless: Set[str]) -> Node:
             if part == NOTHING:
                 return NOTHING if low else EMPTY
             return Repetition(part, low, high)
+        case AnyOrder():
+            return _freed_parts(node, endless)
         case Terminal() if not _ends(node):
             return NOTHING
     return node
+
+
+def _freed_parts(node: AnyOrder, endless: Set[str]) -> Node:
+    """Return `node` without parts that have no finite text; `NOTHING` if these are needed."""
+    kept = []
+    for part in node.parts:
+        freed = _freed(part.node, endless)
+        if freed != NOTHING:
+            kept.append(replace(part, node=freed))
+        elif part.required:
+            return NOTHING
+    repeats = any(part.repeats for part in kept)
+    if len(kept) < max(1, node.low) and not repeats:
+        return NOTHING
+    return replace(node, parts=tuple(kept), separator=_freed(node.separator, endless))
 
 
 def nullable(rules: Rules) -> set[str]:
@@ -227,6 +247,15 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
                     build(option, gate)
             case Repetition(part, low) if low > 0:
                 build(part, above)
+            case AnyOrder(parts, _, low):
+                required = [part.node for part in parts if part.required]
+                every = _Gate(len(required) + 1, above)
+                enough = _Gate(1, every)
+                several = _Gate(max(1, low), enough)
+                for each in required:
+                    build(each, every)
+                for part in parts:
+                    build(part.node, enough if part.repeats else several)
             case Concatenation() | Repetition():
                 count(above)
             case Characters(ranges) if not ranges:
@@ -325,6 +354,8 @@ class _Folding:
                 return self._alternation([self._fold(option) for option in options])
             case Repetition():
                 return self._repeated(node)
+            case AnyOrder():
+                return mapped(node, self._fold)
         return node
 
     def _repeated(self, node: Repetition) -> Node:

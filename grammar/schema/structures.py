@@ -1,27 +1,27 @@
 """Grammar rules of arrays and objects.
 
 Arrays have constraints on single items, on their number and on how many of them fit a condition.
-Objects have named properties in the schema's order, then other keys. `members` finds the properties
-that an object may have: those that its schema names, and sets of keys for others. A closed object
-is written in the schema's order. An open one with few properties is written in any order, else in
-the schema's order and in some that models tend to choose. Knows neither what an item or a property
-is nor how it is written.
+`members` finds the properties that an object may have: those that its schema names, and sets of
+keys for others. `ObjectWriter` writes them in the order that is chosen (`PropertyOrder`). Knows
+neither what an item or a property is nor how it is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal, get_args
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
+    AnyOrder,
     Concatenation,
     Node,
+    Part,
     Repetition,
     alternation,
-    alternation_of,
     concatenation,
     optional,
     parts_of,
@@ -337,13 +337,21 @@ def key_of(member: Member, dialect: Dialect) -> Node:
         raise InvalidGrammarError("JSON schema", error.reason, where) from error
 
 
+PropertyOrder = Literal["required", "schema", "any"]
+PROPERTY_ORDERS: tuple[str, ...] = get_args(PropertyOrder)
+
 _MOST_COUNTED = 1_000  # keys that are listed one by one
+_MOST_NEEDED = 2  # sets of keys of which one property each is needed
 _LONGEST_RULE = 64  # parts of one rule
 
 
 @dataclass
 class ObjectWriter:
-    """Writer of one object with `low` to `high` of `members`, in their order."""
+    """Writer of one object with `low` to `high` of `members`.
+
+    `order` "required": required properties come in their order, and others anywhere. "schema": all
+    named properties come in their order, and others after them. "any": all come anywhere.
+    """
 
     members: Members
     low: int
@@ -351,45 +359,30 @@ class ObjectWriter:
     value: ValueWriter
     dialect: Dialect
     rules: Rules
-    free_first: bool = False  # properties that the schema does not name may come first, too
+    order: PropertyOrder
 
     def __post_init__(self) -> None:
         named = self.members.named
-        least = sum(member.required for member in named) + len(self.members.needed)
+        self._least = sum(member.required for member in named) + len(self.members.needed)
         most = None if self.members.free or self.members.needed else len(named)
-        if self.low <= least:
+        if self.low <= self._least:
             self.low = 0
         if self.high is not None and most is not None and self.high >= most:
             self.high = None
-        self._cap = max(self.low, self.high or 0)  # properties are counted up to this number
-        self._optional_from = 1 + max((i for i, m in enumerate(named) if m.required), default=-1)
-        self._comma = self.dialect.mark(",")
-        self._known: dict[tuple[int, int, int], Node] = {}
-        self._nodes: dict[Member, Node] = {}
-        self._free_member: Node | None = None
         self.repeats = bool(self.members.free) or len(self.members.needed) > 1
         self._unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
         self.few_keys = self.repeats and not all(member.keys.is_roomy for member in self._unnamed)
 
     def write(self) -> Node:
         """Return the object; `NOTHING` if there are too few keys. Raises `TooManyError`."""
-        named, everything = self.members.named, (1 << len(self.members.needed)) - 1
-        if not self._has_enough_keys():
+        high = self.high
+        if not self._has_enough_keys() or (high is not None and high < max(self.low, self._least)):
             return NOTHING
-        if self._cap * len(named) > MOST_STATES:
+        if len(self.members.needed) > _MOST_NEEDED:
             raise TooManyError
-        unnamed = self.members.needed or (self.members.free and named)
-        if (self._cap > 64 and unnamed) or everything > 3:
-            raise TooManyError
-        content = NOTHING
-        for at in range(len(named), -1, -1):
-            for count in range(min(at, self._cap), -1, -1):
-                content = self._rest(at, count, everything)
-        empty = self._ends(0, 0, everything)
-        if content != NOTHING and self.free_first and self.members.free and named and not self._cap:
-            free = concatenation(self._any_free(), self._comma)
-            content = concatenation(Repetition(free), *parts_of(content))
-        return enclosed("{}", content, empty, self.dialect)
+        parts = [] if high == 0 else self._parts()
+        empty = not self._least and not self.low
+        return enclosed("{}", self._content(parts) if parts else NOTHING, empty, self.dialect)
 
     def _has_enough_keys(self) -> bool:
         """Whether there are at least `low` different keys, as far as they can be listed."""
@@ -398,142 +391,36 @@ class ObjectWriter:
         known = {word for some in words if some is not None for word in some}
         return None in words or len(self.members.named) + len(known) >= self.low
 
-    def _ends(self, at: int, count: int, needed: int) -> bool:
-        """Whether the object may end; the parameters are those of `_rest`."""
-        return at >= self._optional_from and not needed and count >= self.low
+    def _parts(self) -> list[Part]:
+        last = self.order == "schema"
+        named = [
+            Part(
+                self._member(member),
+                required=member.required,
+                ordered=last or (self.order == "required" and member.required),
+            )
+            for member in self.members.named
+        ]
+        needed = [
+            Part(alternation(*map(self._member, some)), required=True, last=last)
+            for some in self.members.needed
+        ]
+        free = [Part(self._member(m), repeats=True, last=last) for m in self.members.free]
+        return [*named, *needed, *free]
 
-    def _rest(self, at: int, count: int, needed: int) -> Node:
-        """Return one property or more from the named one at `at` on.
-
-        `count` properties are written already; `needed` are bits of `members.needed` still to come.
-        """
-        key = at, count, needed
-        if key not in self._known:
-            self._known[key] = self._written(at, count, needed)
-        return self._known[key]
-
-    def _written(self, at: int, count: int, needed: int) -> Node:
-        if self.high is not None and count >= self.high:
-            return NOTHING
-        if at == len(self.members.named):
-            return self._free(count, needed)
-        member = self.members.named[at]
-        tail = self._tail(at + 1, min(count + 1, self._cap), needed)
-        if len(parts_of(tail)) > _LONGEST_RULE:
-            tail = self.rules.add(tail, "members")
-        whole = concatenation(*parts_of(self._member(member)), *parts_of(tail))
-        if tail == NOTHING:
-            whole = NOTHING
-        if member.required:
-            return whole
-        skipped = self._rest(at + 1, count, needed)
-        options = [option for option in (whole, skipped) if option != NOTHING]
-        return self.rules.add(alternation(*options), "members") if options else NOTHING
-
-    def _tail(self, at: int, count: int, needed: int) -> Node:
-        """Return a comma and `_rest`, optional if the object may end here."""
-        rest = self._rest(at, count, needed)
-        ends = self._ends(at, count, needed)
-        if rest == NOTHING:
-            return concatenation() if ends else NOTHING
-        more = concatenation(self._comma, *parts_of(rest))
-        return optional(more) if ends else more
-
-    def _any_free(self) -> Node:
-        if not self.members.free:
-            return NOTHING
-        if self._free_member is None:
-            free = alternation(*map(self._member, self.members.free))
-            self._free_member = self.rules.add(free, "free") if len(self.members.free) > 1 else free
-        return self._free_member
-
-    def _free(self, count: int, needed: int) -> Node:
-        if not needed and (free := self._any_free()) != NOTHING:
-            low = max(0, self.low - count - 1)
-            high = None if self.high is None else self.high - count - 1
-            if high is not None and high < low:
-                return NOTHING
-            more = Repetition(concatenation(self._comma, *parts_of(free)), low, high)
-            return self.rules.add(concatenation(*parts_of(free), more), "free")
-        options: list[Node] = []
-        reference = self.rules.new("free")
-        self._known[len(self.members.named), count, needed] = reference
-        for member in self.members.free if needed else ():
-            tail = self._tail(len(self.members.named), min(count + 1, self._cap), needed)
-            options.append(concatenation(self._member(member), tail))
-        for i, special in enumerate(self.members.needed):
-            if needed >> i & 1:
-                left = needed & ~(1 << i)
-                tail = self._tail(len(self.members.named), min(count + 1, self._cap), left)
-                if tail != NOTHING:
-                    node = alternation(*map(self._member, special))
-                    options.append(concatenation(node, *parts_of(tail)))
-        return self.rules.define(reference, alternation(*options)) if options else NOTHING
+    def _content(self, parts: list[Part]) -> Node:
+        """Return one property or more; if all are required in one order, as a plain sequence."""
+        comma = self.dialect.mark(",")
+        single = len(parts) == 1 and not parts[0].repeats
+        if not single and not all(part.required and part.ordered for part in parts):
+            return AnyOrder(tuple(parts), comma, self.low, self.high)
+        content = parts_of(parts[-1].node)
+        for part in reversed(parts[:-1]):
+            if len(content) > _LONGEST_RULE:
+                content = (self.rules.add(Concatenation(content), "members"),)
+            content = (*parts_of(part.node), comma, *content)
+        return concatenation(*content)
 
     def _member(self, member: Member) -> Node:
-        if member not in self._nodes:
-            key = key_of(member, self.dialect)
-            node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
-            self._nodes[member] = node
-        return self._nodes[member]
-
-
-_MOST_TRACKED = 4  # properties: each set of those already written takes a rule
-_MOST_OPTIONS = 160  # properties in all these rules together
-
-
-def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]:
-    """Return `members` in their order, and for each of `orders` with its properties first."""
-    found = {members.named: members}
-    for order in orders:
-        indices = {name: index for index, name in enumerate(order)}
-        named = sorted(members.named, key=lambda m: indices.get(m.name or "", len(indices)))
-        found[tuple(named)] = replace(members, named=tuple(named))
-    return list(found.values())
-
-
-class AnyOrderWriter(ObjectWriter):
-    """Writer of one object with its members in any order.
-
-    There is a rule for each set of properties already written. If the object has free keys, only
-    required properties are tracked, since `parse/keys.py` rules out repeated keys anyway.
-    """
-
-    def applies(self) -> bool:
-        """Whether any order is possible: properties are not counted, and the rules are few."""
-        named = self.members.named
-        self._tracked = [m for m in named if m.required or not self.members.free]
-        number = len(self._tracked)
-        few = number <= _MOST_TRACKED and len(named) << number <= _MOST_OPTIONS
-        counted = self._cap or self.high is not None
-        return few and not (counted or self.members.needed or self.few_keys)
-
-    def write(self) -> Node:
-        self._sets: dict[int, Node] = {}
-        self._bits = {member: 1 << i for i, member in enumerate(self._tracked)}
-        self._required = sum(bit for member, bit in self._bits.items() if member.required)
-        return enclosed("{}", self._from(0), not self._required, self.dialect)
-
-    def _from(self, written: int) -> Node:
-        """Return one property or more, after the tracked ones whose bits are in `written`."""
-        if written in self._sets:
-            return self._sets[written]
-        bits = [(member, self._bits.get(member, 0)) for member in self.members.named]
-        steps = [(self._member(member), written | bit) for member, bit in bits if not written & bit]
-        if (free := self._any_free()) != NOTHING:
-            steps.append((free, written))
-        if not steps:
-            return self._sets.setdefault(written, NOTHING)
-        reference = self.rules.new("members")
-        self._sets[written] = reference
-        return self.rules.define(
-            reference, alternation_of([self._followed(*step) for step in steps])
-        )
-
-    def _followed(self, node: Node, written: int) -> Node:
-        """Return `node` and what may follow it, once the tracked properties `written` are there."""
-        rest, ends = self._from(written), not self._required & ~written
-        if rest == NOTHING:
-            return node if ends else NOTHING
-        more = concatenation(self._comma, rest)
-        return concatenation(node, optional(more) if ends else more)
+        key = key_of(member, self.dialect)
+        return concatenation(key, self.dialect.mark(":"), self.value(member.value))

@@ -50,12 +50,10 @@ from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, 
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.structures import (
     MOST_STATES,
-    AnyOrderWriter,
-    Members,
     ObjectWriter,
+    PropertyOrder,
     TooManyError,
     ValueWriter,
-    in_other_orders,
     members,
     write_array,
     write_distinct,
@@ -100,6 +98,7 @@ def write(
     registry: Mapping[str, Any] | None = None,
     where: str = "",
     closed: bool = True,
+    property_order: PropertyOrder = "required",
     most_work: int = MOST_WORK,
     form: "FormWriter | None" = None,
     whole: bool = False,
@@ -109,7 +108,8 @@ def write(
     `implied_types`: a keyword implies the type that it is about, and an unknown `$schema` is the
     newest draft. `formats` are asserted, by default if types are implied. `registry` has other
     documents by URI. `where` is the JSON pointer of the schema in the user's input. `closed`:
-    objects have only the properties that the schema names, unless it allows others. `form` writes
+    objects have only the properties that the schema names, unless it allows others.
+    `property_order` is that of `ObjectWriter`. `form` writes
     the value instead of `dialect`. `whole`: the value is JSON and the whole text, so that the
     parser can rule out repeated keys and items. Raises `InvalidGrammarError`.
     """
@@ -120,7 +120,9 @@ def write(
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, closed)
         listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
-        writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
+        writer = Writer(
+            normal, dialect, rules, implied_types, closed, property_order, listing, whole
+        )
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
         where_not, why = "", ""
@@ -164,6 +166,7 @@ class Writer:
         rules: Rules,
         implied_types: bool,
         closed: bool,
+        order: PropertyOrder,
         listing: Listing,
         whole: bool,
     ):
@@ -171,6 +174,7 @@ class Writer:
         self.free_keys = self.few_keys = False
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed, self._whole = closed, whole
+        self._order: PropertyOrder = order
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Alternative, ...], Node] = {}
@@ -256,7 +260,7 @@ class Writer:
         self.free_keys = True
         written = members(Objects(), self._normal, self._keys)[0]
         return ObjectWriter(
-            written, facets.low, None, self.value, self._dialect, self._rules
+            written, facets.low, None, self.value, self._dialect, self._rules, self._order
         ).write()
 
     def _array(self, arrays: Arrays, formula: Formula) -> Node:
@@ -318,11 +322,13 @@ class Writer:
             objects = replace(objects, opened=True)
         if objects.choices:
             return self._chosen(objects, value, dialect)
-        options = [
-            writer.write()
-            for found in members(objects, self._normal, self._keys)
-            for writer in self._writers(found, objects, value, dialect)
-        ]
+        limits = objects.low, objects.high
+        options = []
+        for each in members(objects, self._normal, self._keys):
+            writer = ObjectWriter(each, *limits, value, dialect, self._rules, self._order)
+            self.free_keys |= writer.repeats
+            self.few_keys |= writer.few_keys
+            options.append(writer.write())
         return alternation_of(options)
 
     def _chosen(self, objects: Objects, value: ValueWriter, dialect: Dialect) -> Node:
@@ -343,21 +349,6 @@ class Writer:
                 return self.members(wider, value, dialect)
             options.append(writer.write(value, dialect, self._rules))
         return alternation_of(options)
-
-    def _writers(
-        self, found: Members, objects: Objects, value: ValueWriter, dialect: Dialect
-    ) -> list[ObjectWriter]:
-        """Return one writer, or, for an open object with many properties, one for each order."""
-        rest = objects.low, objects.high, value, dialect, self._rules
-        first = AnyOrderWriter(found, *rest)
-        self.free_keys |= first.repeats
-        self.few_keys |= first.few_keys
-        if self._closed:
-            return [ObjectWriter(found, *rest)]
-        if first.applies():
-            return [first]
-        orders = in_other_orders(found, objects.required, objects.order)
-        return [ObjectWriter(each, *rest, free_first=True) for each in orders]
 
     def _keys(self, formula: Formula) -> Automaton:
         """Return the automaton of the strings that fit `formula`."""

@@ -27,6 +27,7 @@ from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
+from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.python_types import (
@@ -251,10 +252,11 @@ class Regex(Spec):
         return with_terminals(rules)
 
 
-_OPTIONS: dict[str, tuple[str, ...]] = {
+_OPTIONS: dict[str, tuple[str | None, ...]] = {
     "unenforced": ("refuse", "check"),
     "additional_properties": ("closed", "schema"),
     "whitespace": STYLES,
+    "property_order": (*PROPERTY_ORDERS, None),
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
@@ -273,9 +275,13 @@ class JsonSchema(Spec):
     documents that a `$ref` may lead to.
 
     `additional_properties` "closed": an object has only the properties that the schema names,
-    unless a keyword allows others. Properties come in the schema's order. "schema": an object has
-    other properties wherever the specification allows them, and further orders of properties are
-    allowed (docs/conformance.md).
+    unless a keyword allows others. "schema": an object has other properties wherever the
+    specification allows them.
+
+    `property_order` "required": required properties come in the schema's order, and optional ones
+    anywhere. "schema": all properties that the schema names come in its order, and others after
+    them. "any": all come anywhere. None: "required" if `additional_properties` is "closed", else
+    "any", as the specification has it. In each of them, no property comes twice.
 
     `whitespace` is the space between JSON tokens. "compact": none. "pretty": as
     `json.dumps(value, indent=2)` writes it, with a free depth of each line. "any": up to
@@ -301,6 +307,7 @@ class JsonSchema(Spec):
     formats: bool | None = None
     additional_properties: Literal["closed", "schema"] = "closed"
     whitespace: Whitespace = "any"
+    property_order: PropertyOrder | None = None
 
     kind = "JSON schema"
 
@@ -368,7 +375,13 @@ class JsonSchema(Spec):
             self._formats,
             self.additional_properties,
             self.whitespace,
+            self._property_order,
         )
+
+    @property
+    def _property_order(self) -> PropertyOrder:
+        closed = self.additional_properties == "closed"
+        return self.property_order or ("required" if closed else "any")
 
     @property
     def _formats(self) -> bool:
@@ -402,6 +415,7 @@ class JsonSchema(Spec):
             formats=self._formats,
             registry=self._documents,
             closed=self.additional_properties == "closed",
+            property_order=self._property_order,
             most_work=most_work,
             whole=True,
         )

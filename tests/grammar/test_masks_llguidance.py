@@ -129,8 +129,9 @@ def test_a_random_grammar_allows_all_tokens_that_a_greedy_lexer_allows(compare, 
 
 @pytest.mark.parametrize(("schema", "differs"), SCHEMAS)
 def test_a_schema_allows_what_llguidance_allows(compare, schema, differs):
+    spec = JsonSchema(schema, property_order="schema")  # llguidance knows no other
     for seed in range(3):
-        assert compare(JsonSchema(schema), of_schema(schema), seed, differs) == []
+        assert compare(spec, of_schema(schema), seed, differs) == []
 
 
 @pytest.mark.parametrize("begun", BEGUN)

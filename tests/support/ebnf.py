@@ -7,6 +7,7 @@ import xgrammar as xgr
 
 from dlm.grammar.regex import (
     Alternation,
+    AnyOrder,
     Characters,
     Concatenation,
     Literal,
@@ -80,11 +81,41 @@ class _Writer:
                 return '""'
             case Repetition(part, low, high):
                 return f"({self._node(part)}){{{low},{'' if high is None else high}}}"
+            case AnyOrder():
+                return self._any_order(node)
             case Terminal():
                 if node not in self._terminals:
                     self._terminals[node] = self._terminal(node)
                 return self._terminals[node]
         raise TypeError(f"{node!r:.80} cannot be written")
+
+    def _any_order(self, node: AnyOrder) -> str:
+        """Return the name of the first rule. A rule is a sequence of parts as far as it matters."""
+        stem = f"o{next(self._numbers)}"
+        separator, parts = self._node(node.separator), [self._node(p.node) for p in node.parts]
+        required = {i for i, part in enumerate(node.parts) if part.required}
+        most = node.low if node.high is None else node.high
+        begin = (frozenset[int](), -1, False, 0)
+        known = {begin: f"{stem}_0"}
+        waiting = [begin]
+        for situation in waiting:  # it grows meanwhile
+            assert len(waiting) < _MOST_STATES, "too large to be written"
+            used, latest, closing, count = situation
+            first = not (used or count)
+            options = ['""'] if not first and required <= used and count >= node.low else []
+            for i, part in enumerate(node.parts):
+                late = part.ordered and (closing or i < latest)
+                full = node.high is not None and count >= node.high
+                if late or full or (i in used and not part.repeats):
+                    continue
+                late_from = i if part.ordered else latest
+                after = used | {i}, late_from, closing or part.last, min(count + 1, most)
+                if after not in known:
+                    known[after] = f"{stem}_{len(known)}"
+                    waiting.append(after)
+                options.append(" ".join([*([] if first else [separator]), parts[i], known[after]]))
+            self._lines.append(f"{known[situation]} ::= {' | '.join(options) or '[]'}")
+        return known[begin]
 
     def _terminal(self, node: Terminal) -> str:
         """Return the name of the first rule. A rule is a state and the count of characters."""

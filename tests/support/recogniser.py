@@ -8,6 +8,7 @@ import re
 
 from dlm.grammar.regex import (
     Alternation,
+    AnyOrder,
     Automaton,
     Characters,
     Concatenation,
@@ -65,6 +66,8 @@ class Recogniser:
                 return {end for option in options for end in self._node(option, at)}
             case Repetition(part, low, high):
                 return self._repeated(part, low, high, at)
+            case AnyOrder():
+                return self._in_any_order(node, at)
             case Terminal():
                 return self._terminal(node, at)
         raise TypeError(node)
@@ -91,6 +94,32 @@ class Recogniser:
                     break
                 seen.add(frozenset(edge))
                 ends |= edge
+        return ends
+
+    def _in_any_order(self, node: AnyOrder, at: int) -> set[int]:
+        """Try each sequence of parts; those of equal parts so far are tried once."""
+        required = {i for i, part in enumerate(node.parts) if part.required}
+        begin = (
+            at,
+            frozenset[int](),
+            -1,
+            False,
+            0,
+        )  # place, parts, latest ordered, any last, count
+        ends, seen, waiting = set[int](), {begin}, [begin]
+        while waiting:
+            place, used, latest, closing, count = waiting.pop()
+            if count and required <= used and node.low <= count:
+                ends.add(place)
+            for i, part in enumerate(node.parts):
+                late = part.ordered and (closing or i < latest)
+                if late or (i in used and not part.repeats) or count == node.high:
+                    continue
+                starts = self._node(node.separator, place) if count else {place}
+                after = (used | {i}, i if part.ordered else latest, closing or part.last, count + 1)
+                new = {(e, *after) for start in starts for e in self._node(part.node, start)} - seen
+                seen |= new
+                waiting += new
         return ends
 
     def _terminal(self, node: Terminal, at: int) -> set[int]:

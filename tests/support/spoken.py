@@ -11,10 +11,12 @@ from dlm.grammar import Spec, ToolCall, Tools
 from dlm.grammar.calls import CallMarkers
 from dlm.grammar.regex import (
     Alternation,
+    AnyOrder,
     Characters,
     Concatenation,
     Literal,
     Node,
+    Part,
     Reference,
     Repetition,
     SpecialToken,
@@ -83,6 +85,9 @@ def sample(rules: Rules, seed: int) -> str:
                 more = choose.randint(0, 2) if budget[0] > 0 else 0
                 count = low + more if high is None else min(high, low + more)
                 return "".join(text(part) for _ in range(count))
+            case AnyOrder():
+                chosen = _chosen(node, choose if budget[0] > 0 else None)
+                return text(node.separator).join(text(part.node) for part in chosen)
             case Terminal():
                 return _walk(node, choose)
         raise TypeError(node)
@@ -100,7 +105,29 @@ def _cost(node: Node, costs: dict[str, int]) -> int:
             return min((_cost(option, costs) for option in options), default=10**6)
         case Repetition(part, low):
             return _cost(part, costs) if low else 0
+        case AnyOrder(parts):
+            required = [_cost(part.node, costs) for part in parts if part.required]
+            return max(required or [min(_cost(part.node, costs) for part in parts)])
     return 0
+
+
+def _chosen(node: AnyOrder, choose: random.Random | None) -> list[Part]:
+    """Parts in an order that `node` allows, as few as it allows if `choose` is None."""
+    parts = [part for part in node.parts if part.required]
+    others = [part for part in node.parts if not part.required]
+    least = max(node.low, 1) - len(parts)
+    if choose is None:
+        parts += others[: max(0, least)]
+    else:
+        most = len(others) if node.high is None else node.high - len(parts)
+        count = choose.randint(max(0, least), max(0, least, min(most, len(others))))
+        parts += choose.sample(others, min(count, len(others)))
+        choose.shuffle(parts)
+    while len(parts) < max(node.low, 1):
+        parts.append(next(part for part in others if part.repeats))
+    ordered = iter(part for part in node.parts if part.ordered and part in parts)
+    parts = [next(ordered) if part.ordered else part for part in parts]
+    return sorted(parts, key=lambda part: part.last and any(each.ordered for each in parts))
 
 
 def _walk(node: Terminal, choose: random.Random) -> str:

@@ -140,9 +140,9 @@ def test_arguments_in_markup_fit_their_schema():
     reader = recogniser(StructuralTag(form))
     q, n, null = element("q", 'a "b" <c>\né'), element("n", "3"), element("o", "null")
     o, x = element("o", "by date"), element("x", '{"y": "\\n"}')
-    taken = [q, q + n, f"\n{q}\n {n}\n", q + o, q + x, q + null, q + n + null]
+    taken = [q, q + n, n + q, f"\n{q}\n {n}\n", q + o, q + x, q + null, q + n + null]
     refused = [
-        "", n, n + q, q + q, q + element("n", "2"), q + element("n", "x"),
+        "", n, q + q, n + q + n, q + element("n", "2"), q + element("n", "x"),
         q + element("s", "abc"), q + element("o", "by"),
         q + element("z", "1"), q + element("x", '{"y": "\n"}'), q[:-1],
     ]  # fmt: skip

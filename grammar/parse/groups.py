@@ -1,0 +1,180 @@
+"""Parts in any order: which of them may follow, and the shortest text of those that must.
+
+A `Group` belongs to one place of a network. Its situation is the set of parts already read, with
+their number if that is bounded. There are as many situations as sets of parts, so a network makes a
+state for a situation when a text reaches it, and the state's number tells the situation. Nothing is
+built in advance, and nothing has to be kept.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dlm.grammar.regex.nodes import bits
+
+_REMEMBERED = 4096  # shortest texts of a group
+AT, AFTER, WITHIN = 0, 1, 2  # phases: before a part, after one; `WITHIN + i`: after the key of `i`
+
+
+TerminalBounds = tuple[int, int, int | None]  # a terminal's number, and its bounds of length
+
+
+class Situation(NamedTuple):
+    """The part of a group that has been read."""
+
+    phase: int  # `AT`, `AFTER`, or `WITHIN` plus the part's index
+    used: int = 0  # bits of the parts that can not follow any more
+    number: int = 0  # parts read, as far as it matters
+
+
+class Shortest(NamedTuple):
+    """The shortest text of the parts that a situation still needs."""
+
+    cost: int  # bytes, without separators
+    parts: list[int]  # their indices; a part that repeats is there once
+    number: int  # of parts, repetitions included
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """A part of a group: a terminal, if it begins with one, and a rule."""
+
+    terminal: TerminalBounds | None
+    rule: int  # what follows the terminal, or the whole part
+    required: bool
+    ordered: bool
+    last: bool
+    repeats: bool
+
+
+@dataclass(slots=True)
+class Group:
+    """Parts in any order, with a separator between them: see `AnyOrder`."""
+
+    parts: tuple[GroupPart, ...]
+    separator: TerminalBounds | int | None  # a terminal, a rule, or no text
+    low: int
+    high: int | None
+    onward: int = 0  # the network's state after the group
+    separator_cost: int | None = None  # bytes; None: not known, or without an end
+    costs: list[int | None] = field(default_factory=list)  # of each part, likewise
+    _by_cost: list[tuple[int, int]] = field(default_factory=list)  # parts that are not required
+    _missing: int = 0  # required parts without a known cost
+    _needed: int = 0  # bits of the required parts
+    _once: int = 0  # bits of the parts that do not repeat
+    _ordered: int = 0  # bits of the parts that are ordered
+    _repeats: bool = False  # a part repeats
+    _known: dict[tuple[int, int], "Shortest | None"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for i, part in enumerate(self.parts):
+            self._once |= (not part.repeats) << i
+            self._ordered |= part.ordered << i
+            self._needed |= part.required << i
+            self._repeats |= part.repeats
+        self.costs = [None] * len(self.parts)
+        self._missing = self._needed.bit_count()
+
+    @property
+    def counts(self) -> int:
+        """The number of values that `Situation.number` may have."""
+        return 1 + max(self.low, self.high or 0)
+
+    def learn(self, index: int, cost: int) -> None:
+        """Set the cost of a part, once."""
+        self._known.clear()
+        self.costs[index] = cost
+        if self.parts[index].required:
+            self._missing -= 1
+        else:
+            insort(self._by_cost, (cost, index))
+
+    @property
+    def cost(self) -> int | None:
+        """The cost of the whole group by the costs known so far; None if too few are known."""
+        if self._missing:
+            return None
+        shortest = self.shortest(0, 0, 1)
+        return None if shortest is None else self.with_separators(shortest, shortest.number - 1)
+
+    def with_separators(self, shortest: "Shortest", number: int) -> int | None:
+        """Return the cost of a text with `number` separators."""
+        if not number:
+            return shortest.cost
+        return None if self.separator_cost is None else shortest.cost + number * self.separator_cost
+
+    def after(self, index: int, used: int, count: int) -> tuple[int, int]:
+        """Return the parts that can not follow once part `index` is read, and the number read."""
+        part, below = self.parts[index], (1 << index) - 1
+        if not part.repeats:
+            used |= 1 << index
+        if part.ordered:
+            used |= self._ordered & below
+        elif part.last:
+            used |= self._ordered
+        if self.high is None:
+            return used, min(count + 1, self.low)
+        return used, count + 1
+
+    def ends(self, used: int, count: int) -> bool:
+        """Whether no part is needed any more."""
+        return count >= self.low and not self._needed & ~used
+
+    def following(self, used: int, count: int) -> Iterator[int]:
+        """Yield the parts that may follow."""
+        needed = self._needed & ~used
+        if self.high is None:
+            full = False
+        elif count >= self.high:
+            return
+        else:
+            full = self.high - count <= needed.bit_count()
+        ordered = needed & self._ordered
+        first = (ordered & -ordered).bit_length() - 1  # the next part that must be read in order
+        enough = self._repeats or count + 1 >= self.low
+        for i, part in enumerate(self.parts):
+            if used >> i & 1 or (full and not part.required):
+                continue
+            if ordered and (part.last or (part.ordered and i > first)):
+                continue
+            if enough or self._leaves_enough(*self.after(i, used, count)):
+                yield i
+
+    def _leaves_enough(self, used: int, count: int) -> bool:
+        """Whether enough parts are left, without those that are skipped for the sake of order."""
+        return count + (self._once & ~used).bit_count() >= self.low
+
+    def shortest(self, used: int, count: int, least: int = 0) -> Shortest | None:
+        """Return the shortest text to the group's end, of at least `least` parts.
+
+        None if there is none.
+        """
+        needed = self._needed & ~used
+        more = max(0, max(self.low - count, least) - needed.bit_count())
+        key = (used if more else needed), more
+        if key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = self._shortest(used, needed, more)
+        return self._known[key]
+
+    def _shortest(self, used: int, needed: int, more: int) -> Shortest | None:
+        """Return the shortest text of the parts `needed` and of `more` others."""
+        chosen = [*bits(needed)]
+        total, number = 0, len(chosen)
+        for i in chosen:
+            if (cost := self.costs[i]) is None:
+                return None
+            total += cost
+        for cost, i in self._by_cost if more else ():
+            if used >> i & 1:
+                continue
+            times = more if self.parts[i].repeats else 1
+            chosen.append(i)
+            total += cost * times
+            number, more = number + times, more - times
+            if not more:
+                break
+        chosen.sort(key=lambda i: (self.parts[i].last, i))  # an order that all parts allow
+        return None if more else Shortest(total, chosen, number)
