@@ -82,7 +82,7 @@ class Repetition(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """A part of `AnyOrder`."""
 
     node: Node
@@ -100,7 +100,7 @@ class AnyOrder(Node):
     no limit. No part matches the empty text.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
     separator: Node
     low: int = 0
     high: int | None = None

@@ -315,6 +315,7 @@ class Objects:
     # Conditions of which each is a choice: the object fits one of the alternatives, which are about
     # named properties alone. Multiplied out, n of them would make 2**n alternatives.
     choices: "tuple[tuple[Objects, ...], ...]" = ()
+    depending: frozenset[str] = frozenset()  # properties that only others, or values, require
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
@@ -331,14 +332,21 @@ class Objects:
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
             () if not self.order and not other.order else tuple(dict.fromkeys(names)),
             tuple(dict.fromkeys(self.choices + other.choices)),
+            frozenset({*self.required, *other.required} - self.in_order() - other.in_order()),
         )
 
     @property
     def is_local(self) -> bool:
         """Whether the constraints are about named properties alone: their presence and values."""
         named = all(not clause.patterns and clause.rest == TRUE for clause in self.clauses)
-        others = Objects(self.clauses, required=self.required, named=self.named, order=self.order)
-        return named and self == others
+        local = Objects(
+            self.clauses,
+            required=self.required,
+            named=self.named,
+            order=self.order,
+            depending=self.depending,
+        )
+        return named and self == local
 
     @property
     def closes_names(self) -> bool:
@@ -349,6 +357,10 @@ class Objects:
         """Return the properties that `choices` are about."""
         found = (name for choice in self.choices for each in choice for name in each.all_names())
         return dict.fromkeys(found)
+
+    def in_order(self) -> set[str]:
+        """Return the properties that a keyword `required` lists for all values."""
+        return {*self.required} - self.depending
 
     def all_names(self) -> dict[str, None]:
         """Return all named or required properties, in the schema's order."""

@@ -51,6 +51,7 @@ ABOUT = {
         maxProperties dependentRequired dependentSchemas unevaluatedProperties""".split()
     ),
 }
+_DEPENDING = "\0depending"  # marks a `required` that is made up for a dependency
 _COMBINED = (*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if")
 _ASSERTING = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
 
@@ -102,9 +103,11 @@ class Keywords:
     def _dependencies(self, source: Source) -> Iterator[Formula]:
         needed = source.node.get("dependentRequired", {})
         schemas = source.node.get("dependentSchemas", {})
-        others = ((name, {"required": names}) for name, names in needed.items() if names)
+        others = (
+            (name, {"required": names, _DEPENDING: True}) for name, names in needed.items() if names
+        )
         for name, part in (*others, *schemas.items()):
-            test = self.formula({"required": [name]}, source)
+            test = self.formula({"required": [name], _DEPENDING: True}, source)
             yield Conditional(test, self.formula(part, source), TRUE)
 
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
@@ -214,6 +217,7 @@ class Keywords:
             node.get("maxProperties"),
             opened=inexact or (rest is not None and rest is not False),
             named="properties" in node,
+            depending=frozenset(node["required"] if _DEPENDING in node else ()),
         )
         if not annotate or objects == EMPTY["object"]:
             return objects
@@ -340,7 +344,8 @@ class NegatedKeywords:
         for name, part in named.items():
             if (value := self._keywords.formula(part, source)) != TRUE:
                 clause = Clause(((name, complement(value)),))
-                yield Alternative(Objects((clause,), required=(name,)))
+                needed = {"required": (name,), "depending": frozenset((name,))}
+                yield Alternative(Objects((clause,), **needed))
         for pattern, part in patterns.items():
             if (value := self._keywords.formula(part, source)) != TRUE:
                 keys = self._keywords.languages.of("pattern", pattern, True)

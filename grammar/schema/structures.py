@@ -17,9 +17,9 @@ from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
     AnyOrder,
+    Component,
     Concatenation,
     Node,
-    Part,
     Repetition,
     alternation,
     concatenation,
@@ -200,6 +200,7 @@ class Member:
     value: Formula
     name: str | None = None
     required: bool = False
+    ordered: bool = False  # it is required for all values, not by a dependency
     keys: Automaton = Automaton.NONE
 
 
@@ -221,7 +222,7 @@ def members(
     for a set of keys.
     """
     named = {name: normal.value_of(objects, name) for name in objects.all_names()}
-    required = set(objects.required)
+    required, in_order = set(objects.required), objects.in_order()
     present = [name for name, value in named.items() if normal.possible(value)]
     patterns = any(clause.patterns for clause in objects.clauses)
     names_some = objects.named or bool(present or patterns)
@@ -238,7 +239,11 @@ def members(
     found = [Members((), tuple(free))]
     found[0] = replace(
         found[0],
-        named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v)),
+        named=tuple(
+            Member(v, n, n in required, n in in_order)
+            for n, v in named.items()
+            if normal.possible(v)
+        ),
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
@@ -391,24 +396,24 @@ class ObjectWriter:
         known = {word for some in words if some is not None for word in some}
         return None in words or len(self.members.named) + len(known) >= self.low
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[Component]:
         last = self.order == "schema"
         named = [
-            Part(
+            Component(
                 self._member(member),
                 required=member.required,
-                ordered=last or (self.order == "required" and member.required),
+                ordered=last or (self.order == "required" and member.ordered),
             )
             for member in self.members.named
         ]
         needed = [
-            Part(alternation(*map(self._member, some)), required=True, last=last)
+            Component(alternation(*map(self._member, some)), required=True, last=last)
             for some in self.members.needed
         ]
-        free = [Part(self._member(m), repeats=True, last=last) for m in self.members.free]
+        free = [Component(self._member(m), repeats=True, last=last) for m in self.members.free]
         return [*named, *needed, *free]
 
-    def _content(self, parts: list[Part]) -> Node:
+    def _content(self, parts: list[Component]) -> Node:
         """Return one property or more; if all are required in one order, as a plain sequence."""
         comma = self.dialect.mark(",")
         single = len(parts) == 1 and not parts[0].repeats

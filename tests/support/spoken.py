@@ -13,10 +13,10 @@ from dlm.grammar.regex import (
     Alternation,
     AnyOrder,
     Characters,
+    Component,
     Concatenation,
     Literal,
     Node,
-    Part,
     Reference,
     Repetition,
     SpecialToken,
@@ -111,7 +111,7 @@ def _cost(node: Node, costs: dict[str, int]) -> int:
     return 0
 
 
-def _chosen(node: AnyOrder, choose: random.Random | None) -> list[Part]:
+def _chosen(node: AnyOrder, choose: random.Random | None) -> list[Component]:
     """Parts in an order that `node` allows, as few as it allows if `choose` is None."""
     parts = [part for part in node.parts if part.required]
     others = [part for part in node.parts if not part.required]

@@ -22,10 +22,10 @@ from dlm.grammar.regex import (
     Alternation,
     AnyOrder,
     Automaton,
+    Component,
     Concatenation,
     Literal,
     Node,
-    Part,
     Repetition,
     SpecialToken,
     Terminal,
@@ -67,7 +67,9 @@ class Case(NamedTuple):
     high: int | None
 
     def node(self) -> Node:
-        parts = (Part(CONTENTS[c], **k) for c, k in zip(self.contents, self.kinds, strict=True))
+        parts = (
+            Component(CONTENTS[c], **k) for c, k in zip(self.contents, self.kinds, strict=True)
+        )
         return AnyOrder(tuple(parts), SEPARATORS[self.separator], self.low, self.high)
 
     def texts(self) -> dict[str, int]:
@@ -192,11 +194,11 @@ def test_masks_are_exact_and_every_budget_is_kept(vocabulary, terminals, case, s
 @pytest.mark.parametrize(
     ("parts", "low", "expected"),
     [
-        ([Part(NOTHING, required=True), Part(Literal("a"))], 0, None),
-        ([Part(NOTHING), Part(Literal("a"))], 0, "a"),
-        ([Part(NOTHING), Part(Literal("a"))], 2, None),
-        ([Part(NOTHING), Part(Literal("a"), repeats=True)], 2, "a,a"),
-        ([Part(NOTHING)], 0, None),
+        ([Component(NOTHING, required=True), Component(Literal("a"))], 0, None),
+        ([Component(NOTHING), Component(Literal("a"))], 0, "a"),
+        ([Component(NOTHING), Component(Literal("a"))], 2, None),
+        ([Component(NOTHING), Component(Literal("a"), repeats=True)], 2, "a,a"),
+        ([Component(NOTHING)], 0, None),
     ],
 )
 def test_parts_without_a_finite_text_are_left_out(parts: Any, low: int, expected: str | None):
@@ -216,8 +218,12 @@ def test_parts_without_a_finite_text_are_left_out(parts: Any, low: int, expected
 def test_a_group_may_hold_control_tokens_and_itself():
     """A part that is a group again has its own parts, and a call's texts are quoted by a token."""
     mark = SpecialToken(frozenset({7}))
-    inner = Concatenation((Literal("{"), AnyOrder((Part(Literal("x")), Part(mark)), Literal(","))))
-    node = AnyOrder((Part(Concatenation((inner, Literal("}")))), Part(Literal("y"))), Literal(","))
+    inner = Concatenation(
+        (Literal("{"), AnyOrder((Component(Literal("x")), Component(mark)), Literal(",")))
+    )
+    node = AnyOrder(
+        (Component(Concatenation((inner, Literal("}")))), Component(Literal("y"))), Literal(",")
+    )
     rules = Rules()
     rules.nodes[rules.root] = node
     parser = parser_of(rules)

@@ -153,3 +153,21 @@ def test_open_objects_have_at_most_as_many_properties_as_max_properties(
     for count in range(5):
         value = dict.fromkeys("abxyz"[:count], 1)
         assert recogniser.accepts(json.dumps(value)) == (count <= most), value
+
+
+PAIR = {"properties": {name: {"type": "integer"} for name in "abc"}, "type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"dependentRequired": {"a": ["b"]}}, EVERY),
+        ({"dependentSchemas": {"a": {"properties": {"b": {"minimum": 0}}}}}, EVERY),
+        ({"dependentRequired": {"a": ["b"]}, "required": ["c", "a"]}, ["abc", "acb", "bac"]),
+        ({"not": {"properties": {"a": {"minimum": 5}}}}, EVERY),
+        ({"not": {"properties": {"a": {"const": 5}}, "required": ["a"]}}, EVERY),
+        ({"required": ["b"], "allOf": [{"dependentRequired": {"c": ["b"]}}]}, EVERY),
+    ],
+)
+def test_a_property_that_another_one_requires_comes_anywhere(more: Any, expected: list[str]):
+    assert orders(PAIR | more, VALUE) == expected
