@@ -33,7 +33,8 @@ from dlm.openai.body import (
     shown,
     wrong,
 )
-from dlm.openai.constraint import FormatOptions, Schema, ToolChoice, json_schema_spec, tools_spec
+from dlm.openai.constraint import FormatOptions, ToolChoice, json_schema_spec, tools_spec
+from dlm.openai.formats import Order, Schema
 from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, choices, given_fields
@@ -257,6 +258,7 @@ class OutputConfig(FormatOptions):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
+    property_order: Order | None = None
 
 
 class CreatedThread(JsonModel):
@@ -353,12 +355,13 @@ system may stand among them, and the last one is the user's",
     def spec(self, policy: Policy) -> Spec | None:
         """Return the constraint; None for free text. Raises `RequestError`."""
         config, content = self.output_config, None
+        order = config.property_order if config else None
         format = (config.format if config else None) or self.output_format
         if format is not None:
             field = "output_config.format.schema"
             if format.source is None:
                 raise wrong(field, None, "a JSON schema")
-            content = json_schema_spec(field, format.source, policy, True)
+            content = json_schema_spec(field, format.source, policy, True, order=order)
         parallel = self.tool_choice is None or not self.tool_choice.disable_parallel_tool_use
         tools = tools_spec(
             list(self.forms.values()),
@@ -368,6 +371,7 @@ system may stand among them, and the last one is the user's",
             content=content,
             places=list(self.forms),
             schema_name="input_schema",
+            order=order,
         )
         return tools or content
 

@@ -56,6 +56,7 @@ _AS_GIVEN = ("temperature", *CUTS)  # recorded as given: their defaults may depe
 # Further options that answers depend on.
 _OF_ANSWERS = (
     *("column", "template", "unenforced", "additional_properties", "whitespace"),
+    "property_order",
     *("kv", "decoding", "policy", "served_model_name"),
 )
 

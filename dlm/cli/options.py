@@ -160,6 +160,7 @@ def model_names(args: argparse.Namespace) -> tuple[str, ...]:
 
 _KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
 _OF_SCHEMAS = ("additional_properties", "whitespace")  # options that only --schema takes
+_WITH_SCHEMAS = ("schema", "tools", "structural_tag")  # kinds with objects, which have an order
 _BOM = "\ufeff"  # some editors begin a file with it
 
 
@@ -198,6 +199,12 @@ def add_constraint(parser: argparse.ArgumentParser) -> None:
         "none; pretty, a line for each part. Default: any."
     )
     add("--whitespace", choices=("any", "compact", "pretty"), help=purpose)
+    purpose = (
+        "The order of an object's properties: required, those that are required come in the "
+        "schema's order, and others anywhere; schema, all in the schema's order; any, all "
+        "anywhere. Default: required, or any with --additional-properties schema."
+    )
+    add("--property-order", choices=("required", "schema", "any"), help=purpose)
 
 
 def kind_of(args: argparse.Namespace) -> str | None:
@@ -213,6 +220,8 @@ def read_source(args: argparse.Namespace) -> str | None:
     kind = kind_of(args)
     if kind != "schema" and (unused := list(given(args, _OF_SCHEMAS))):
         raise UsageError(f"{flag_of(unused[0])} without --schema: it is for JSON alone")
+    if kind not in _WITH_SCHEMAS and args.property_order is not None:
+        raise UsageError("--property-order takes --schema, --tools or --structural-tag beside it")
     if kind is None:
         return None
     source: str = getattr(args, kind)
@@ -251,10 +260,11 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
 
     if source is None:
         return None
+    order = given(args, ("property_order",))
     match kind_of(args):
         case "schema":
             more = given(args, _OF_SCHEMAS)
-            return dlm.JsonSchema(source, unenforced=args.unenforced, **more)
+            return dlm.JsonSchema(source, unenforced=args.unenforced, **more, **order)
         case "regex":
             return dlm.Regex(source)
         case "choice":
@@ -262,6 +272,6 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
         case "grammar":
             return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
         case "tools":
-            return dlm.Tools(plain("tools", source))
+            return dlm.Tools(plain("tools", source), **order)
         case _:
-            return dlm.StructuralTag(source)
+            return dlm.StructuralTag(source, **order)

@@ -26,11 +26,11 @@ from dlm.grammar import (
     StructuralTag,
     Tools,
 )
+from dlm.grammar.schema import PropertyOrder
 from dlm.grammar.specs.tools import input_spec
 from dlm.openai.body import (
     REQUIRED,
     ByField,
-    ClosedModel,
     Each,
     JsonModel,
     Object,
@@ -44,6 +44,14 @@ from dlm.openai.body import (
     shown,
     wrong,
 )
+from dlm.openai.formats import (
+    FlatFormat,
+    JsonFormat,
+    SchemaWrapper,
+    StructuredOutputs,
+    TextFormat,
+    WrappedFormat,
+)
 from dlm.openai.other_fields import OUTPUT_KINDS, check_old
 from dlm.policy import Policy
 
@@ -53,60 +61,6 @@ _KEYWORDS = frozenset(  # every schema that constrains anything has one of these
 )
 _EBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 _LARK = re.compile(r"^[ \t]*[?!]*start(?:\.\d+)?[ \t]*:(?!:=)", re.MULTILINE)
-
-Schema = Annotated[Words | Object, Takes("a JSON schema; json_object takes any object")]
-Tag = Annotated[Words | Object, Takes("a structural tag")]
-
-
-class SchemaWrapper(ClosedModel):
-    """OpenAI's object around a schema."""
-
-    name: str | None = None
-    description: str | None = None
-    source: Schema | None = Field(None, alias="schema")
-    strict: bool | None = None
-
-
-class FlatFormat(SchemaWrapper):
-    """`response_format` with the wrapper's fields beside its type."""
-
-    type: Any = None
-
-
-class WrappedFormat(ClosedModel):
-    """`response_format` with a wrapper, or with a schema instead of it."""
-
-    type: Any = None
-    json_schema: Object = REQUIRED
-
-
-class TextFormat(ClosedModel):
-    type: Any = None
-
-
-class JsonFormat(ClosedModel):
-    """`response_format` for any JSON object, or with a schema, as other servers have it."""
-
-    type: Any = None
-    source: Schema | None = Field(None, alias="schema")
-
-
-class StructuredOutputs(ClosedModel):
-    """vLLM's constraints, of which a body has one."""
-
-    json_: Schema | None = Field(None, alias="json")
-    regex: Annotated[Words, Takes("a regex as text")] | None = None
-    choice: Several[str] | None = None
-    grammar: Annotated[Words, Takes("a grammar as text")] | None = None
-    json_object: Annotated[Literal[True], Takes("true")] | None = None
-    structural_tag: Tag | None = None
-    disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None  # None is True
-    disable_fallback: bool | None = None
-
-    refused: ClassVar[Mapping[str, str]] = {
-        "whitespace_pattern": "whitespace is free, or left out with disable_any_whitespace",
-    }
 
 
 class FormatOptions(JsonModel):
@@ -136,14 +90,26 @@ otherwise the finished value is checked and mended',
         description="vLLM's: `json`, `regex`, `choice`, `grammar` (EBNF or Lark), `json_object`, \
 `structural_tag`; beside them `disable_any_whitespace` (compact JSON), and \
 `disable_additional_properties`: absent or true: objects have the properties that the schema \
-names; false: others too where the specification allows them. `whitespace_pattern` is a 400",
+names; false: others too where the specification allows them. `property_order`: `required` (the \
+default), required properties in the schema's order and others anywhere; `schema`, all in the \
+schema's order; `any`, all anywhere. Alone, it is that of `response_format` and of `tools`. \
+`whitespace_pattern` is a 400",
     )
 
-    def content_spec(self, policy: Policy) -> Spec | None:
-        """Return the spec of an answer's text; None for free text. Raises `RequestError`."""
+    @property
+    def property_order(self) -> PropertyOrder | None:
+        return order_of(self.structured_outputs)
+
+    def content_spec(self, policy: Policy, tools: bool = False) -> Spec | None:
+        """Return the spec of an answer's text; None for free text. Raises `RequestError`.
+
+        `tools`: there are tools, too.
+        """
+        format, order = self.response_format, self.property_order
+        others = tools or format is not None
         formats = {
-            "response_format": _response_format(self.response_format, policy),
-            "structured_outputs": outputs_spec(self.structured_outputs, policy),
+            "response_format": _response_format(format, policy, order),
+            "structured_outputs": outputs_spec(self.structured_outputs, policy, others),
         }
         given = {field: spec for field, spec in formats.items() if spec is not None}
         if len(given) > 1:
@@ -151,7 +117,9 @@ names; false: others too where the specification allows them. `whitespace_patter
         return next(iter(given.values()), None)
 
 
-def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | None:
+def _response_format(
+    format: dict[str, Any] | None, policy: Policy, order: PropertyOrder | None
+) -> Spec | None:
     if format is None:
         return None
     field = "response_format"
@@ -162,12 +130,12 @@ def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | No
         case "json_object" | "json":
             schema = read(JsonFormat.model_validate, format, field).source
             if schema is not None:
-                return json_schema_spec(f"{field}.schema", schema, policy, lax=True)
+                return json_schema_spec(f"{field}.schema", schema, policy, lax=True, order=order)
             return json_object_spec(field, policy)
         case "json_schema":
-            return _json_schema(field, format, policy)
+            return _json_schema(field, format, policy, order)
         case "structural_tag":
-            return _structural_tag(field, format, policy)
+            return _structural_tag(field, format, policy, order)
         case other:
             hint = f"; structured_outputs takes {other}" if other in OUTPUT_KINDS else ""
             if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
@@ -176,7 +144,9 @@ def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | No
             raise wrong(f"{field}.type", other, right)
 
 
-def _json_schema(field: str, format: Mapping[str, Any], policy: Policy) -> Spec:
+def _json_schema(
+    field: str, format: Mapping[str, Any], policy: Policy, order: PropertyOrder | None
+) -> Spec:
     """Read a schema in OpenAI's wrapper, `{"json_schema": {"schema": ...}}`. As on other servers,
     the wrapper's fields may stand beside `type`, and `json_schema` may be the schema itself."""
     if format.get("json_schema") is None and format.get("schema") is not None:
@@ -185,16 +155,28 @@ def _json_schema(field: str, format: Mapping[str, Any], policy: Policy) -> Spec:
         data = read(WrappedFormat.model_validate, format, field).json_schema
         field = f"{field}.json_schema"
         if "schema" not in data and not _KEYWORDS.isdisjoint(data):
-            return json_schema_spec(field, data, policy, lax=data.get("strict") is not True)
+            lax = data.get("strict") is not True
+            return json_schema_spec(field, data, policy, lax=lax, order=order)
         wrapper = read(SchemaWrapper.model_validate, data, field)
     field = f"{field}.schema"
     if wrapper.source is None:
         raise wrong(field, None, "a JSON schema")
-    return json_schema_spec(field, wrapper.source, policy, lax=wrapper.strict is not True)
+    lax = wrapper.strict is not True
+    return json_schema_spec(field, wrapper.source, policy, lax=lax, order=order)
 
 
-def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | None:
-    """Return the spec of the field `structured_outputs`. Raises `RequestError`."""
+def order_of(outputs: StructuredOutputs | None) -> PropertyOrder | None:
+    """Return the order of properties that `structured_outputs` asks for."""
+    return None if outputs is None else outputs.property_order
+
+
+def outputs_spec(
+    outputs: StructuredOutputs | None, policy: Policy, others: bool = False
+) -> Spec | None:
+    """Return the spec of the field `structured_outputs`. Raises `RequestError`.
+
+    None if it only has the order of properties for `others`: constraints in other fields.
+    """
     if outputs is None:
         return None
     field = "structured_outputs"
@@ -207,6 +189,9 @@ def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | No
         "json_object": outputs.json_object,
     }
     given = {name: value for name, value in kinds.items() if value is not None}
+    flags = outputs.disable_any_whitespace, outputs.disable_additional_properties
+    if others and not given and outputs.property_order and flags == (None, None):
+        return None
     if len(given) != 1:
         got = " and ".join(given) or "none"
         raise RequestError(f"{field} takes exactly one of {', '.join(kinds)}; got {got}")
@@ -215,7 +200,10 @@ def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | No
     match name:
         case "json":
             opened = outputs.disable_additional_properties is False
-            return json_schema_spec(field, value, policy, compact=compact, opened=opened)
+            order = outputs.property_order
+            return json_schema_spec(
+                field, value, policy, compact=compact, opened=opened, order=order
+            )
         case "json_object":
             return json_object_spec(field, policy, compact)
         case "regex":
@@ -224,7 +212,7 @@ def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | No
             return _make_spec(field, policy, Choice.kind, value, lambda: Choice(value))
         case "grammar":
             return _grammar(field, value, policy)
-    return _structural_tag(field, value, policy)
+    return _structural_tag(field, value, policy, outputs.property_order)
 
 
 def json_schema_spec(
@@ -235,6 +223,7 @@ def json_schema_spec(
     *,
     compact: bool = False,
     opened: bool = False,
+    order: PropertyOrder | None = None,
 ) -> Spec:
     """Return the spec of a schema in `field`. Raises `RequestError`.
 
@@ -255,6 +244,7 @@ def json_schema_spec(
             unenforced="check" if lax else "refuse",
             additional_properties="schema" if opened else "closed",
             whitespace="compact" if compact else "any",
+            property_order=order,
         )
 
     return _make_spec(field, policy, JsonSchema.kind, value, make)
@@ -281,10 +271,16 @@ def _grammar(field: str, rules: str, policy: Policy) -> Spec:
     return _make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
 
 
-def _structural_tag(field: str, value: str | dict[str, Any], policy: Policy) -> Spec:
+def _structural_tag(
+    field: str, value: str | dict[str, Any], policy: Policy, order: PropertyOrder | None
+) -> Spec:
     if not value:
         raise wrong(field, value, "a structural tag")
-    return _make_spec(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
+
+    def make() -> Spec:
+        return StructuralTag(value, order or "required")
+
+    return _make_spec(field, policy, StructuralTag.kind, value, make)
 
 
 def _make_spec(
@@ -435,12 +431,14 @@ def tools_spec(
     content: Spec | None = None,
     places: Sequence[str] | None = None,
     schema_name: str = "parameters",
+    order: PropertyOrder | None = None,
 ) -> Spec | None:
     """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
     `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
     None: free text. In a body of another form, `places` are the tools' JSON pointers, and
-    `schema_name` is the field of their schemas. Raises `RequestError`.
+    `schema_name` is the field of their schemas. `order` is that of the arguments' properties.
+    Raises `RequestError`.
     """
     choice = choice or ToolChoice()
     if not tools:
@@ -468,7 +466,14 @@ def tools_spec(
             for i, tool in enumerate(tools):
                 if (spec := input_spec(tool, f"/tools/{i}/custom")) is not None:
                     policy.check(spec)
-            return Tools(tools, choice.mode, choice.named, parallel, content=content)
+            return Tools(
+                tools,
+                choice.mode,
+                choice.named,
+                parallel,
+                content=content,
+                property_order=order or "required",
+            )
         except InvalidGrammarError as error:
             where = _moved(error.where, places, schema_name) if places else error.where
             raise InvalidGrammarError(error.kind, error.reason, where) from error
@@ -497,8 +502,14 @@ class ConstraintFields(FormatFields, ToolFields):
         Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
         constrains answers without calls.
         """
-        content, parallel = self.content_spec(policy), self.parallel_tool_calls is not False
-        spec = tools_spec(self.tools, policy, self.choice, parallel=parallel, content=content)
+        spec = tools_spec(
+            self.tools,
+            policy,
+            self.choice,
+            parallel=self.parallel_tool_calls is not False,
+            content=(content := self.content_spec(policy, bool(self.declared))),
+            order=self.property_order,
+        )
         return spec or content
 
 

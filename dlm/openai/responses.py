@@ -31,14 +31,14 @@ from dlm.openai.body import (
 )
 from dlm.openai.constraint import (
     FormatOptions,
-    Schema,
-    StructuredOutputs,
     ToolChoice,
     json_object_spec,
     json_schema_spec,
+    order_of,
     outputs_spec,
     tools_spec,
 )
+from dlm.openai.formats import Schema, StructuredOutputs
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget, choices
@@ -198,7 +198,8 @@ class ResponseConstraintFields(JsonModel):
 `strict` as in a chat. `verbosity` has no effect",
     )
     structured_outputs: StructuredOutputs | None = Field(
-        None, description="as in a chat, instead of `text.format`"
+        None,
+        description="as in a chat, instead of `text.format`; `property_order` alone, beside it",
     )
     tools: Each[Object] | None = Field(None, description=_TOOLS)
     tool_choice: (
@@ -231,14 +232,17 @@ class ResponseConstraintFields(JsonModel):
 
     def content_spec(self, policy: Policy) -> Spec | None:
         """Return the spec of the answer's text; None for free text. Raises `RequestError`."""
-        outputs = outputs_spec(self.structured_outputs, policy)
+        order, offered = order_of(self.structured_outputs), self.tools or ()
+        others = bool(offered) or (self.text is not None and self.text.format is not None)
+        outputs = outputs_spec(self.structured_outputs, policy, others)
         found = None
         match self.text and self.text.format:
             case NamedFormat(type="json_object"):
                 found = json_object_spec("text.format", policy)
             case SchemaFormat(source=source, strict=strict):
                 lax = strict is not True
-                found = json_schema_spec("text.format.schema", source, policy, lax)
+                field = "text.format.schema"
+                found = json_schema_spec(field, source, policy, lax, order=order)
         if found is not None and outputs is not None:
             raise RequestError(
                 "text.format and structured_outputs each constrain the answer: send one of them"
@@ -257,6 +261,7 @@ class ResponseConstraintFields(JsonModel):
             parallel=self.parallel_tool_calls is not False,
             content=content,
             places=offered.places,
+            order=order_of(self.structured_outputs),
         )
         return spec or content
 

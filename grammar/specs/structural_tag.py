@@ -27,6 +27,7 @@ from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.documents import pointer
 from dlm.grammar.schema.evaluate import plain
+from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FORMS, write
 from dlm.grammar.specs.spec import Spec
@@ -142,7 +143,6 @@ _count, _schema = _is("a number from 0 on", int, least=0), _is("a schema", dict,
 _words, _formats, _tags = _listed(_word), _listed(_format, 1), _listed(_tag, 1)
 _inner: dict[str, FieldCheck] = {"content": _format}
 _often: dict[str, FieldCheck] = {"at_least_one": _flag, "stop_after_first": _flag}
-_ordered = _only("any order is not supported: properties come in the schema's order", False)
 _unfiltered = _only("what its strings exclude is not supported: use a pattern", [])
 _uncounted = _only("tokens cannot be counted: use max_chars", None, 0)
 
@@ -153,7 +153,7 @@ _FORMATS: dict[str, tuple[dict[str, FieldCheck], tuple[str, ...]]] = {
         {
             "json_schema": _schema,
             "style": _style,
-            "any_order": _ordered,
+            "any_order": _flag,
             "max_whitespace_cnt": _or_null(_count),
             "excludes": _unfiltered,
         },
@@ -196,16 +196,23 @@ class StructuralTag(Spec):
     `triggers`, or the JSON text of either. Its JSON schemas are enforced to the letter in every
     style, or refused. Their white space is limited to 8 blanks, unless `max_whitespace_cnt` is
     given. Where a schema leaves the keys of an object free, a key may come twice. Fields about
-    tokens are refused, since grammars match text, and so is `any_order`.
+    tokens are refused, since grammars match text.
+
+    `property_order` is that of all objects, as in `JsonSchema`. A format with `any_order` has
+    properties in any order.
 
     Raises `InvalidGrammarError` for a wrong form; for schemas, regexes and grammars, in `rules`.
     """
 
     tag: Mapping[str, Any] | str
+    property_order: PropertyOrder = "required"
 
     kind = KIND
 
     def __post_init__(self) -> None:
+        if self.property_order not in PROPERTY_ORDERS:
+            right = ", ".join(PROPERTY_ORDERS)
+            fail(f"property_order is {self.property_order!r:.40}, none of {right}", ())
         if self._plain.get("type") != "structural_tag":
             fail('its type is "structural_tag"', ("type",))
         _fields(self._plain, {"type": _text, "format": _format}, (), ())
@@ -216,10 +223,10 @@ class StructuralTag(Spec):
 
     @property
     def key(self) -> Hashable:
-        return self.kind, json.dumps(self._plain)
+        return self.kind, json.dumps(self._plain), self.property_order
 
     def rules(self, markers: CallMarkers | None) -> Rules:
-        reader = _TagReader()
+        reader = _TagReader(self.property_order)
         root = reader.format(self._plain["format"], ("format",), [])
         reader.rules.nodes[reader.rules.root] = root
         check_rules(reader.rules, self.kind)
@@ -258,8 +265,9 @@ class _TagReader:
     `ends` are the ends of the enclosing tag, which free text within it may not hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, order: PropertyOrder) -> None:
         self.rules = Rules()
+        self._order: PropertyOrder = order
 
     def format(self, form: dict[str, Any], path: Path, ends: list[str]) -> Node:
         try:
@@ -335,6 +343,7 @@ class _TagReader:
                 rules=self.rules,
                 where=pointer(*path, "json_schema"),
                 form=elements and elements.form,
+                property_order="any" if form.get("any_order") else self._order,
             ).node
         except InvalidGrammarError as error:
             raise InvalidGrammarError(KIND, error.reason, error.where) from error

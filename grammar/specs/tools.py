@@ -36,7 +36,7 @@ from dlm.grammar.regex.patterns import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, plain
-from dlm.grammar.schema.structures import TooManyError
+from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder, TooManyError
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import as_object, write
 from dlm.grammar.specs.python_types import is_function, tool_of
@@ -185,6 +185,7 @@ class Tools(Spec):
     parallel: bool = True
     format: str = _NATIVE  # or one of `MARKUPS`
     content: Spec | None = None  # None: any text; only Gemma's own form takes a spec
+    property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
     kind = "tools"
 
@@ -194,6 +195,9 @@ class Tools(Spec):
         known = (_NATIVE, *MARKUPS)
         if self.format not in known:
             raise self._error(f"{self.format!r:.40} is none of {', '.join(known)}", "/format")
+        if self.property_order not in PROPERTY_ORDERS:
+            right = ", ".join(PROPERTY_ORDERS)
+            raise self._error(f"{self.property_order!r:.40} is none of {right}", "/property_order")
         if self.content is not None and not self.calls:
             reason = f"{self.format} takes any text beside calls, not a {self.content.kind}"
             raise self._error(reason, "/content")
@@ -320,7 +324,7 @@ class Tools(Spec):
         schemas = json.dumps([self.parameters, sorted(self._strict)])
         content = None if self._content is None else self._content.key
         inputs = tuple((name, spec.key) for name, spec in self.custom.items() if spec is not None)
-        form = self.format, self.choice, self.named, self.parallel
+        form = self.format, self.choice, self.named, self.parallel, self.property_order
         return self.kind, *form, schemas, inputs, content
 
     def rules(self, markers: CallMarkers | None) -> Rules:
@@ -395,6 +399,7 @@ class Tools(Spec):
             unenforced="check",
             where=where,
             form=as_object if native else MARKUPS[self.format].arguments,
+            property_order=self.property_order,
             most_work=most_work,
         )
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import InvalidGrammarError, Spec
+from dlm.grammar.schema import PROPERTY_ORDERS
 from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, TOOLS, check_names
 from dlm.openai.constraint import constraint_of
@@ -24,6 +25,7 @@ from dlm.policy import Policy
 _LOG = logging.getLogger("vllm.dlm")
 _FIELDS = (*OUTPUTS, "whitespace_pattern")
 _FLAGS = "disable_any_whitespace disable_additional_properties".split()
+ORDER = "property_order"  # in `extra_args`: vLLM's own fields have no place for it
 _SUPPORTED = frozenset(("diffusion_max_steps",))  # vLLM's `diffusion_` options with constraints
 _ANY = {"type": "object", "additionalProperties": True}
 _TOOL = re.compile(r"/tools/(\d+)")
@@ -63,6 +65,12 @@ class Requested:
         if outputs is not None:
             self._responses |= getattr(outputs, FIELD, None) == "text.format"
             self._body |= _format_of(outputs)
+        order = (params.extra_args or {}).get(ORDER)
+        if order is not None and order not in PROPERTY_ORDERS:
+            right = ", ".join(PROPERTY_ORDERS)
+            raise RequestError(f"vllm_xargs.{ORDER} is {order!r:.40}: it takes one of {right}")
+        if order is not None and self._body:
+            self._body.setdefault("structured_outputs", {})[ORDER] = order
         strict = any(_is_strict(one) for tool in self._tools for one in _definitions(tool))
         self._free = False  # nothing of the request is enforced
         self._may_be_free = self._auto and outputs is None and not strict

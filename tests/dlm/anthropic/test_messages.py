@@ -226,6 +226,8 @@ def test_formats_thinking_and_sampling_mean_the_same_as_in_a_chat():
     assert (found.temperature, found.top_k, found.stop, found.fit) == (0.5, 5, ["x"], True)
     assert (found.top_p, found.min_p, found.seed) == (0.9, 0.1, 7)
     assert read(output_format=format).constraint.kind == "JSON schema"
+    ordered = read(output_config={"format": format, "property_order": "any"})
+    assert ordered.constraint.property_order == "any"
     enabled = read(thinking={"type": "enabled", "budget_tokens": 2000})
     assert (enabled.thinking, enabled.thinking_budget) == (True, 2000)
     assert not read(thinking={"type": "disabled"}).thinking

@@ -196,6 +196,8 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--temperature", "nan", "hi"], "temperature is nan: it takes 0 to 2"),
         (["--system", "Be brief.", " "], "prompt is empty"),
         (["--whitespace", "compact", "hi"], "--whitespace without --schema"),
+        (["--regex", "a", "--property-order", "any", "hi"], "--property-order takes --schema,"),
+        (["--schema", "{}", "--property-order", "none", "hi"], "invalid choice: 'none'"),
         (["--additional-properties", "schema", "--regex", "a", "hi"], "without --schema"),
         (["--schema", "{}", "--whitespace", "wide", "hi"], "invalid choice: 'wide'"),
         (["--frobnicate", "hi"], "unrecognized arguments: --frobnicate"),

@@ -9,9 +9,9 @@ from values import V
 from vllm_params import Outputs, Params
 
 from dlm.errors import RequestError
-from dlm.grammar import Compiler, Frontier, GrammarError, Vocabulary
+from dlm.grammar import Compiler, Frontier, GrammarError, Matcher, Vocabulary
 from dlm.integrations.vllm.front_end import FrontEnd
-from dlm.integrations.vllm.payload import TOOLS, ToolsText
+from dlm.integrations.vllm.payload import FIELD, TOOLS, ToolsText
 
 STOPS = (1, 106, 50)
 GOOD = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -191,3 +191,42 @@ def test_a_format_beside_a_lax_tool_that_cannot_be_enforced_is_kept(front_end, v
     compiled = Compiler(vocabulary).unpack(found.payload.rules)
     with pytest.raises(GrammarError):
         Frontier(compiled, 100).commit(vocabulary.encode("free text"))
+
+
+TWO = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "texts"),
+    [(None, ["{a:1,b:1}"]), ("required", ["{a:1,b:1}"]), ("any", ["{a:1,b:1}", "{b:1,a:1}"])],
+)
+def test_a_client_chooses_the_order_of_properties_of_tools(front_end, vocabulary, order, texts):
+    more = {} if order is None else {"property_order": order}
+    params = params_of([tool("f", TWO)])
+    params.extra_args |= more
+    found = front_end.admit(params, [2, 5])
+    both = ["{a:1,b:1}", "{b:1,a:1}"]
+    assert [text for text in both if allows(found, vocabulary, f"call:f{text}")] == texts
+
+
+@pytest.mark.parametrize("field", [None, "response_format", "text.format"])
+def test_a_client_chooses_the_order_of_properties_of_an_answer(front_end, vocabulary, field):
+    for order, right in (("required", False), ("any", True)):
+        outputs = Outputs(json=TWO)
+        if field is not None:
+            setattr(outputs, FIELD, field)
+        found = front_end.admit(Params(outputs, extra_args={"property_order": order}), [2, 5])
+        matcher = Matcher(Compiler(vocabulary).unpack(found.payload.rules))
+        tokens = vocabulary.encode('{"b": 1, "a": 1}')
+        assert (matcher.accept_all(tokens) == len(tokens)) == right
+
+
+def test_an_unknown_order_of_properties_is_refused_beside_lax_tools_too(front_end):
+    params = params_of([tool("f", TWO)])
+    params.extra_args["property_order"] = "sorted"
+    with pytest.raises(RequestError, match=r"vllm_xargs\.property_order is 'sorted': it takes one"):
+        front_end.admit(params, [2, 5])

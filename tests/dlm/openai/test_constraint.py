@@ -71,6 +71,21 @@ VALID: list[tuple[dict[str, Any], Spec | None]] = [
         outputs(json=json.dumps(SCHEMA), disable_additional_properties=False),
         JsonSchema(SCHEMA, additional_properties="schema"),
     ),
+    (outputs(json=SCHEMA, property_order="any"), JsonSchema(SCHEMA, property_order="any")),
+    (outputs(structural_tag=TAG, property_order="schema"), StructuralTag(TAG, "schema")),
+    (
+        formatted(schema=SCHEMA, strict=True) | outputs(property_order="schema"),
+        JsonSchema(SCHEMA, property_order="schema"),
+    ),
+    (
+        {"response_format": {"type": "structural_tag", **TAG}} | outputs(property_order="any"),
+        StructuralTag(TAG, "any"),
+    ),
+    ({"tools": TOOLS} | outputs(property_order="any"), Tools(TOOLS, property_order="any")),
+    (
+        {"tools": TOOLS} | outputs(json=SCHEMA, property_order="any"),
+        Tools(TOOLS, content=JsonSchema(SCHEMA, property_order="any"), property_order="any"),
+    ),
     (outputs(regex="a", disable_any_whitespace=True, disable_fallback=True), Regex("a")),
     ({"tools": []}, None),
     ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, None),
@@ -155,6 +170,11 @@ def test_a_body_has_one_constraint_or_none(body, spec):
         (formatted(schema={"$schema": []}), r"json_schema.schema: \$schema is an empty list"),
         (outputs(json='{"$schema": 3}'), r"structured_outputs.json: \$schema is 3"),
         (outputs(), "structured_outputs takes exactly one of json, .*; got none"),
+        (outputs(property_order="any"), "structured_outputs takes exactly one of .*; got none"),
+        (
+            outputs(json=SCHEMA, property_order="sorted"),
+            "property_order is 'sorted': it takes required, schema or any",
+        ),
         (outputs(json=None), "got none"),
         (outputs(json=SCHEMA, regex="a"), "exactly one of .*; got json and regex"),
         (outputs(jsn=SCHEMA), "structured_outputs.jsn is unknown: it takes json, regex, choice"),

@@ -194,6 +194,19 @@ def test_formats_reasoning_and_sampling_mean_the_same_as_in_a_chat():
     assert not request(reasoning={"effort": "none", "summary": "auto"}).thinking
 
 
+def test_the_order_of_properties_is_that_of_the_format_and_of_the_tools():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    format = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+    outputs = {"property_order": "any"}
+    assert request(text=format, structured_outputs=outputs).constraint.property_order == "any"
+    tools = [{"type": "function", "name": "f", "parameters": schema}]
+    both = request(text=format, tools=tools, structured_outputs=outputs).constraint
+    assert (both.property_order, both.content.property_order) == ("any", "any")
+    assert request(tools=tools).constraint.property_order == "required"
+    with pytest.raises(RequestError, match=r"exactly one of .*; got none"):
+        read(structured_outputs=outputs)
+
+
 def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
     request(
         client_metadata={"a": "b"}, prompt_cache_key="x", include=["reasoning.encrypted_content"]
