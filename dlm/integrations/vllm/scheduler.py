@@ -2,7 +2,7 @@
 
 A worker can only emit tokens. It says that a request failed by a canvas of a token that no answer
 begins with. It says that a budget cut an answer short by another token in place of the stop, which
-no answer holds; the request then ends with the stop and the reason "length". Both are read for the
+no answer holds; the request then ends there with the reason "length". Both are read for the
 plugin's model alone. An exception would end the engine: it is logged, and vLLM goes on alone.
 """
 
@@ -39,9 +39,9 @@ def ends_by_budget(original: Function) -> Function:
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _serves_own(self) or not _logged(restore_stop, *args, **kwargs):
             return original(self, *args, **kwargs)
-        result = original(self, *args, **kwargs)
+        tokens, stopped = original(self, *args, **kwargs)
         _logged(note_length, *args, **kwargs)
-        return result
+        return tokens, stopped
 
     return update
 
@@ -77,10 +77,13 @@ def restore_stop(request: Any, tokens: list[int]) -> bool:
 
 
 def note_length(request: Any, tokens: list[int]) -> None:
-    """Have a stopped request say that it was cut short."""
+    """Have a stopped request say that it was cut short. Its stop is left out of `tokens`, which
+    vLLM has cut off after it: only with the reason "stop" it would leave the stop out of the text.
+    """
     reasons = type(request.status)
     if request.status == reasons.FINISHED_STOPPED:
         request.status, request.stop_reason = reasons.FINISHED_LENGTH_CAPPED, None
+        del tokens[-1:]
 
 
 def _payload_of(request: Any) -> Payload | None:

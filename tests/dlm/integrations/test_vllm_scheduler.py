@@ -72,13 +72,13 @@ def test_a_failed_request_of_the_own_model_is_refused(vllm):
     ("canvas", "tokens", "status", "reason"),
     [
         ([7, 8, 106, 0, 0], [7, 8, 106], Status.FINISHED_STOPPED, 106),
-        ([7, 8, 4, 0, 0], [7, 8, 106], Status.FINISHED_LENGTH_CAPPED, None),
-        ([7, 8, 9, 9, 3], [7, 8, 9, 9, 1], Status.FINISHED_LENGTH_CAPPED, None),
-        ([3, 0, 0], [1], Status.FINISHED_LENGTH_CAPPED, None),
+        ([7, 8, 4, 0, 0], [7, 8], Status.FINISHED_LENGTH_CAPPED, None),
+        ([7, 8, 9, 9, 3], [7, 8, 9, 9], Status.FINISHED_LENGTH_CAPPED, None),
+        ([3, 0, 0], [], Status.FINISHED_LENGTH_CAPPED, None),
         ([7, 8, 9], [7, 8, 9], Status.RUNNING, None),
     ],
 )
-def test_an_answer_cut_short_ends_with_its_stop_and_the_reason_length(
+def test_an_answer_cut_short_ends_before_its_stop_with_the_reason_length(
     vllm, canvas, tokens, status, reason
 ):
     request = request_with(DATA)

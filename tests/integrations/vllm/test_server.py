@@ -59,14 +59,16 @@ def test_all_held_out_prompts_have_valid_answers_with_and_without_streams(server
 
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(len(held_out))))
-    exact = 0
+    exact = ended = 0
     for item, (text, reason) in zip(held_out, answers, strict=True):
-        assert reason == "stop"
+        assert reason in ("stop", "length")
+        ended += reason == "stop"
         value = json.loads(text)
         jsonschema.validate(value, item.schema)
         exact += value == item.value
     print(f"{len(answers)} of {len(held_out)} valid, {exact} exact")
     assert exact > len(held_out) / 4
+    assert ended > 0.9 * len(held_out)
 
 
 def test_every_kind_of_constraint_is_kept(server):
