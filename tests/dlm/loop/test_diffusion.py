@@ -48,6 +48,7 @@ class Decoded:
     pins: int = 0
     rollbacks: int = 0
     reason: str = ""
+    squeezed: bool = False
 
 
 @torch.inference_mode()
@@ -142,7 +143,7 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                 pinned, barred = list(led[begin:]), {turned - begin: refused[led]}
                 refusals, out.rollbacks = refusals + 1, out.rollbacks + 1
                 continue
-            out.reason = "stop"
+            out.reason, out.squeezed = "stop", constraint.squeezed
             return out
         if len(tokens) == room:
             out.reason = "length"
@@ -164,7 +165,8 @@ def by_engine(engine, requests) -> list[Decoded]:
                 stats = asdict(event.result.stats)
                 out.calls, out.canvases = stats["denoiser_calls"], stats["canvases"]
                 out.repairs, out.pins = stats["repairs"], stats["pins"]
-                out.rollbacks, out.reason = stats["rollbacks"], event.result.finish_reason
+                out.rollbacks, out.squeezed = stats["rollbacks"], event.result.squeezed
+                out.reason = "stop" if event.result.complete else "length"
                 out.tokens = event.result.token_ids
     return [found[number] for number in numbers]
 
