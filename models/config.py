@@ -102,6 +102,11 @@ def _read(config: Mapping[str, Any]) -> Any:
     fields = copy.deepcopy(_text_fields(config))  # transformers modifies its arguments
     inner = "" if config.get("text_config") is None else "text_config."
     check_numbers(f"config.json: {inner}", fields, _RANGES)  # it makes lists of these sizes
+    own = fields.get("per_layer_config")
+    if own is not None and not isinstance(own, dict):
+        raise CheckpointError(
+            f"config.json: {inner}per_layer_config must be an object by layer, got {shown(own)}"
+        )
     if (rope_scaling := fields.pop("rope_scaling", None)) is not None:
         fields["rope_parameters"] = rope_scaling  # the older name has precedence there
     # Importing this takes a second, and most users of shapes read no file.
@@ -148,12 +153,12 @@ _RANGES = {  # far beyond any model, and small enough for arithmetic in 64 bits
     "sliding_window": Range(int, 1, _INT32),
     "max_position_embeddings": Range(int, 1, _INT32),
     "rms_norm_eps": Range(float, 0, 1),
-    "final_logit_softcapping": Range(float, 0, 1e30),
+    "final_logit_softcapping": Range(float, 0, 1e6),
 }
 _BY_LAYER = {"head_dim", "num_key_value_heads"}  # fields that may differ between kinds of layers
 _GLOBAL = {"num_global_key_value_heads", "global_head_dim"}  # the same for full layers
 _REQUIRED = [name for name in _RANGES if name not in _BY_LAYER | _GLOBAL]
-_FREQUENCY = Range(float, 0, 1e30)
+_FREQUENCY = Range(float, 0, 1e12)
 
 
 def _check(text: Any) -> None:
