@@ -9,7 +9,7 @@ from recogniser import Recogniser
 from trees import texts_near
 
 from dlm.grammar import InvalidGrammarError
-from dlm.grammar.parse.network import Network
+from dlm.grammar.parse import Network
 from dlm.grammar.regex import Literal, Repetition
 from dlm.grammar.rules import check_rules, read_ebnf, with_terminals
 

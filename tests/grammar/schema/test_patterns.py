@@ -11,6 +11,8 @@ from readers import misread
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema, Tools
+from dlm.grammar.limits import Meter
+from dlm.grammar.parse import Network, Parser, scanner_of
 from dlm.grammar.regex import bounded
 from dlm.grammar.specs import spec as spec_module
 
@@ -225,3 +227,13 @@ def test_the_rules_of_a_schema_are_written_once(monkeypatch: pytest.MonkeyPatch)
         again = spec.rules(None)  # the caller may have changed the first ones
         assert again is not rules
         assert again.nodes.keys() == rules.nodes.keys()
+
+
+@pytest.mark.parametrize(("pattern", "most"), [(r"^.{2,300}:.{2,300}$", 12), (URL, 12)])
+def test_a_count_over_what_follows_takes_few_threads_of_the_parser(pattern: str, most: int):
+    rules = JsonSchema({"type": "string", "pattern": pattern}).rules(None)
+    parser = Parser(Network(rules), scanner_of, Meter())
+    state: Any = parser.start
+    for byte in b'"https://' + b"a.b:" * 50:
+        state = parser.after_byte(state, byte)
+        assert len(state.threads) <= most
