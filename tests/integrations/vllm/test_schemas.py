@@ -141,7 +141,6 @@ TAGS = {
         (["a"], TAGS, {}),
         (["a", "a"], TAGS, {}),
         (["a name"], TAGS, {}),
-        ([f"t{i}" for i in range(130)], TAGS, {}),
         (["a"], TAGS, {"stop": ["zzz"]}),
     ],
 )
