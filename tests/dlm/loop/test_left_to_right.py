@@ -255,9 +255,8 @@ def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
     request = Request(token_ids=PROMPT, constraint=JsonSchema(schema), max_tokens=60)
     answers, steps = [], []
     for work in (2000, 3):
-        engine = engine_of(
-            Dreamer(V, 1), policy=Policy(step_work=work, max_unfinished_steps=100_000)
-        )
+        policy = Policy(step_work=work, max_unfinished_steps=100_000, request_work=10**9)
+        engine = engine_of(Dreamer(V, 1), policy=policy)
         engine.compile(request.constraint).result()
         engine.add(request)
         ends, count = [], 0
