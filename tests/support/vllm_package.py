@@ -144,6 +144,12 @@ class ValidationError(ValueError):
     pass
 
 
+_MESSAGES = (
+    *("DeltaMessage", "DeltaToolCall", "DeltaFunctionCall", "FunctionCall"),
+    "make_tool_call_id",
+)
+
+
 def installed(monkeypatch):
     """Put the package into `sys.modules` for one test, with new classes; returns them."""
 
@@ -179,6 +185,8 @@ def installed(monkeypatch):
             "Gemma4EngineToolParser": classes.ToolParser
         },
         "vllm.parser.abstract_parser": {"DelegatingParser": classes.DelegatingParser},
+        "vllm.parser.engine": {"parser_engine": SimpleNamespace(**dict.fromkeys(_MESSAGES))},
+        "vllm.parser.metrics": {"record_tool_parser_invocation": None},
         "vllm.v1.core.sched.scheduler": {"Scheduler": classes.Scheduler},
         "vllm.v1.engine.async_llm": {"AsyncLLM": classes.AsyncLLM},
         "vllm.v1.engine.input_processor": {"InputProcessor": classes.InputProcessor},

@@ -13,9 +13,9 @@ its messages are known.
 # pyright: reportMissingImports=false
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from dlm.grammar import Vocabulary
 from dlm.grammar.calls import CallDelta, CallReader
@@ -105,32 +105,53 @@ def reading_of(request: Any) -> Reading | None:
 Function = Callable[..., Any]
 
 
-def reads_calls(original: Function) -> Function:
+@dataclass(frozen=True, slots=True)
+class MessageClasses:
+    """vLLM's classes for parts of an answer, and its functions for tool calls."""
+
+    delta: Function
+    delta_call: Function
+    delta_function: Function
+    function: Function
+    call_id: Callable[[], str]
+    record: Function  # counts the use of a tool parser in vLLM's metrics
+
+    @classmethod
+    def of_vllm(cls) -> Self:
+        from vllm.parser.engine import parser_engine
+        from vllm.parser.metrics import record_tool_parser_invocation
+
+        return cls(
+            delta=parser_engine.DeltaMessage,
+            delta_call=parser_engine.DeltaToolCall,
+            delta_function=parser_engine.DeltaFunctionCall,
+            function=parser_engine.FunctionCall,
+            call_id=parser_engine.make_tool_call_id,
+            record=record_tool_parser_invocation,
+        )
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
+    """Return an argument of vLLM's that is passed by its place or by its name."""
+    return args[place] if place < len(args) else kwargs.get(name)
+
+
+def reads_calls(classes: MessageClasses, original: Function) -> Function:
     """Wrap the method of vLLM's parsers that reads a whole answer."""
 
     def parse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reading = reading_of(kwargs.get("request", args[1] if len(args) > 1 else None))
+        request = _argument(args, kwargs, 1, "request")
+        reading = reading_of(request)
         if reading is None:
             return original(self, *args, **kwargs)
-        return whole(reading, self, *args, **kwargs)
-
-    def whole(
-        reading: Reading,
-        parser: Any,
-        model_output: str,
-        request: Any,
-        enable_auto_tools: bool = False,
-        model_output_token_ids: Sequence[int] = (),
-        **more: Any,
-    ) -> Any:
-        from vllm.parser.engine.parser_engine import FunctionCall, make_tool_call_id
-
+        tokens = _argument(args, kwargs, 3, "model_output_token_ids")
         answer = WholeAnswer()
-        reader = AnswerReader(reading, apart=parser.reasoning_parser is not None)
-        answer.add(reader.feed(list(model_output_token_ids), ended=True))
+        reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
+        answer.add(reader.feed(list(tokens), ended=True))
+        classes.record(is_tool_called=bool(answer.calls), is_streaming=False, request=request)
         content = answer.content.strip() if answer.calls else answer.content
         calls = [
-            FunctionCall(id=make_tool_call_id(), name=call.name, arguments=call.arguments)
+            classes.function(id=classes.call_id(), name=call.name, arguments=call.arguments)
             for call in answer.calls
         ]
         return answer.reasoning or None, content or None, calls or None
@@ -166,44 +187,29 @@ def says_length(original: Function) -> Function:
     return chat_completion_full_generator
 
 
-def reads_deltas(original: Function) -> Function:
+def reads_deltas(classes: MessageClasses, original: Function) -> Function:
     """Wrap the method of vLLM's parsers that reads a stream."""
 
     def parse_delta(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reading = reading_of(kwargs.get("request", args[2] if len(args) > 2 else None))
+        request = _argument(args, kwargs, 2, "request")
+        reading = reading_of(request)
         if reading is None:
             return original(self, *args, **kwargs)
-        return piece(reading, self, *args, **kwargs)
-
-    def piece(
-        reading: Reading,
-        parser: Any,
-        delta_text: str,
-        delta_token_ids: list[int],
-        request: Any,
-        *args: Any,
-        finished: bool,
-        **more: Any,
-    ) -> Any:
-        reader = getattr(parser, _READER, None)
+        tokens = _argument(args, kwargs, 1, "delta_token_ids")
+        reader = getattr(self, _READER, None)
         if reader is None:
-            reader = AnswerReader(reading, apart=parser.reasoning_parser is not None)
-            setattr(parser, _READER, reader)
-        return _message(reader.feed(delta_token_ids, finished), request.include_reasoning)
+            reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
+            setattr(self, _READER, reader)
+        delta = reader.feed(tokens, ended=kwargs["finished"])
+        classes.record(is_tool_called=bool(delta.calls), is_streaming=True, request=request)
+        return _message(delta, request.include_reasoning, classes)
 
     return parse_delta
 
 
-def _message(delta: AnswerDelta, with_reasoning: bool) -> Any:
+def _message(delta: AnswerDelta, with_reasoning: bool, classes: MessageClasses) -> Any:
     """Return a piece of an answer as vLLM's message, with one entry for each call; None if it is
     empty."""
-    from vllm.parser.engine.parser_engine import (
-        DeltaFunctionCall,
-        DeltaMessage,
-        DeltaToolCall,
-        make_tool_call_id,
-    )
-
     entries: dict[int, dict[str, Any]] = {}
     for call in delta.calls:
         entry = entries.setdefault(call.index, {})
@@ -212,10 +218,10 @@ def _message(delta: AnswerDelta, with_reasoning: bool) -> Any:
         if call.arguments:
             entry["arguments"] = entry.get("arguments", "") + call.arguments
     calls = [
-        DeltaToolCall(
+        classes.delta_call(
             index=index,
-            function=DeltaFunctionCall(**entry),
-            **({"id": make_tool_call_id(), "type": "function"} if "name" in entry else {}),
+            function=classes.delta_function(**entry),
+            **({"id": classes.call_id(), "type": "function"} if "name" in entry else {}),
         )
         for index, entry in entries.items()
     ]
@@ -223,4 +229,4 @@ def _message(delta: AnswerDelta, with_reasoning: bool) -> Any:
     fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if calls:
         fields["tool_calls"] = calls
-    return DeltaMessage(**fields) if fields else None
+    return classes.delta(**fields) if fields else None

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError
-from dlm.integrations.vllm.calls import reads_calls, reads_deltas, says_length
+from dlm.integrations.vllm.calls import MessageClasses, reads_calls, reads_deltas, says_length
 from dlm.integrations.vllm.front_end import FrontEnd
 from dlm.integrations.vllm.own import TASK, is_own
 from dlm.integrations.vllm.payload import (
@@ -101,8 +101,9 @@ def _install(hooks: Hooks) -> None:
     hooks.wrap(Gemma4EngineToolParser, "__init__", _notes_model)
     adjust = functools.partial(_passes_tools, ChatCompletionRequest, ResponsesRequest)
     hooks.wrap(Gemma4EngineToolParser, "adjust_request", adjust)
-    hooks.wrap(DelegatingParser, "parse", reads_calls)
-    hooks.wrap(DelegatingParser, "parse_delta", reads_deltas)
+    classes = MessageClasses.of_vllm()
+    hooks.wrap(DelegatingParser, "parse", functools.partial(reads_calls, classes))
+    hooks.wrap(DelegatingParser, "parse_delta", functools.partial(reads_deltas, classes))
     hooks.wrap(OpenAIServingChat, "chat_completion_full_generator", says_length)
     hooks.wrap(StructuredOutputManager, "accept_tokens", refuses_failed)
     hooks.wrap(Scheduler, "_update_request_with_output", ends_by_budget)

@@ -205,6 +205,7 @@ NEEDS = (
         methods={"is_diffusion": (), "architecture": (), "try_get_generation_config": ()},
         attributes=("max_model_len",),
     ),
+    NeededFunction(file="parser/metrics.py", name="record_tool_parser_invocation", parameters=()),
     NeededFunction(
         file="tokenizers/registry.py",
         name="cached_tokenizer_from_config",

@@ -65,6 +65,7 @@ class Slot:
     squeezed: bool = False  # its budget took a token of the committed text from the model
     mark: tuple[int, int] | None = None  # position of its stop, and the token that says so there
     work: int = 0  # units that the next look may take
+    spent: int = 0  # units that the last finished look took
     _constraint: Frontier | None = None
     _unfinished: int = 0  # units of a look that has not finished
     _progress: Progress = field(default_factory=lambda: Progress(stats=Stats()))
@@ -74,6 +75,7 @@ class Slot:
             constraint = self._made()
             constraint.work = self.work
             read = constraint.guide(scores, fixed)
+            self.spent = constraint.spent
         except Unfinished as error:
             self._unfinished += self.work
             if self._unfinished <= self.most_work:
@@ -83,11 +85,6 @@ class Slot:
             ) from error
         self._unfinished = 0
         return read
-
-    @property
-    def spent(self) -> int:
-        """Units that the last look took."""
-        return self.work if self._constraint is None else self._constraint.spent
 
     def fixed(self, last: bool) -> Fixed:
         """Return what the next pass may not change; `last`: it is the canvas's last."""

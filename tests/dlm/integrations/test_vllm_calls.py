@@ -1,9 +1,9 @@
 """Calls in vLLM: the plugin's reader against the server's, with answers cut at every token."""
 
 import json
-import sys
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from exhaustive import examples
@@ -16,7 +16,13 @@ from values import V
 
 from dlm.events import Committed
 from dlm.grammar import InvalidValueError, Reasoning, ToolCall, Tools, Vocabulary
-from dlm.integrations.vllm.calls import AnswerReader, WholeAnswer, reads_calls, reads_deltas
+from dlm.integrations.vllm.calls import (
+    AnswerReader,
+    MessageClasses,
+    WholeAnswer,
+    reads_calls,
+    reads_deltas,
+)
 from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
 from dlm.openai.items import ItemReader
 from dlm.request import Request
@@ -179,21 +185,18 @@ class Message:
     tool_calls: list[Call] = field(default_factory=list)
 
 
-@pytest.fixture
-def messages(monkeypatch):
-    """vLLM's messages, as far as the plugin makes them."""
-    module = ModuleType("vllm.parser.engine.parser_engine")
-    ids = iter(f"id-{i}" for i in range(99))
-    vars(module).update(
-        FunctionCall=Function,
-        DeltaFunctionCall=Function,
-        DeltaToolCall=Call,
-        DeltaMessage=Message,
-        make_tool_call_id=lambda: next(ids),
-    )
-    for name in ("vllm", "vllm.parser", "vllm.parser.engine"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+RECORDED: list[tuple[bool, bool]] = []  # whether a call was read, and in a stream
+IDS = count()
+CLASSES = MessageClasses(
+    delta=Message,
+    delta_call=Call,
+    delta_function=Function,
+    function=Function,
+    call_id=lambda: f"id-{next(IDS)}",
+    record=lambda is_tool_called, is_streaming, request: RECORDED.append(
+        (is_tool_called, is_streaming)
+    ),
+)
 
 
 class Parser:
@@ -209,8 +212,8 @@ class Parser:
 
 
 class ReadingParser(Parser):
-    parse = reads_calls(Parser.parse)
-    parse_delta = reads_deltas(Parser.parse_delta)
+    parse = reads_calls(CLASSES, Parser.parse)
+    parse_delta = reads_deltas(CLASSES, Parser.parse_delta)
 
 
 def request_with(reading, **fields):
@@ -231,12 +234,13 @@ def test_answers_of_other_requests_are_read_by_vllm(xargs):
     assert delta == ("vLLM", "x", [1], [2], False)
 
 
-@pytest.mark.usefixtures("messages")
 def test_whole_and_streamed_answers_become_vllm_s_messages(vocabulary, reading):
     calls = [ToolCall("f", {"a": "null", "b": None}), ToolCall("g", {})]
     tokens = [*answer_tokens(vocabulary, "Yes. ", *calls), STOP]
     request = request_with(reading)
+    RECORDED.clear()
     reasoning, content, made = ReadingParser().parse("?", request, True, tokens)
+    assert RECORDED == [(True, False)]
     assert (reasoning, content) == (None, "Yes.")
     assert [(call.name, json.loads(call.arguments)) for call in made] == [
         (call.name, call.arguments) for call in calls
@@ -255,6 +259,8 @@ def test_whole_and_streamed_answers_become_vllm_s_messages(vocabulary, reading):
             else:
                 assert call.id is None
             streamed[call.index][2] += call.function.arguments or ""
+    assert RECORDED.count((True, True)) + RECORDED.count((False, True)) == len(tokens)
+    assert RECORDED.count((True, True)) > 2
     assert text == "Yes. "
     assert [one[1:] for one in streamed.values()] == [[one.name, one.arguments] for one in made]
     assert len({one[0] for one in streamed.values()}) == 2
@@ -264,7 +270,6 @@ def test_whole_and_streamed_answers_become_vllm_s_messages(vocabulary, reading):
     ]
 
 
-@pytest.mark.usefixtures("messages")
 def test_reasoning_is_streamed_if_the_request_includes_it(vocabulary):
     reading = Reading(vocabulary, Reasoning.of(vocabulary))
     opens, closes = vocabulary.thought.open, vocabulary.thought.close

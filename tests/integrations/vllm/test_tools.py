@@ -83,12 +83,11 @@ def chat_request(name, **fields):
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("name", NAMES)
 def test_vllm_s_parser_reads_constrained_calls_cut_at_any_token(tokenizer, name):
-    from dlm.integrations.vllm.payload import TOOLS, Reading
+    from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
 
     vocabulary = vocabulary_of(tokenizer)
-    request = chat_request(name)
-    parser_of(tokenizer, request.tools).adjust_request(request)
-    request.vllm_xargs[TOOLS].reading = Reading(vocabulary, None)
+    request, tools = chat_request(name), ToolsText("{}")
+    tools.reading, request.vllm_xargs = Reading(vocabulary, None), {TOOLS: tools}
     tokens = [*answer_tokens(vocabulary, "So: ", ToolCall("f", ARGUMENTS[name])), 106]
     text = tokenizer.decode(tokens)
     _, content, (call,) = parser_of(tokenizer, request.tools).parse(text, request, True, tokens)
