@@ -28,7 +28,8 @@ class Given:
     squeezed = False
 
     def __init__(self, read: Guidance | Exception):
-        self.work, self._read = 0, read
+        self.work = self.spent = 0
+        self._read = read
 
     def guide(self, scores, fixed):
         if isinstance(self._read, Exception):
