@@ -285,7 +285,16 @@ def test_what_a_budget_took_is_remembered_over_a_preemption(compiler, vocabulary
 
 
 def test_a_vocabulary_of_262144_tokens_is_served(chat):
-    vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, 262_144, STOPS, PAD)
+    few = Vocabulary.from_tokenizer(chat.tokenizer, len(chat.tokenizer), STOPS, PAD)
+    others = [f"{number:x}".encode() for number in range(1 << 20, (1 << 20) + 262_144 - len(few))]
+    vocabulary = Vocabulary(
+        [*few.pieces, *others],
+        control=few.control,
+        stops=STOPS,
+        pad=PAD,
+        thought=None,
+        encode=few.encode,
+    )
     worker = Worker(Compiler(vocabulary), seed=1)
     assert worker.size == 262_144
     worker.add(0, PAIRS)
