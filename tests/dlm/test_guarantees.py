@@ -1,13 +1,14 @@
 """The guarantees, under denoisers that try to break them. No oracle uses the engine's matcher."""
 
 import json
+import random
 import re
 from functools import partial
 
 import jsonschema
 import pytest
 from decodings import engine_of_each
-from doubles import Obsessed, Random
+from doubles import Obsessed, Random, Scripted
 from driven import fewest_tokens
 from exhaustive import examples
 from hypothesis import HealthCheck, given
@@ -214,3 +215,70 @@ def test_a_constraint_that_the_model_obeys_changes_nothing(scripted):
     assert results[0].token_ids == results[1].token_ids
     assert results[1].stats.denoiser_calls <= results[0].stats.denoiser_calls
     assert results[1].stats.repairs == 0
+
+
+NAMES = ["name", "age", "city", "items", "unit price", "x"]
+VALUES = [
+    ({"type": "string"}, "Olga Lopez"),
+    ({"type": "integer"}, 61),
+    ({"type": ["string", "null"]}, None),
+    ({"type": "array", "items": {"type": "number"}}, [1.5, 20]),
+]
+LAYOUTS = [{}, {"indent": 2}, {"separators": (",", ":")}]
+
+
+def described_object(choose, order, depth=1):
+    """Return a schema and an object that fits it, in an order that `order` allows."""
+    names = choose.sample(NAMES, choose.randint(2, 5))
+    required = [name for name in names if choose.random() < 0.5]
+    schemas, value = {}, {}
+    for name in names:
+        inner = depth and choose.random() < 0.3
+        part = described_object(choose, order, depth - 1) if inner else choose.choice(VALUES)
+        schemas[name], value[name] = part
+    shuffled = choose.sample(names, len(names))
+    if order == "required":
+        in_order = iter(required)
+        shuffled = [next(in_order) if name in required else name for name in shuffled]
+    schema = {"type": "object", "properties": schemas, "required": required}
+    left_out = [name for name in shuffled if name not in required and choose.random() < 0.2]
+    return schema, {name: value[name] for name in shuffled if name not in left_out}
+
+
+@examples(60)
+@given(
+    seed=st.integers(0, 1 << 32),
+    order=st.sampled_from(["required", "any"]),
+    layout=st.sampled_from(LAYOUTS),
+)
+def test_a_schema_changes_nothing_in_an_answer_that_fits_it_whatever_the_order_of_its_keys(
+    engine_of, tokens_of, seed, order, layout
+):
+    schema, value = described_object(random.Random(seed), order)
+    text = json.dumps(value, **layout)
+    free, bound = answers(engine_of, tokens_of, text, JsonSchema(schema, property_order=order))
+    assert (free.text, bound.text) == (text, text)
+    assert bound.token_ids == free.token_ids
+    assert list(bound.parsed) == list(value)
+    assert bound.stats.repairs == 0
+
+
+@pytest.mark.parametrize("order", ["required", "any", "schema"])
+def test_only_the_order_of_the_schema_loses_keys_that_the_model_writes_in_another(
+    engine_of, tokens_of, order
+):
+    kinds = {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}}
+    text = '{"city": "Oslo", "age": 61, "name": "Olga Lopez"}'
+    spec = JsonSchema({"type": "object", "properties": kinds}, property_order=order)
+    _, bound = answers(engine_of, tokens_of, text, spec)
+    kept = bound.text == text
+    assert kept == (order != "schema"), bound.text
+
+
+def answers(engine_of, tokens_of, text, spec):
+    """Return the results of a model that is sure of `text`: without a constraint, and with it."""
+    script = [*tokens_of(text), 106]
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    return engine.generate(
+        [Request(token_ids=PROMPT, max_tokens=200, constraint=c) for c in (None, spec)]
+    )
