@@ -20,8 +20,9 @@ _GIF = b"GIF87a", b"GIF89a"
 _PNG_CHUNKS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 # A marker of a JPEG; 00 after FF is data, and D0 to D7 restart a decoder within a scan.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_GIF_BLOCK = re.compile(rb"[!,;]")  # an extension, a picture or the end; decoders skip other bytes
 _MARKER_PIECE = 1 << 16  # bytes searched at a time: no other thread runs during a search
-_ALONE = {0x01, 0xD8}  # markers without a segment
+_ALONE = {*range(0x01, 0xC0), 0xD8}  # markers without a segment; decoders skip the reserved ones
 _SCAN, _END = 0xDA, 0xD9
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive, all by Huffman's codes
 _OTHER_FRAMES = {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}  # lossless, hierarchical, arithmetic
@@ -47,8 +48,8 @@ def essential(data: bytes) -> tuple[str, bytes]:
 def _jpeg(data: bytes) -> bytes:
     """Return a JPEG without its metadata, all of whose scans have been counted."""
     parts, begin, segments, scans = list[bytes](), 0, 0, 0
-    at = 2
-    while (at := _next_marker(data, at)) is not None:
+    last = 2  # the end of the segment before
+    while (at := _next_marker(data, last)) is not None:
         marker, segments = data[at + 1], segments + 1
         if segments > MOST_PARTS:
             raise ImageFileError(f"a JPEG of over {MOST_PARTS} segments: it takes no more")
@@ -60,7 +61,7 @@ def _jpeg(data: bytes) -> bytes:
                 "progressive ones"
             )
         if marker in _ALONE:
-            at += 2
+            last = at + 2
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
         if marker == _SCAN:
@@ -70,9 +71,10 @@ def _jpeg(data: bytes) -> bytes:
                     f"a JPEG of over {MOST_SCANS} scans of components: it takes no more"
                 )
         elif marker in _METADATA:
-            parts.append(data[begin:at])
+            # Fill bytes go too: they would make a marker of what follows.
+            parts += data[begin:last], data[last:at].rstrip(b"\xff")
             begin = min(end, len(data))
-        at = max(end, at + 2)
+        last = max(end, at + 2)
     return b"".join((*parts, data[begin:]))
 
 
@@ -107,8 +109,9 @@ def _gif(data: bytes) -> bytes:
     flags = int.from_bytes(data[10:11])
     at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
     head, control, blocks = data[:at], b"", 0
-    while data[at : at + 1] == b"!":
-        begin, at = at, at + 2
+    while (block := _GIF_BLOCK.search(data, at)) and block.group() == b"!":
+        begin = block.start()
+        at = begin + 2
         while size := int.from_bytes(data[at : at + 1]):
             at, blocks = at + 1 + size, blocks + 1
             if blocks > MOST_PARTS:
@@ -118,7 +121,7 @@ def _gif(data: bytes) -> bytes:
         at += 1
         if data[begin + 1 : begin + 2] == b"\xf9":
             control = data[begin:at]
-    return head + control + data[at:]
+    return head + control + data[block.start() if block else len(data) :]
 
 
 def _webp(data: bytes) -> bytes:

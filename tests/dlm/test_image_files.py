@@ -69,6 +69,20 @@ def test_scans_of_a_thumbnail_are_not_counted():
     assert b"Exif" not in essential(data)[1]
 
 
+def test_no_scan_appears_where_metadata_was():
+    """A fill byte before a comment and the bytes after it would make a marker."""
+    data = scanned(0)
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    parted = data[:-2] + (b"\xff" + segment(0xFE, b"") + scan[1:]) * 200 + data[-2:]
+    assert essential(parted)[1].count(b"\xff\xda") == data.count(b"\xff\xda")
+
+
+def test_bytes_before_the_blocks_of_a_gif_are_skipped():
+    data = commented(bytes(1000) + b"!\xfe\x05hello\0" + bytes(1000))
+    assert decoded(data).tobytes() == decoded(content(picture(), "GIF")).tobytes()
+    assert len(essential(data)[1]) <= len(content(picture(), "GIF"))
+
+
 def test_data_after_the_end_of_a_picture_is_not_counted():
     """Phones append films to their pictures."""
     assert decoded(scanned(0) + b"\xff\xda" * 100_000).size == (20, 14)
