@@ -169,7 +169,10 @@ class Frontier:
             raise
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
-        self._squeezes.commit(len(self._committed), tokens)
+        self._squeezes.commit(
+            len(self._committed), tokens, lambda at, token: self._refuses(tokens[:at], token)
+        )
+        self._seek(tokens)
         self._committed += tokens
         self._begin_canvas()
 
@@ -299,23 +302,35 @@ class Frontier:
         """
         matcher, position = self._matcher, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
+        squeezed = list[int]()
         for token, mask in self._proposals(scores, here, refused):
             if matcher.accept(token):
                 if here.sure_of(token) or matcher.closes_within(self._left(position)):
+                    if squeezed:
+                        self._squeezes.note_replacement(position, squeezed[0], token)
                     return token, mask
                 matcher.rollback(1)
-                self._note_squeeze(here, token)
+                if self._note_squeeze(here, token):
+                    squeezed.append(token)
             refused.add(token)
         if here.ends_at_refusal:
             return None
         text = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {text!r}")
 
-    def _note_squeeze(self, here: CanvasPass, token: int) -> None:
-        """Note a token that the budget alone refuses, where the guess may be committed as it is."""
+    def _note_squeeze(self, here: CanvasPass, token: int) -> bool:
+        """Note a token that the budget alone refuses, where the guess may be committed as it is.
+        Returns whether it was noted."""
         matcher, left = self._matcher, self._left(len(here.guess))
-        if not here.ends_at_refusal and matcher.squeezes(token, left):
+        squeezes = not here.ends_at_refusal and matcher.squeezes(token, left)
+        if squeezes:
             self._squeezes.note(here.guess, token, matcher.complete)
+        return squeezes
+
+    def _refuses(self, before: Sequence[int], token: int) -> bool:
+        """Whether the budget alone refuses `token` after the canvas's tokens `before`."""
+        self._seek(before)
+        return self._matcher.squeezes(token, self._left(len(before)))
 
     def _left(self, position: int) -> int:
         """Return the tokens that the budget leaves after `position`, the stop excluded."""

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from native_calls import answer_tokens
 from values import V
 from vllm_double import Sampler, States, batch_of
 
 from dlm import JsonSchema, Regex
 from dlm.config import DecodeConfig
-from dlm.grammar import Compiler, Frontier, Unfinished, Vocabulary
+from dlm.grammar import Compiler, Frontier, ToolCall, Tools, Unfinished, Vocabulary
 from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
 from dlm.logits.canvas_logits import most_copies
@@ -302,3 +303,43 @@ def test_a_vocabulary_of_262144_tokens_is_served(chat):
     worker.run({0: L, 1: L, 2: L})
     for slot, spec in ((0, PAIRS), (1, Regex("[a-f]{3,40}"))):
         spec.value(vocabulary.text(worker.answer(slot)))
+
+
+def written_by_wishes(compiler, spec, budget, wished):
+    """Return a slot's answer of a model that wishes the same in every pass, its stop as it was, and
+    whether it is marked as squeezed."""
+    worker = Worker(compiler)
+    size = len(compiler.vocabulary.pieces)
+    worker.add(0, spec, budget=budget)
+    for _ in range(200):
+        begin = len(worker.inner.emitted.get(0, []))
+        row = torch.tensor([*wished[begin:], *[STOPS[1]] * L][:L])
+        logits = 20.0 * torch.nn.functional.one_hot(row, size).float()
+        worker.sampler(logits, batch_of({0: L}))
+        if worker.ended(0):
+            break
+    tokens = worker.answer(0)
+    assert tokens[-1] != PAD
+    return tokens[:-1], tokens[-1] in MARKS
+
+
+@pytest.mark.parametrize("kind", ["call", "list", "text and call"])
+def test_an_answer_is_marked_exactly_if_a_larger_budget_changes_it(compiler, vocabulary, kind):
+    text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    tool = {"type": "function", "function": {"name": "note", "parameters": text}}
+    call = ToolCall("note", {"text": "A long one, about the rain and the sea"})
+    spec, wished = {
+        "call": (Tools([tool]), answer_tokens(vocabulary, call)),
+        "text and call": (Tools([tool]), answer_tokens(vocabulary, "Well. ", call)),
+        "list": (JsonSchema({"type": "array"}), vocabulary.encode('["pears", ["plums", "and"]]')),
+    }[kind]
+    free, marked = written_by_wishes(compiler, spec, 1 << 16, wished)
+    assert free == wished
+    assert not marked
+    marks = 0
+    for budget in range(4, len(wished) + 4):
+        tokens, marked = written_by_wishes(compiler, spec, budget, wished)
+        assert len(tokens) < budget
+        assert marked == (vocabulary.text(tokens) != vocabulary.text(wished)), budget
+        marks += marked
+    assert 0 < marks < len(wished)

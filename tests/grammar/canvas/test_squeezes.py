@@ -180,6 +180,45 @@ def test_a_refused_wish_does_not_count_if_the_model_comes_to_another_text(compil
     assert not frontier.squeezed
 
 
+@pytest.mark.parametrize("kind", ["JSON", "calls", "text beside calls"])
+def test_a_replacement_that_stays_counts_though_the_tokens_before_it_change(
+    compiler, vocabulary, kind
+):
+    """The model sees the end that the budget put there, and turns to another text before it."""
+    compiled = compiler.compile(SPECS[kind])
+
+    def wishes(text):
+        if kind == "JSON":
+            return vocabulary.encode('{"of": ["' + text + '"]}')
+        return answer_tokens(vocabulary, ToolCall("get_weather", {"city": text}))
+
+    long, other = wishes("xxxxxxxxxxxxxxx"), wishes("zzzzzzzzzzzzzzz")
+    budget = needed_tokens(compiled if "beside" not in kind else compiler.compile(SPECS["calls"]))
+    frontier = Frontier(compiled, budget + 8)
+    first = frontier.guide(scores_of(logits_of(vocabulary, long, 40)), Fixed(last=True))
+    ended = first.guess[: first.stop + 1]
+    at = next(i for i, token in enumerate(ended) if token != long[i])
+    changed = [*other[:at], *ended[at:]]
+    assert changed != ended
+    second = frontier.guide(scores_of(logits_of(vocabulary, changed, 40)), Fixed(last=True))
+    assert second.guess[: second.stop + 1] == changed
+    frontier.commit(changed)
+    assert frontier.squeezed
+    frontier.rollback(len(changed))
+    assert not frontier.squeezed
+
+
+def test_a_replacement_that_the_grammar_alone_places_there_does_not_count(compiler, vocabulary):
+    compiled = compiler.compile(Regex("xx(a|b{9})|yya"))
+    long, short = (vocabulary.encode(text) for text in ("xxbbbbbbbbb", "yya"))
+    frontier = Frontier(compiled, 5)
+    first = frontier.guide(scores_of(logits_of(vocabulary, long, 12)), Fixed(last=True))
+    assert vocabulary.text(first.guess[: first.stop]) == "xxa"
+    second = frontier.guide(scores_of(logits_of(vocabulary, short, 12)), Fixed(last=True))
+    frontier.commit(second.guess[: second.stop + 1])
+    assert not frontier.squeezed
+
+
 def test_where_a_wish_was_refused_after_a_complete_text_later_passes_end_too(compiler, vocabulary):
     """A later pass may wish the rest of the refused call, which would be text there."""
     compiled = compiler.compile(SPECS["text beside calls"])
@@ -229,11 +268,11 @@ def test_a_choice_taken_back_for_a_refused_one_was_squeezed_too():
     squeezes = Squeezes()
     squeezes.note([1, 2, 3], 4)
     squeezes.note_bans([1, 2, 9], {1: {2}})
-    squeezes.commit(0, [1, 5, 6])
+    squeezes.commit(0, [1, 5, 6], lambda at, token: True)
     assert not squeezes
     squeezes.note([1, 2, 3], 4)
     squeezes.note_bans([1, 2, 3], {1: {2}})
-    squeezes.commit(3, [1, 5, 6])
+    squeezes.commit(3, [1, 5, 6], lambda at, token: True)
     assert squeezes
     squeezes.rollback(5)
     assert squeezes
