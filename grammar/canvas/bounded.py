@@ -53,7 +53,9 @@ class Bounded(Free):
         agreed = common_prefix(guess[begin : begin + len(forced)], forced)
         repaired = agreed < len(forced)
         if repaired and closing.by_budget:
-            self._squeezes.note(guess[: begin + agreed], guess[begin + agreed])
+            at = begin + agreed
+            self._squeezes.note(guess[:at], guess[at])
+            self._squeezes.note_replacement(at, guess[at], forced[agreed])
         if forced:
             guess[begin : begin + len(forced)] = forced
         if repaired:
@@ -69,7 +71,8 @@ class Bounded(Free):
         )
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._squeezes.commit(len(self._committed), tokens)
+        # The budget ends the reasoning at one position, whatever its tokens are.
+        self._squeezes.commit(len(self._committed), tokens, lambda at, token: True)
         self._committed += tokens
 
     def rollback(self, count: int) -> None:

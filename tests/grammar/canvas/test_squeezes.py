@@ -5,6 +5,7 @@ refused a wish.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
+from dlm.grammar.canvas.bounded import Bounded
 from dlm.grammar.canvas.squeezes import Squeezes
 from dlm.grammar.masks import tokens_in
 
@@ -278,3 +280,18 @@ def test_a_choice_taken_back_for_a_refused_one_was_squeezed_too():
     assert squeezes
     squeezes.rollback(4)
     assert not squeezes
+
+
+def test_the_end_of_reasoning_stays_squeezed_though_its_tokens_change(vocabulary):
+    reasoning = Reasoning.of(vocabulary)
+    assert reasoning is not None
+    opening, budget, words = reasoning.open.rest(0), 16, -(-len(vocabulary) // 32)
+    bounded = Bounded(vocabulary.stops, budget, replace(reasoning, reserve=6), words)
+    one, other = ([*opening, *vocabulary.encode(text * 20)] for text in ("x y ", "z v "))
+    first = bounded.guide(scores_of(logits_of(vocabulary, one, budget)))
+    assert first.repaired
+    end = first.guess.index(reasoning.close.rest(0)[0])
+    changed = [*other[:end], *first.guess[end:]]
+    assert not bounded.guide(scores_of(logits_of(vocabulary, changed, budget))).repaired
+    bounded.commit(changed[: end + 1])
+    assert bounded.squeezed
