@@ -39,6 +39,7 @@ from dlm.grammar.schema.conditions import (
     lesser,
     pointer_of,
 )
+from dlm.grammar.schema.key_sets import key_sets
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.values import Dialect, enclosed
 
@@ -348,6 +349,8 @@ PROPERTY_ORDERS: tuple[str, ...] = get_args(PropertyOrder)
 _MOST_COUNTED = 1_000  # keys that are listed one by one
 _MOST_NEEDED = 2  # sets of keys of which one property each is needed
 _LONGEST_RULE = 64  # parts of one rule
+_MOST_DISTINCT = 16  # keys without a name that are needed and whose repetitions do not count
+_SETS_PER_KEY = 8  # sets of keys for each of these
 
 
 @dataclass
@@ -356,6 +359,9 @@ class ObjectWriter:
 
     `order` "required": required properties come in their order, and others anywhere. "schema": all
     named properties come in their order, and others after them. "any": all come anywhere.
+
+    `distinct`: there are `low` different keys even if those without a name repeat. Without it, the
+    caller sees to it that no key repeats.
     """
 
     members: Members
@@ -365,6 +371,7 @@ class ObjectWriter:
     dialect: Dialect
     rules: Rules
     order: PropertyOrder
+    distinct: bool = False
 
     def __post_init__(self) -> None:
         named = self.members.named
@@ -410,8 +417,29 @@ class ObjectWriter:
             Component(alternation(*map(self._member, some)), required=True, last=last)
             for some in self.members.needed
         ]
-        free = [Component(self._member(m), repeats=True, last=last) for m in self.members.free]
-        return [*named, *needed, *free]
+        return [*named, *needed, *self._free(last)]
+
+    def _free(self, last: bool) -> list[Component]:
+        """Return the properties without a name.
+
+        If more than one of them is needed, each that counts has a key of another set, and others
+        may follow it, which do not count. Raises `TooManyError`.
+        """
+        free = [self._member(member) for member in self.members.free]
+        missing = self.low - self._least
+        if not self.distinct or missing <= 1 or not free:
+            return [Component(node, repeats=True, last=last) for node in free]
+        if missing > _MOST_DISTINCT or self.members.needed:
+            raise TooManyError
+        more: tuple[Node, ...] = ()
+        if self.high is None:
+            any_free = self.rules.add(alternation(*free), "free")
+            more = (Repetition(Concatenation((self.dialect.mark(","), any_free))),)
+        return [
+            Component(concatenation(self._member(replace(member, keys=keys)), *more), last=last)
+            for member in self.members.free
+            for keys in key_sets(self.dialect.free_keys(member.keys), _SETS_PER_KEY * missing)
+        ]
 
     def _content(self, parts: list[Component]) -> Node:
         """Return one property or more; if all are required in one order, as a plain sequence."""

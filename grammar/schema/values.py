@@ -136,11 +136,14 @@ class Dialect:
             )
         return Literal(name)
 
+    def free_keys(self, keys: Automaton) -> Automaton:
+        """Return the `keys` that a model may choose; in Gemma's form, those of `_bare_keys`."""
+        return keys if self.quote is None else keys.intersection(_bare_keys())
+
     def free_key(self, keys: Automaton) -> Node:
-        """Return a key that is any of `keys`; in Gemma's form, only those of `_bare_keys`."""
-        if self.quote is None:
-            return Terminal(keys, spelling=Spelling.QUOTED)
-        return Terminal(keys.intersection(_bare_keys()))
+        """Return a key that is any of `free_keys`."""
+        spelling = Spelling.QUOTED if self.quote is None else Spelling.RAW
+        return Terminal(self.free_keys(keys), spelling=spelling)
 
     def string(self, texts: Automaton, low: int = 0, high: int | None = None) -> Node:
         """Return a string that is one of `texts` and has `low` to `high` characters."""

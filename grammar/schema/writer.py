@@ -325,7 +325,9 @@ class Writer:
         limits = objects.low, objects.high
         options = []
         for each in members(objects, self._normal, self._keys):
-            writer = ObjectWriter(each, *limits, value, dialect, self._rules, self._order)
+            writer = ObjectWriter(
+                each, *limits, value, dialect, self._rules, self._order, distinct=not self._whole
+            )
             self.free_keys |= writer.repeats
             self.few_keys |= writer.few_keys
             options.append(writer.write())
@@ -388,9 +390,11 @@ class Elements(Dialect):
             raise InvalidGrammarError("schema", f"{name!r:.80} cannot be a name in this markup")
         return Literal(f"<parameter={name}>")
 
+    def free_keys(self, keys: Automaton) -> Automaton:
+        return keys.intersection(automaton_of(_FREE_KEY, True))
+
     def free_key(self, keys: Automaton) -> Node:
-        key = Terminal(keys.intersection(automaton_of(_FREE_KEY, True)))
-        return concatenation("<parameter=", key, ">")
+        return concatenation("<parameter=", Terminal(self.free_keys(keys)), ">")
 
     def form(self, writer: Writer, formula: Formula) -> Node:
         """Return the arguments that fit `formula`.

@@ -1,0 +1,99 @@
+"""Keys of tools' arguments that the schema does not name: enough of them are different."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from spoken import TOKENS, objects, recogniser, tools
+
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.patterns import automaton_of
+from dlm.grammar.schema.key_sets import key_sets
+
+ANY = {"additionalProperties": {"type": "integer"}}
+UNDER_A = {"a": ANY | {"type": "object", "minProperties": 2}}
+
+
+def arguments(*keys: str) -> str:
+    inner = ",".join(f"{key}:1" for key in keys)
+    return f"{TOKENS[1]}call:f{{{inner}}}{TOKENS[2]}"
+
+
+def accepted(schema: dict[str, Any], letters: str, most: int) -> set[str]:
+    reader = recogniser(tools(schema))
+    texts = ("".join(way) for n in range(most + 1) for way in product(letters, repeat=n))
+    return {text for text in texts if reader.accepts(arguments(*text))}
+
+
+@pytest.mark.parametrize("low", [1, 2, 3])
+@pytest.mark.parametrize("high", [None, 3])
+@pytest.mark.parametrize("named", ["", "a", "ab"])
+@pytest.mark.parametrize("required", ["", "a"])
+@pytest.mark.parametrize("order", ["required", "schema", "any"])
+def test_arguments_have_as_many_different_keys_as_the_schema_asks_for(
+    low, high, named, required, order
+):
+    if required not in named:
+        return
+    bounds = {"minProperties": low} | ({} if high is None else {"maxProperties": high})
+    schema = objects([*required], **{n: {"type": "integer"} for n in named}) | ANY | bounds
+    reader = recogniser(tools(schema, property_order=order))
+    texts = ["".join(way) for n in range(5) for way in product("abc", repeat=n)]
+    taken = {text for text in texts if reader.accepts(arguments(*text))}
+    assert all(len({*text}) >= low for text in taken)
+    assert all(high is None or len(text) <= high for text in taken)
+    different = {text for text in texts if len({*text}) == len(text)}
+    fitting = {
+        text
+        for text in different
+        if low <= len(text) <= (high or 4)
+        and {*required} <= {*text}
+        and (order != "schema" or [*text] == in_schema_order(text, named))
+    }
+    assert fitting <= taken
+
+
+def in_schema_order(keys: str, named: str) -> list[str]:
+    return [key for key in named if key in keys] + [key for key in keys if key not in named]
+
+
+def test_keys_that_are_not_needed_may_repeat_and_do_not_count():
+    taken = accepted(objects() | ANY | {"minProperties": 2}, "ab", 3)
+    assert taken == {"ab", "ba", "aab", "aba", "abb", "baa", "bab", "bba"}
+
+
+def test_objects_within_arguments_have_enough_different_keys_too():
+    reader = recogniser(tools(objects(["a"], **UNDER_A)))
+
+    def accepts(inner: str) -> bool:
+        return reader.accepts(f"{TOKENS[1]}call:f{{a:{{{inner}}}}}{TOKENS[2]}")
+
+    assert accepts("x:1,y:2")
+    assert not accepts("x:1,x:2")
+    assert accepts("x:1,x:2,y:3")
+
+
+def test_a_strict_tool_with_too_many_different_keys_is_refused_and_another_is_checked():
+    schema = objects() | ANY | {"minProperties": 40}
+    assert tools(schema).checked
+    with pytest.raises(InvalidGrammarError, match="too many rules to count"):
+        tools(schema, strict=True).rules(None)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["[a-z]+", "x-[a-z]+", "a+", "[ab]{3}", "(ab|cd|é)?", "[一-龥]{2}", "[!-X]", "q", ".*"],
+)
+@pytest.mark.parametrize("count", [1, 2, 5, 24, 60])
+def test_key_sets_are_disjoint_and_make_up_the_keys(pattern, count):
+    keys = automaton_of(pattern, True)
+    sets = key_sets(keys, count)
+    words = keys.words_up_to(count)
+    assert len(sets) == (count if words is None else min(count, len(words)))
+    union = Automaton.NONE
+    for part in sets:
+        assert not part.is_empty
+        assert union.intersection(part).is_empty
+        union = union.union(part)
+    assert union == keys
