@@ -156,7 +156,7 @@ class Construction:
             first, *others = _flat(part.node) or [part.node]
             terminal = self._terminal(first)
             rule = self._rule(part.node if terminal is None else Concatenation(tuple(others)))
-            flags = part.required, part.ordered, part.last, part.repeats
+            flags = part.required, part.ordered, part.last, part.repeats, part.again
             parts.append(GroupPart(terminal, rule, *flags))
         separator = None
         if _flat(node.separator):

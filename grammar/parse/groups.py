@@ -24,7 +24,7 @@ class Situation(NamedTuple):
     """The part of a group that has been read."""
 
     phase: int  # `AT`, `AFTER`, or `WITHIN` plus the part's index
-    used: int = 0  # bits of the parts that can not follow any more
+    used: int = 0  # bits of the parts that can not follow, or not count, any more
     number: int = 0  # parts read, as far as it matters
 
 
@@ -46,6 +46,7 @@ class GroupPart:
     ordered: bool
     last: bool
     repeats: bool
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Group:
     _needed: int = 0  # bits of the required parts
     _once: int = 0  # bits of the parts that do not repeat
     _ordered: int = 0  # bits of the parts that are ordered
+    _again: int = 0  # bits of the parts that may come again
     _repeats: bool = False  # a part repeats
     _known: dict[tuple[int, int], "Shortest | None"] = field(default_factory=dict)
 
@@ -71,6 +73,7 @@ class Group:
         for i, part in enumerate(self.parts):
             self._once |= (not part.repeats) << i
             self._ordered |= part.ordered << i
+            self._again |= part.again << i
             self._needed |= part.required << i
             self._repeats |= part.repeats
         self.costs = [None] * len(self.parts)
@@ -105,8 +108,10 @@ class Group:
         return None if self.separator_cost is None else shortest.cost + number * self.separator_cost
 
     def after(self, index: int, used: int, count: int) -> tuple[int, int]:
-        """Return the parts that can not follow once part `index` is read, and the number read."""
+        """Return `used` and `number` of the situation once part `index` is read."""
         part, below = self.parts[index], (1 << index) - 1
+        if part.again and used >> index & 1:
+            return used, count
         if not part.repeats:
             used |= 1 << index
         if part.ordered:
@@ -134,7 +139,7 @@ class Group:
         first = (ordered & -ordered).bit_length() - 1  # the next part that must be read in order
         enough = self._repeats or count + 1 >= self.low
         for i, part in enumerate(self.parts):
-            if used >> i & 1 or (full and not part.required):
+            if (used >> i & 1 and not part.again) or (full and not part.required):
                 continue
             if ordered and (part.last or (part.ordered and i > first)):
                 continue
@@ -151,7 +156,9 @@ class Group:
         None if there is none.
         """
         needed = self._needed & ~used
-        more = max(0, max(self.low - count, least) - needed.bit_count())
+        more = max(0, self.low - count - needed.bit_count())
+        if not more and least > needed.bit_count():
+            more, used = least - needed.bit_count(), used & ~self._again
         key = (used if more else needed), more
         if key not in self._known:
             if len(self._known) >= _REMEMBERED:

@@ -90,14 +90,15 @@ class Component:
     ordered: bool = False  # it comes before all later parts that are `ordered`
     last: bool = False  # it comes after all parts that are `ordered`
     repeats: bool = False  # it may come any number of times
+    again: bool = False  # likewise, but it counts once
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOrder(Node):
     """One part or more, in any order that the parts allow, with `separator` between them.
 
-    A part comes at most once, unless it repeats. There are `low` to `high` of them; `high` None is
-    no limit. No part matches the empty text.
+    A part comes at most once, unless it repeats or comes again. There are `low` to `high` of them;
+    `high` None is no limit. No part matches the empty text.
     """
 
     parts: tuple[Component, ...]

@@ -422,8 +422,8 @@ class ObjectWriter:
     def _free(self, last: bool) -> list[Component]:
         """Return the properties without a name.
 
-        If more than one of them is needed, each that counts has a key of another set, and others
-        may follow it, which do not count. Raises `TooManyError`.
+        If more than one of them is needed, each that counts has a key of another set, and later
+        keys of the same set do not count. Raises `TooManyError`.
         """
         free = [self._member(member) for member in self.members.free]
         missing = self.low - self._least
@@ -431,12 +431,9 @@ class ObjectWriter:
             return [Component(node, repeats=True, last=last) for node in free]
         if missing > _MOST_DISTINCT or self.members.needed:
             raise TooManyError
-        more: tuple[Node, ...] = ()
-        if self.high is None:
-            any_free = self.rules.add(alternation(*free), "free")
-            more = (Repetition(Concatenation((self.dialect.mark(","), any_free))),)
+        again = self.high is None
         return [
-            Component(concatenation(self._member(replace(member, keys=keys)), *more), last=last)
+            Component(self._member(replace(member, keys=keys)), last=last, again=again)
             for member in self.members.free
             for keys in key_sets(self.dialect.free_keys(member.keys), _SETS_PER_KEY * missing)
         ]

@@ -106,10 +106,11 @@ class _Writer:
             for i, part in enumerate(node.parts):
                 late = part.ordered and (closing or i < latest)
                 full = node.high is not None and count >= node.high
-                if late or full or (i in used and not part.repeats):
+                if late or full or (i in used and not (part.repeats or part.again)):
                     continue
                 late_from = i if part.ordered else latest
-                after = used | {i}, late_from, closing or part.last, min(count + 1, most)
+                more = not part.again or i not in used
+                after = used | {i}, late_from, closing or part.last, min(count + more, most)
                 if after not in known:
                     known[after] = f"{stem}_{len(known)}"
                     waiting.append(after)

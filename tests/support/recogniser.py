@@ -113,10 +113,12 @@ class Recogniser:
                 ends.add(place)
             for i, part in enumerate(node.parts):
                 late = part.ordered and (closing or i < latest)
-                if late or (i in used and not part.repeats) or count == node.high:
+                if late or (i in used and not (part.repeats or part.again)) or count == node.high:
                     continue
                 starts = self._node(node.separator, place) if count else {place}
-                after = (used | {i}, i if part.ordered else latest, closing or part.last, count + 1)
+                counts = not part.again or i not in used
+                order = i if part.ordered else latest, closing or part.last
+                after = used | {i}, *order, count + counts
                 new = {(e, *after) for start in starts for e in self._node(part.node, start)} - seen
                 seen |= new
                 waiting += new

@@ -4,9 +4,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+from measure.made_up import vocabulary_of
 from spoken import TOKENS, objects, recogniser, tools
 
-from dlm.grammar import InvalidGrammarError
+from dlm.grammar import BudgetError, Compiler, InvalidGrammarError, Matcher
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.patterns import automaton_of
 from dlm.grammar.schema.key_sets import key_sets
@@ -97,3 +98,24 @@ def test_key_sets_are_disjoint_and_make_up_the_keys(pattern, count):
         assert union.intersection(part).is_empty
         union = union.union(part)
     assert union == keys
+
+
+def test_many_keys_beyond_those_needed_take_few_readings_and_short_budgets_are_kept():
+    vocabulary = vocabulary_of([bytes([byte]) for byte in range(256)])
+    compiled = Compiler(vocabulary).compile(tools(objects() | ANY | {"minProperties": 3}))
+    opened, closed = vocabulary.call.open, vocabulary.call.close
+    keys = [f"{letter}{number}" for number in range(3) for letter in "abcdefghijklmnopqrstuvw"]
+    members = ",".join(f"{key}:1" for key in keys)
+    matcher = Matcher(compiled)
+    tokens = [opened, *vocabulary.encode(f"call:f{{{members}}}"), closed, *vocabulary.stops]
+    assert matcher.accept_all(tokens) == len(tokens)
+    assert len(compiled.parser) < 6 * len(tokens)
+    matcher = Matcher(compiled)
+    assert matcher.accept_all([opened, *vocabulary.encode("call:f{a:1,a:2,")]) == 16
+    left = len("b:0,c:0}") + 2
+    rest = matcher.shortest_completion()
+    assert rest is not None
+    assert len(rest) + 1 == left
+    assert matcher.accept_all(vocabulary.encode("a:3")) == 3
+    with pytest.raises(BudgetError, match=f"takes {left + 1} tokens"):
+        matcher.check_budget(left)
