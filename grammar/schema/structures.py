@@ -349,7 +349,7 @@ PROPERTY_ORDERS: tuple[str, ...] = get_args(PropertyOrder)
 _MOST_COUNTED = 1_000  # keys that are listed one by one
 _MOST_NEEDED = 2  # sets of keys of which one property each is needed
 _LONGEST_RULE = 64  # parts of one rule
-_MOST_DISTINCT = 16  # keys without a name that are needed and whose repetitions do not count
+_MOST_DISTINCT = 32  # keys without a name that are needed and whose repetitions do not count
 _SETS_PER_KEY = 8  # sets of keys for each of these
 
 
