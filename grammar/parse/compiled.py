@@ -20,15 +20,9 @@ from dlm.grammar.masks import GrammarMasks, Mask, token_words, tokens_in
 from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.remainders import (
-    NEVER,
-    Detour,
-    FewestTokens,
-    Remainders,
-    Uniqueness,
-    UniqueText,
-)
+from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
 from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks, Terminals
+from dlm.grammar.parse.uniqueness import Detour, Uniqueness, UniqueText
 from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # approximate memory of Python objects
@@ -95,6 +89,7 @@ class Compiled:
         cached = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
         kept = sum(words.nbytes for words in self._closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
+        kept += self.uniqueness.nbytes
         return self._network_bytes + self._allowed.nbytes + cached + kept
 
     @cached_property

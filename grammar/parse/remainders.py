@@ -7,24 +7,15 @@ boundaries of pieces, so the count is exact for the text.
 The shortest text in bytes may not be the shortest in tokens: "ought" may be one token, and "zqj"
 three. `FewestTokens` searches for a text of fewer tokens, breadth first by tokens. It gives up
 after a limit, for example inside a free string.
-
-If keys are free or items distinct, a token is allowed only if a new key or item can still be
-reached after it. `Uniqueness` searches for a `Detour`, a text that leads there. `UniqueText` is the
-grammar's shortest text to the end, with a detour in place of each repetition.
 """
 
-import heapq
-import itertools
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
-from sys import maxsize
 from typing import NamedTuple
 
 from dlm.grammar.errors import Unfinished
 from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Item, Parser, State, Thread
-from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.network import RuleEdge, TerminalEdge, TokenEdge
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -374,167 +365,3 @@ class FewestTokens:
             self._next.append((at, [*path, (here, token)]))
         if self._level:
             self._todo = [(self._level[0][0], 0)]
-
-
-_MOST_SITUATIONS = 4096  # situations visited in one search
-_UNITS = 3  # units of work for each
-_NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
-_TENS = 10  # the size up to which all bytes of a range are tried, such as digits
-
-
-class Detour(NamedTuple):
-    """A text that leads to a new key or item, and the situation after it."""
-
-    text: bytes
-    state: State
-    keys: Keys
-
-
-class Uniqueness:
-    """Unique keys and distinct items in the texts of one grammar."""
-
-    def __init__(self, parser: Parser, meter: Meter):
-        self._parser, self._meter = parser, meter
-        self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
-
-    def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
-        """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
-        if not self.distinct or b"[" not in piece:
-            return keys.after(piece)
-
-        def is_distinct(place: int) -> bool:
-            before = self._parser.after(state, 0, piece[:place]) if place else state
-            return before is not None and self._opens_distinct(before)
-
-        return keys.after(piece, is_distinct)
-
-    def detour(self, state: State, keys: Keys) -> Detour | None:
-        """Return the detour from `state` with the fewest bytes to the end; None if none is found.
-
-        After it, each of `keys.at_risk` has a new key or item, or is closed.
-        """
-        risks = keys.at_risk
-        numbers = itertools.count(0, -1)  # breaks ties: the latest is visited first
-        heap = [(state.cost or 0, next(numbers), b"", state, keys)]
-        seen = {(state, keys.plain)}  # escapes would multiply the spellings of each text
-        for _ in range(_MOST_SITUATIONS):
-            if not heap:
-                return None
-            _, _, text, at, seen_keys = heapq.heappop(heap)
-            self._meter.add(_UNITS)
-            now = seen_keys.at_risk
-            if all(now.get(place, maxsize) > held for place, held in risks.items()):
-                return Detour(text, at, seen_keys)
-            taken = {rest[:1] for rest in seen_keys.taken_continuations}
-            for byte in self._bytes(at, seen_keys, taken):
-                onward = self._parser.after_byte(at, byte)
-                if onward is None or onward.cost is None:
-                    continue
-                piece = bytes([byte])
-                after = self.after(at, seen_keys, piece)
-                if after is not None and (onward, after.plain) not in seen:
-                    seen.add((onward, after.plain))
-                    cost = len(text) + 1 + onward.cost
-                    heapq.heappush(heap, (cost, next(numbers), text + piece, onward, after))
-        return None
-
-    def _opens_distinct(self, state: State) -> bool:
-        """Whether an array opened at `state` may be one with distinct items."""
-        network, scanners = self._parser.network, self._parser.scanners
-        return any(
-            thread.onward.state in network.distinct
-            for thread in state.threads
-            for low, high, _ in scanners[thread.terminal].moves(thread.at)
-            if low <= ord("[") <= high
-        )
-
-    def _bytes(self, state: State, keys: Keys, taken: set[bytes]) -> Iterator[int]:
-        """Yield bytes that may follow: of each range, those in `taken` and one other."""
-        for low, high in self._parser.ranges(state):
-            if not keys.string and high - low < _TENS:
-                yield from range(low, high + 1)
-                continue
-            yield from (rest[0] for rest in taken if rest and low <= rest[0] <= high)
-            others = (byte for byte in (*_NICE, *range(low, high + 1)) if low <= byte <= high)
-            other = next((byte for byte in others if bytes([byte]) not in taken), None)
-            if other is not None:
-                yield other
-
-
-_MOST_REPEATED = 512  # detours in one text
-_AT_ONCE = 256  # bytes read before the shortest text is computed anew
-
-TextParts = list[bytes | int]  # bytes, and control tokens by their ids
-
-
-class UniqueText:
-    """A short text from one state to the end, without repeated keys and distinct items."""
-
-    def __init__(
-        self,
-        parser: Parser,
-        uniqueness: Uniqueness,
-        detour: Callable[[State, Keys], Detour | None],
-        meter: Meter,
-        begin: tuple[State, Keys],
-    ):
-        """`detour` is `Uniqueness.detour`, or a cache of it."""
-        self._parser, self._uniqueness, self._meter = parser, uniqueness, meter
-        self._detour = detour
-        self._parts, self._text = TextParts(), bytearray()  # `_text` comes after `_parts`
-        self._state, self._keys = begin
-        # The start of a key or an item that may be a repetition: its place in `_text`.
-        self._begun: tuple[int, State, Keys] = (0, *begin)
-        self._detours, self._impossible = 0, False
-
-    def written(self, most: int) -> TextParts | None:
-        """Return the text, or at least its first `most` bytes; None if no text is found.
-
-        Raises `Unfinished`; a second call continues the work.
-        """
-        while self._state.cost and len(self._text) < most and not self._impossible:
-            self._meter.spend(1 + min(most, self._state.cost, _AT_ONCE) // 4)
-            for symbol in _symbols(self._parser.completion(self._state, _AT_ONCE)):
-                if not self._read(symbol):
-                    break
-        return None if self._impossible else [*self._parts, bytes(self._text)]
-
-    def _read(self, symbol: bytes | int) -> bool:
-        """Write a byte or a control token. False if the rest has to be computed anew."""
-        if isinstance(symbol, int):
-            onward, after = self._parser.after(self._state, symbol, b""), self._keys
-        else:
-            onward = self._parser.after_byte(self._state, symbol[0])
-            after = self._uniqueness.after(self._state, self._keys, symbol)
-        if onward is None or onward.cost is None:
-            self._impossible = True
-            return False
-        if after is None:
-            self._take_detour()
-            return False
-        if isinstance(symbol, int):
-            self._parts += [bytes(self._text), symbol]
-            self._text.clear()
-        else:
-            self._text += symbol
-        if not self._keys.at_risk or not self._text:
-            self._begun = len(self._text), onward, after
-        self._state, self._keys = onward, after
-        return True
-
-    def _take_detour(self) -> None:
-        """Replace the repeated key or item by a detour from its start."""
-        place, state, keys = self._begun
-        detour = self._detour(state, keys)
-        self._detours += 1
-        if detour is None or self._detours > _MOST_REPEATED:
-            self._impossible = True
-            return
-        self._text[place:], self._state, self._keys = detour
-        self._begun = len(self._text), detour.state, detour.keys
-
-
-def _symbols(parts: TextParts) -> Iterator[bytes | int]:
-    """Yield the bytes of a text, one by one, and its control tokens."""
-    for part in parts:
-        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

@@ -1,0 +1,290 @@
+"""Texts to the end that repeat no key of an object and no item of an array of distinct items.
+
+If keys are free or items distinct, a token is allowed only if a new key or item can still be
+reached after it. `Uniqueness` searches for a `Detour`, a text that leads there. `UniqueText` is the
+grammar's shortest text to the end, with a detour in place of each repetition.
+
+A text of many items needs a detour for each of them, from one place of the grammar. So a search
+continues where the last one from an equal place has stopped: what was a repetition stays one while
+the array grows. Its texts are parsed anew from each place.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterator
+from sys import maxsize
+from typing import NamedTuple
+
+from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.parse.earley import Parser, State
+from dlm.grammar.parse.keys import Keys, SeenItems
+
+_MOST_SITUATIONS = 4096  # situations visited in one search
+_MOST_SEEN = 16_384  # situations of a search that is continued
+_SEARCHES = 4  # kept searches
+_SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
+_UNITS = 3  # units of work for a situation
+_COMPARED = 64  # keys or items that a situation is compared with, for a unit of work
+_NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
+_TENS = 10  # the size up to which all bytes of a range are tried at once, such as digits
+
+
+class Detour(NamedTuple):
+    """A text that leads to a new key or item, and the situation after it."""
+
+    text: bytes
+    state: State
+    keys: Keys
+
+
+class Uniqueness:
+    """Unique keys and distinct items in the texts of one grammar."""
+
+    def __init__(self, parser: Parser, meter: Meter):
+        self._parser, self._meter = parser, meter
+        self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
+        self._searches = LimitedCache[Hashable, _Search](_SEARCHES)  # by place
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of the kept searches."""
+        return _SITUATION_BYTES * sum(search.size for search in self._searches.values())
+
+    def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
+        """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
+        if not self.distinct or b"[" not in piece:
+            return keys.after(piece)
+
+        def is_distinct(place: int) -> bool:
+            before = self._parser.after(state, 0, piece[:place]) if place else state
+            return before is not None and self._opens_distinct(before)
+
+        return keys.after(piece, is_distinct)
+
+    def detour(self, state: State, keys: Keys) -> Detour | None:
+        """Return a detour from `state` with few bytes to the end; None if none is found.
+
+        After it, each of `keys.at_risk` has a new key or item, or is closed.
+        """
+        place = _place(state, keys)
+        search = self._searches.pop(place, None)  # a search that is interrupted is not kept
+        detour = None
+        if search is not None and search.continues_at(keys):
+            detour = search.detour(state, keys)
+        if search is None or detour is None:
+            search = _Search(self, self._parser, self._meter, state, keys)
+            detour = search.detour(state, keys)
+        self._searches[place] = search
+        return detour
+
+    def _opens_distinct(self, state: State) -> bool:
+        """Whether an array opened at `state` may be one with distinct items."""
+        network, scanners = self._parser.network, self._parser.scanners
+        return any(
+            thread.onward.state in network.distinct
+            for thread in state.threads
+            for low, high, _ in scanners[thread.terminal].moves(thread.at)
+            if low <= ord("[") <= high
+        )
+
+
+def _place(state: State, keys: Keys) -> Hashable:
+    """Return what the next key or item depends on, without those so far. Rules that count have a
+    state of their own after each item, so what follows the terminals is left out."""
+    threads = frozenset(thread[:-1] for thread in state.threads)
+    read = keys.key, keys.expected, keys.string, keys.escaped, keys.text
+    return threads, read, len(keys.open)
+
+
+class _Situation(NamedTuple):
+    """A text from a search's first state, and the situation after it."""
+
+    cost: int  # bytes of the text, and of the shortest text from there to the end
+    number: int  # breaks ties: the latest is visited first
+    text: bytes
+    state: State
+    keys: Keys
+    others: "Iterator[_Situation]"  # that differ from it in the last byte
+
+
+class _Search:
+    """A search from one place for texts that lead to new keys or items, shortest first."""
+
+    def __init__(
+        self, uniqueness: Uniqueness, parser: Parser, meter: Meter, state: State, keys: Keys
+    ):
+        self._uniqueness, self._parser, self._meter = uniqueness, parser, meter
+        self._numbers = itertools.count(0, -1)
+        self._open = [_Situation(state.cost or 0, next(self._numbers), b"", state, keys, iter(()))]
+        self._cost = state.cost or 0
+        self._seen = {(state, keys.plain)}  # escapes would multiply the spellings of each text
+        self._last = keys
+
+    @property
+    def size(self) -> int:
+        """The number of situations that it has seen and keeps."""
+        return len(self._seen)
+
+    def continues_at(self, keys: Keys) -> bool:
+        """Whether all that was a repetition is one for `keys` as well."""
+        return self.size <= _MOST_SEEN and all(
+            map(_holds, keys.open, self._last.open)  # `_place` compares their number
+        )
+
+    def detour(self, state: State, keys: Keys) -> Detour | None:
+        """Return the detour from `state`, a place as that of the search; None if none is found, or
+        if it is longer here than where the search began, so that others may be shorter."""
+        self._last, risks = keys, keys.at_risk
+        units = _UNITS + sum(risks.values()) // _COMPARED
+        elsewhere = list[_Situation]()  # situations that `state` does not lead to
+        try:
+            for _ in range(_MOST_SITUATIONS):
+                if not self._open:
+                    return None
+                here = heapq.heappop(self._open)
+                self._meter.add(units)
+                onward = self._parser.after(state, 0, here.text) if here.text else state
+                if onward is None or onward.cost is None:
+                    elsewhere.append(here)
+                    continue
+                after = self._uniqueness.after(state, keys, here.text) if here.text else keys
+                if after is not None:
+                    now = after.at_risk
+                    if all(now.get(place, maxsize) > count for place, count in risks.items()):
+                        heapq.heappush(self._open, here)  # the next search leads beyond it
+                        more = len(here.text) + onward.cost - (state.cost or 0)
+                        alike = more <= here.cost - self._cost
+                        return Detour(here.text, onward, after) if alike else None
+                self._push(here.others)
+                if after is not None:
+                    for others in self._onward(here):
+                        self._push(others)
+            return None
+        finally:
+            for situation in elsewhere:
+                heapq.heappush(self._open, situation)
+
+    def _push(self, others: Iterator[_Situation]) -> None:
+        if (situation := next(others, None)) is not None:
+            heapq.heappush(self._open, situation)
+
+    def _onward(self, here: _Situation) -> Iterator[Iterator[_Situation]]:
+        """Yield the situations one byte further, in groups from which one at a time is visited."""
+        for low, high in self._parser.ranges(here.state):
+            if not here.keys.string and high - low < _TENS:
+                for byte in range(low, high + 1):
+                    yield self._after_each(here, iter((byte,)))
+            else:
+                nice = [byte for byte in _NICE if low <= byte <= high]
+                plain = (byte for byte in range(low, high + 1) if byte not in _NICE)
+                yield self._after_each(here, itertools.chain(nice, plain))
+
+    def _after_each(self, here: _Situation, bytes_: Iterator[int]) -> Iterator[_Situation]:
+        """Yield the situation after each of `bytes_`, without those seen before."""
+        for byte in bytes_:
+            onward = self._parser.after_byte(here.state, byte)
+            if onward is None or onward.cost is None:
+                continue
+            piece = bytes([byte])
+            after = self._uniqueness.after(here.state, here.keys, piece)
+            if after is None or (onward, after.plain) in self._seen:
+                continue
+            self._seen.add((onward, after.plain))
+            text = here.text + piece
+            cost = len(text) + onward.cost
+            others = self._after_each(here, bytes_)
+            yield _Situation(cost, next(self._numbers), text, onward, after, others)
+            return
+
+
+def _holds(
+    now: frozenset[str] | SeenItems | None, before: frozenset[str] | SeenItems | None
+) -> bool:
+    """Whether an object or array has all keys or items that it had before."""
+    if isinstance(now, SeenItems) and isinstance(before, SeenItems):
+        return now.begun == before.begun and now.texts >= before.texts
+    if isinstance(now, frozenset) and isinstance(before, frozenset):
+        return now >= before
+    return now is before
+
+
+_MOST_REPEATED = 2048  # detours in one text
+_AT_ONCE = 256  # bytes read before the shortest text is computed anew
+_AT_FIRST = 16  # as many after a detour, since another repetition may follow; then twice as many
+
+TextParts = list[bytes | int]  # bytes, and control tokens by their ids
+
+
+class UniqueText:
+    """A short text from one state to the end, without repeated keys and distinct items."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        uniqueness: Uniqueness,
+        detour: Callable[[State, Keys], Detour | None],
+        meter: Meter,
+        begin: tuple[State, Keys],
+    ):
+        """`detour` is `Uniqueness.detour`, or a cache of it."""
+        self._parser, self._uniqueness, self._meter = parser, uniqueness, meter
+        self._detour = detour
+        self._parts, self._text = TextParts(), bytearray()  # `_text` comes after `_parts`
+        self._state, self._keys = begin
+        # The start of a key or an item that may be a repetition: its place in `_text`.
+        self._begun: tuple[int, State, Keys] = (0, *begin)
+        self._detours, self._impossible = 0, False
+        self._at_once = _AT_FIRST
+
+    def written(self, most: int) -> TextParts | None:
+        """Return the text, or at least its first `most` bytes; None if no text is found.
+
+        Raises `Unfinished`; a second call continues the work.
+        """
+        while self._state.cost and len(self._text) < most and not self._impossible:
+            self._meter.spend(1 + min(most, self._state.cost, self._at_once) // 4)
+            at_once, self._at_once = self._at_once, min(_AT_ONCE, 2 * self._at_once)
+            for symbol in _symbols(self._parser.completion(self._state, at_once)):
+                if not self._read(symbol):
+                    break
+        return None if self._impossible else [*self._parts, bytes(self._text)]
+
+    def _read(self, symbol: bytes | int) -> bool:
+        """Write a byte or a control token. False if the rest has to be computed anew."""
+        if isinstance(symbol, int):
+            onward, after = self._parser.after(self._state, symbol, b""), self._keys
+        else:
+            onward = self._parser.after_byte(self._state, symbol[0])
+            after = self._uniqueness.after(self._state, self._keys, symbol)
+        if onward is None or onward.cost is None:
+            self._impossible = True
+            return False
+        if after is None:
+            self._take_detour()
+            return False
+        if isinstance(symbol, int):
+            self._parts += [bytes(self._text), symbol]
+            self._text.clear()
+        else:
+            self._text += symbol
+        if not self._keys.at_risk or not self._text:
+            self._begun = len(self._text), onward, after
+        self._state, self._keys = onward, after
+        return True
+
+    def _take_detour(self) -> None:
+        """Replace the repeated key or item by a detour from its start."""
+        place, state, keys = self._begun
+        detour = self._detour(state, keys)
+        self._detours, self._at_once = self._detours + 1, _AT_FIRST
+        if detour is None or self._detours > _MOST_REPEATED:
+            self._impossible = True
+            return
+        self._text[place:], self._state, self._keys = detour
+        self._begun = len(self._text), detour.state, detour.keys
+
+
+def _symbols(parts: TextParts) -> Iterator[bytes | int]:
+    """Yield the bytes of a text, one by one, and its control tokens."""
+    for part in parts:
+        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

@@ -1,0 +1,103 @@
+"""Shortest texts of many distinct items or new keys: valid, and found in bounded work."""
+
+import json
+
+import pytest
+from answers import needed_tokens
+
+from dlm.grammar import BudgetError, Frontier, JsonSchema
+from dlm.grammar.parse.keys import Keys
+
+TEXT = {"type": "string"}
+RECORD = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "name": TEXT},
+    "required": ["id", "name"],
+    "additionalProperties": False,
+}
+KINDS = {
+    "integers": {"type": "array", "uniqueItems": True, "items": {"type": "integer"}},
+    "texts": {"type": "array", "uniqueItems": True, "items": TEXT},
+    "any values": {"type": "array", "uniqueItems": True},
+    "records": {"type": "array", "uniqueItems": True, "items": RECORD},
+    "texts of a pattern": {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"type": "string", "pattern": "^[a-z]{3}$"},
+    },
+    "free keys": {"type": "object"},
+    "keys of a pattern": {
+        "type": "object",
+        "patternProperties": {"^[a-z]+$": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+}
+
+
+def with_least(kind, count):
+    schema = KINDS[kind]
+    return {**schema, "minItems" if schema["type"] == "array" else "minProperties": count}
+
+
+def work_of(compiled):
+    """Return the units that it takes to refuse a budget that is too small."""
+    before = compiled.meter.spent
+    with pytest.raises(BudgetError):
+        Frontier(compiled, 20)
+    return compiled.meter.spent - before
+
+
+def shortest(compiled, vocabulary):
+    tokens = compiled.shortest_completion(compiled.parser.start, Keys())
+    assert tokens is not None
+    return vocabulary.text(tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_work_of_many_distinct_items_grows_with_their_number(compiler, vocabulary, kind):
+    works = []
+    for count in (100, 400):
+        spec = JsonSchema(with_least(kind, count))
+        compiled = compiler.compile(spec)
+        works.append(work_of(compiled))
+        assert len(spec.value(shortest(compiled, vocabulary))) == count
+    assert works[1] < 60_000
+    assert works[1] < 4 * works[0]
+
+
+def test_the_text_of_many_items_takes_the_shortest_ones(compiler, vocabulary):
+    compiled = compiler.compile(JsonSchema(with_least("integers", 150)))
+    items = json.loads(shortest(compiled, vocabulary))
+    assert {*range(10)} < {*items}
+    assert all(-10 < item < 100 or len(str(item)) <= 3 for item in items)
+    assert sum(len(str(item)) for item in items) == 10 + 99 * 2 + 41 * 3
+
+
+def test_two_arrays_of_distinct_items_have_the_same_shortest_items(compiler, vocabulary):
+    of = with_least("texts", 30)
+    spec = JsonSchema({"type": "object", "properties": {"a": of, "b": of}, "required": ["a", "b"]})
+    value = spec.value(shortest(compiler.compile(spec), vocabulary))
+    assert {*value["a"]} == {*value["b"]}
+
+
+def test_arrays_whose_items_differ_in_kind_have_distinct_ones(compiler, vocabulary):
+    mixed = {"anyOf": [{"type": "boolean"}, {"type": "string", "maxLength": 1}, RECORD]}
+    spec = JsonSchema(
+        {
+            "type": "array",
+            "prefixItems": [TEXT, {"type": "integer"}, TEXT],
+            "items": mixed,
+            "uniqueItems": True,
+            "minItems": 120,
+        }
+    )
+    assert len(spec.value(shortest(compiler.compile(spec), vocabulary))) == 120
+
+
+def test_the_last_of_all_items_that_exist_is_found(compiler, vocabulary):
+    letters = {"type": "string", "pattern": "^[a-z]$"}
+    spec = JsonSchema({"type": "array", "uniqueItems": True, "items": letters, "minItems": 26})
+    compiled = compiler.compile(spec)
+    assert len(spec.value(shortest(compiled, vocabulary))) == 26
+    budget = needed_tokens(compiled)
+    assert Frontier(compiled, budget)
