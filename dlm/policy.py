@@ -100,6 +100,16 @@ class Policy:
         """Return how many of a request's `max_tokens` its reasoning leaves to the answer."""
         return ceil(self.answer_share * max_tokens)
 
+    def check_answer_work(self, units: int, max_tokens: int) -> None:
+        """Raise `DlmError` if a grammar's `units` of work are too many for one answer."""
+        limit = self.request_work + max_tokens * self.token_work
+        if units > limit:
+            raise DlmError(
+                f"the grammar takes over {limit} units of work for one answer: at most "
+                f"{self.request_work} (Policy.request_work) and {self.token_work} for each of "
+                f"{max_tokens} tokens (Policy.token_work)"
+            )
+
     def check(self, spec: Spec) -> None:
         """Raise `RequestError` for a spec that is not served."""
         for each in (spec, *spec.parts):

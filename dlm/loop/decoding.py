@@ -169,14 +169,7 @@ class Decoder(ABC):
 
     def check_work(self, sequence: Sequence) -> None:
         """Raise `DlmError` if a request's grammar has done too much work for its whole answer."""
-        max_tokens, policy = sequence.request.max_tokens, self._policy
-        limit = policy.request_work + max_tokens * policy.token_work
-        if sequence.grammar_work > limit:
-            raise DlmError(
-                f"the grammar takes over {limit} units of work for one answer: at most "
-                f"{policy.request_work} (Policy.request_work) and {policy.token_work} for each of "
-                f"{max_tokens} tokens (Policy.token_work)"
-            )
+        self._policy.check_answer_work(sequence.grammar_work, sequence.request.max_tokens)
 
     def _emit(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
         """Yield the tokens that have become final, if there are any. Tokens that may be taken back

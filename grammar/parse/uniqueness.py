@@ -43,7 +43,7 @@ class Uniqueness:
     def __init__(self, parser: Parser, meter: Meter):
         self._parser, self._meter = parser, meter
         self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
-        self._searches = LimitedCache[Hashable, _Search](_SEARCHES)  # by place
+        self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class Uniqueness:
         if search is not None and search.continues_at(keys):
             detour = search.detour(state, keys)
         if search is None or detour is None:
-            search = _Search(self, self._parser, self._meter, state, keys)
+            search = _DetourSearch(self, self._parser, self._meter, state, keys)
             detour = search.detour(state, keys)
         self._searches[place] = search
         return detour
@@ -96,7 +96,7 @@ def _place(state: State, keys: Keys) -> Hashable:
     return threads, read, len(keys.open)
 
 
-class _Situation(NamedTuple):
+class _Reached(NamedTuple):
     """A text from a search's first state, and the situation after it."""
 
     cost: int  # bytes of the text, and of the shortest text from there to the end
@@ -104,10 +104,10 @@ class _Situation(NamedTuple):
     text: bytes
     state: State
     keys: Keys
-    others: "Iterator[_Situation]"  # that differ from it in the last byte
+    others: "Iterator[_Reached]"  # that differ from it in the last byte
 
 
-class _Search:
+class _DetourSearch:
     """A search from one place for texts that lead to new keys or items, shortest first."""
 
     def __init__(
@@ -115,7 +115,7 @@ class _Search:
     ):
         self._uniqueness, self._parser, self._meter = uniqueness, parser, meter
         self._numbers = itertools.count(0, -1)
-        self._open = [_Situation(state.cost or 0, next(self._numbers), b"", state, keys, iter(()))]
+        self._open = [_Reached(state.cost or 0, next(self._numbers), b"", state, keys, iter(()))]
         self._cost = state.cost or 0
         self._seen = {(state, keys.plain)}  # escapes would multiply the spellings of each text
         self._last = keys
@@ -136,7 +136,7 @@ class _Search:
         if it is longer here than where the search began, so that others may be shorter."""
         self._last, risks = keys, keys.at_risk
         units = _UNITS + sum(risks.values()) // _COMPARED
-        elsewhere = list[_Situation]()  # situations that `state` does not lead to
+        elsewhere = list[_Reached]()  # situations that `state` does not lead to
         try:
             for _ in range(_MOST_SITUATIONS):
                 if not self._open:
@@ -164,11 +164,11 @@ class _Search:
             for situation in elsewhere:
                 heapq.heappush(self._open, situation)
 
-    def _push(self, others: Iterator[_Situation]) -> None:
+    def _push(self, others: Iterator[_Reached]) -> None:
         if (situation := next(others, None)) is not None:
             heapq.heappush(self._open, situation)
 
-    def _onward(self, here: _Situation) -> Iterator[Iterator[_Situation]]:
+    def _onward(self, here: _Reached) -> Iterator[Iterator[_Reached]]:
         """Yield the situations one byte further, in groups from which one at a time is visited."""
         for low, high in self._parser.ranges(here.state):
             if not here.keys.string and high - low < _TENS:
@@ -179,7 +179,7 @@ class _Search:
                 plain = (byte for byte in range(low, high + 1) if byte not in _NICE)
                 yield self._after_each(here, itertools.chain(nice, plain))
 
-    def _after_each(self, here: _Situation, bytes_: Iterator[int]) -> Iterator[_Situation]:
+    def _after_each(self, here: _Reached, bytes_: Iterator[int]) -> Iterator[_Reached]:
         """Yield the situation after each of `bytes_`, without those seen before."""
         for byte in bytes_:
             onward = self._parser.after_byte(here.state, byte)
@@ -193,7 +193,7 @@ class _Search:
             text = here.text + piece
             cost = len(text) + onward.cost
             others = self._after_each(here, bytes_)
-            yield _Situation(cost, next(self._numbers), text, onward, after, others)
+            yield _Reached(cost, next(self._numbers), text, onward, after, others)
             return
 
 

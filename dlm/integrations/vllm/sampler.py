@@ -56,6 +56,7 @@ class Slot:
     budget: int  # tokens of the whole answer, the stop among them
     stops: frozenset[int]
     most_work: int  # units of one look, in all steps that it takes
+    policy: Policy  # bounds the work of all looks together
     compiled: Compiled | None = None
     reasoning: Reasoning | None = None
     name: str = ""
@@ -66,6 +67,7 @@ class Slot:
     mark: tuple[int, int] | None = None  # position of its stop, and the token that says so there
     work: int = 0  # units that the next look may take
     spent: int = 0  # units that the last finished look took
+    total: int = 0  # units that all looks took, before a preemption too
     _constraint: Frontier | None = None
     _unfinished: int = 0  # units of a look that has not finished
     _progress: Progress = field(default_factory=lambda: Progress(stats=Stats()))
@@ -78,13 +80,20 @@ class Slot:
             self.spent = constraint.spent
         except Unfinished as error:
             self._unfinished += self.work
+            self._count(self.work)
             if self._unfinished <= self.most_work:
                 raise
             raise LimitError(
                 f"the grammar takes over {self.most_work} units of work to match a canvas"
             ) from error
+        self._count(self.spent)
         self._unfinished = 0
         return read
+
+    def _count(self, work: int) -> None:
+        """Count work of the grammar. Raises `DlmError` if it is too much for one answer."""
+        self.total += work
+        self.policy.check_answer_work(self.total, self.budget)
 
     def fixed(self, last: bool) -> Fixed:
         """Return what the next pass may not change; `last`: it is the canvas's last."""
@@ -143,7 +152,8 @@ class Slots:
         self.policy, self.config, self._compiler = policy, config, compiler
         self._vocabulary = compiler.vocabulary
         self._slots: dict[int, Slot] = {}
-        self._squeezed: dict[str, None] = {}  # names of requests that were removed, the last ones
+        # Of the last requests that were removed, by name: `squeezed` and `total` of their slots.
+        self._removed: dict[str, tuple[bool, int]] = {}
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -161,14 +171,17 @@ class Slots:
 
         Raises nothing: a request that cannot be served fails in its first step.
         """
+        squeezed, total = self._removed.get(name, (False, 0))
         slot = Slot(
             payload,
             budget,
             stops=frozenset(self._vocabulary.stops),
             most_work=self.policy.max_unfinished_steps * self.policy.step_work,
+            policy=self.policy,
             written=list(written),
             name=name,
-            squeezed=name in self._squeezed,
+            squeezed=squeezed,
+            total=total,
         )
         self._slots[index] = slot
         try:
@@ -185,11 +198,11 @@ class Slots:
         slot = self._slots.pop(index, None)
         if slot is None:
             return
-        self._squeezed.pop(slot.name, None)
-        if slot.squeezed and slot.name and not slot.ended:
-            self._squeezed[slot.name] = None
-            if len(self._squeezed) > _MOST_REMEMBERED:
-                del self._squeezed[next(iter(self._squeezed))]
+        self._removed.pop(slot.name, None)
+        if slot.name and not slot.ended:
+            self._removed[slot.name] = slot.squeezed, slot.total
+            if len(self._removed) > _MOST_REMEMBERED:
+                del self._removed[next(iter(self._removed))]
 
 
 @dataclass(frozen=True, slots=True)

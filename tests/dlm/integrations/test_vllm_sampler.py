@@ -1,5 +1,6 @@
 """The plugin's sampler around a double of vLLM's: answers are valid and errors are contained."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -40,13 +41,13 @@ def compiler(vocabulary):
 class Worker:
     """Slots, a sampler, and a model whose logits are random."""
 
-    def __init__(self, compiler, seed=0, work=10**6, slots=4):
+    def __init__(self, compiler, seed=0, work=10**6, slots=4, **limits):
         self.talkative = False  # the model never wants to end
         self.size = len(compiler.vocabulary.pieces)
         self.compiler, self.rng = compiler, torch.Generator().manual_seed(seed)
         self.slots = Slots(
             Compiler(compiler.vocabulary),
-            Policy(max_unfinished_steps=50),
+            Policy(max_unfinished_steps=50, **limits),
             DecodeConfig(max_steps=STEPS),
         )
         self.states = States(slots, L, STEPS)
@@ -162,6 +163,38 @@ def test_a_request_whose_guidance_never_finishes_fails_alone(compiler, vocabular
     assert worker.inner.emitted[0][:1] == [PAD]
     assert "over 100000 units of work" in str(slot.error)
     Regex("[a-f]{3,40}").value(vocabulary.text(worker.answer(1)))
+
+
+def test_a_request_whose_looks_take_too_much_work_in_all_fails_alone(compiler, vocabulary):
+    """Each look is within its limit, and together they are not."""
+    worker = Worker(compiler, request_work=20, token_work=1)
+    worker.talkative = True
+    worker.add(0, Regex("([a-z]{3,9} )+"), budget=40)
+    slot = worker.slots.get(0)
+    worker.run({0: L, 1: L})
+    assert worker.inner.emitted[0][-1] == PAD
+    assert re.search(
+        r"over 60 units of work for one answer.*for each of 40 tokens", str(slot.error)
+    )
+    easy = Worker(compiler)
+    easy.add(0, Regex("([a-z]{3,9} )+"), budget=40)
+    slot = easy.slots.get(0)
+    easy.run({0: L})
+    assert slot.error is None
+    assert slot.total > 60
+
+
+def test_work_before_a_preemption_counts(compiler):
+    worker = Worker(compiler)
+    payload = worker.payload(Regex("[a-f]{3,200}"))
+    worker.slots.add(0, payload, 60, (), "one")
+    worker.step({0: L})
+    total = worker.slots.get(0).total
+    assert total > 0
+    worker.slots.remove(0)
+    for slot, name, before in ((1, "two", 0), (2, "one", total)):
+        worker.slots.add(slot, payload, 60, (), name)
+        assert worker.slots.get(slot).total == before
 
 
 def test_rules_that_cannot_be_read_fail_their_request_alone(compiler, vocabulary, caplog):
