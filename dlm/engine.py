@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import torch
 
@@ -17,12 +17,10 @@ from dlm.config import DecodeConfig, Writes, checkpoint_decoding
 from dlm.decisions.decide import By
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
-from dlm.events import CommandQueue, End, Event, EventRoutes, Failed, Finished, StreamEvent
+from dlm.events import CommandQueue, Event, EventRoutes, Failed, Finished, StreamEvent
 from dlm.grammar import (
-    Choice,
     Compiled,
     Compiler,
-    GrammarError,
     Reasoning,
     Spec,
     Task,
@@ -45,11 +43,10 @@ from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.storage import load_model
 from dlm.threads import threads_for, using
+from dlm.together import Progress, Together
+from dlm.warm_up import warm_up_requests
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
-
-Progress = Callable[[int, int], None]
-"""Function that is called with the number of finished parts of a warm-up, and the number of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,21 +394,44 @@ class Engine:
         return events
 
     @overload
-    def generate(self, requests: Request) -> Result: ...
+    def generate(self, requests: Request, *, progress: Progress | None = None) -> Result: ...
     @overload
-    def generate(self, requests: abc.Sequence[Request]) -> list[Result]: ...
-    def generate(self, requests: Request | abc.Sequence[Request]) -> Result | list[Result]:
+    def generate(
+        self,
+        requests: abc.Sequence[Request],
+        *,
+        return_exceptions: Literal[False] = False,
+        progress: Progress | None = None,
+    ) -> list[Result]: ...
+    @overload
+    def generate(
+        self,
+        requests: abc.Sequence[Request],
+        *,
+        return_exceptions: bool,
+        progress: Progress | None = None,
+    ) -> list[Result | DlmError]: ...
+    def generate(
+        self,
+        requests: Request | abc.Sequence[Request],
+        *,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> Any:
         """Run requests together until all have ended, and return their results. A request that
         cannot be served is refused with `RequestError` before any of them starts; the error of one
-        that fails is raised after all have ended."""
+        that fails is raised after all have ended. With `return_exceptions`, either error stands in
+        the place of a result, and the other requests run. `progress` is called at the start, and
+        after each step in which requests have ended, with the number of these and of all."""
         if isinstance(requests, Request):
-            return self.generate([requests])[0]
+            return self.generate([requests], progress=progress)[0]
         if isinstance(requests, str) or not isinstance(requests, abc.Sequence):
             kind = type(requests).__name__
             raise RequestError(f"generate is given a {kind}: it takes a Request or a list of them")
         if any(isinstance(one, Decision) for one in requests):
             raise RequestError("generate is given a Decision: `decide` answers questions")
-        return [end.result for end in self._run(requests, "generate")]
+        ends = self._run(requests, "generate", return_exceptions, progress)
+        return [end.error if isinstance(end, Failed) else end.result for end in ends]
 
     def decide(
         self,
@@ -436,40 +456,28 @@ class Engine:
                 raise DlmError("decide would take the slots of requests that are running")
             return self._admission.decider.by_causal(decision, self._cache, self._slots)
 
-    def _run(self, requests: abc.Sequence[Request | Decision], who: str) -> list[Any]:
-        """Return `Finished` or `Decided` of each request, in order. Raises the first error."""
+    def _run(
+        self,
+        requests: abc.Sequence[Request | Decision],
+        who: str,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Any]:
+        """Return the end of each request, in order. Raises the first error, unless it is to be
+        returned."""
         if self.busy:
             raise DlmError(f"{who} would swallow the events of requests that were added before")
-        numbers, ends = list[int](), dict[int, End]()
+        together = Together(requests, return_exceptions, progress)
         try:
-            self._add_all(requests, numbers)
+            together.add(self.prepare, self.start, self._scheduler.prepare)
             while self.busy:
-                ends |= {event.request: event for event in self.step() if isinstance(event, End)}
+                together.note(self.step())
         except BaseException:
-            for number in numbers:
+            for number in together.numbers:
                 self.cancel(number)
             self._events.clear()
             raise
-        for number in numbers:
-            if isinstance(end := ends[number], Failed):
-                raise end.error
-        return [ends[number] for number in numbers]
-
-    def _add_all(self, requests: abc.Sequence[Request | Decision], numbers: list[int]) -> None:
-        """Admit all requests and compile their grammars; their numbers are appended to
-        `numbers`."""
-        at, prepared = 0, None
-        try:
-            for at, request in enumerate(requests):  # noqa: B007
-                prepared = self.prepare(request, prepared)
-                numbers.append(prepared.number)
-                self.start(prepared)
-            for at, number in enumerate(numbers):  # noqa: B007
-                self._scheduler.prepare(number)
-        except DlmError as error:
-            if len(requests) == 1 or isinstance(error, GrammarError | ModelError):
-                raise
-            raise type(error)(f"request {at}: {error}") from error
+        return together.ends()
 
     def close(self) -> None:
         """End the compiler processes: requests that wait for one fail, and no more are admitted."""
@@ -516,21 +524,6 @@ class Engine:
         ended = self._scheduler.leave(slot)
         if ended.checking is not None:
             ended.checking.leave()
-
-
-def warm_up_requests(policy: Policy) -> list[Request]:
-    """Return requests that between them read logits in every way: plainly, under cuts, and under
-    the masks of a constraint, if the policy serves one."""
-    plain = {"token_ids": [5, 6, 7] * 8, "max_tokens": 8, "seed": 0}  # any token ids
-    spec, constraints = Choice(("yes", "no")), list[Spec | None]([None])
-    with suppress(RequestError):
-        policy.check(spec)
-        constraints.append(spec)
-    return [
-        Request(**plain, constraint=constraint, top_k=top_k)
-        for constraint in constraints
-        for top_k in (0, 4)
-    ]
 
 
 def _decoding_of(name: Writes, temperature: float) -> Decoding:

@@ -13,12 +13,12 @@ from dlm import DlmError, Engine, JsonObject, Policy, Request
 from dlm import engine as engine_module
 from dlm.cli import serve
 from dlm.cli.options import add_engine_options, loading_of
-from dlm.engine import warm_up_requests
 from dlm.kernels.attention import Launch, key_counts
 from dlm.kernels.paging import Segment
 from dlm.loading import Loading
 from dlm.models import cache as cache_module
 from dlm.models.graphs import Captured, PassGraphs
+from dlm.warm_up import warm_up_requests
 
 SLOTS = 3
 
