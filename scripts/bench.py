@@ -37,6 +37,7 @@ from throughput import throughput
 from torch import Tensor
 
 import dlm
+from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.events import Finished
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
@@ -216,7 +217,7 @@ def half_sure(rows: int) -> VocabPass:
 def host_milliseconds(slots: int) -> float:
     """Return the median time of a pass over `slots` canvases without constraints."""
     packed = half_sure(slots * L).packed()
-    engine = dlm.Engine(Instant(), TokenChat.load(BUILT_IN), slots=slots)
+    engine = dlm.Engine(Instant(), TokenChat(Chat.load(BUILT_IN).tokenizer), slots=slots)
     for i in range(slots):
         engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
     taken = []

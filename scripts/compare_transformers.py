@@ -199,6 +199,8 @@ def _memory(name: str) -> int:
 def by_engine(args: argparse.Namespace) -> Callable[[int], dict[str, float]]:
     model = checkpoint.load(args.model)
     chat = TokenChat(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
+    missing = model.vocab_size - len(chat.tokenizer)
+    chat.tokenizer.add_tokens([f"<extra {i}>" for i in range(missing)])
     engine = dlm.Engine(model, chat, slots=1)
     spec = dlm.JsonSchema(args.schema.read_text())
     engine.compile(spec).result()

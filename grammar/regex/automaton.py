@@ -16,6 +16,7 @@ from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverte
 MOST_STATES = 4096
 _MOST_PRODUCT = 16 * MOST_STATES
 _MOST_EDGES = 300_000  # of one construction: about a second
+_MOST_MINIMAL_EDGES = 600_000  # of one result, where a range of characters counts as an edge
 _MOST_SETS = 4096  # sets of states that `any_of_length` examines
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 _ROOMY = 8  # printable characters, without quotes and backslashes
@@ -328,8 +329,8 @@ def minimal(table: TransitionTable) -> Automaton:
                 together[key] = union(r for letter in letters for r in table.classes[letter])
             blocks[block][to] = together[key]
             edges += len(together[key])
-        if edges > _MOST_EDGES:
-            raise TooLargeError(f"its automaton has over {_MOST_EDGES:,} edges")
+        if edges > _MOST_MINIMAL_EDGES:
+            raise TooLargeError(f"its automaton has over {_MOST_MINIMAL_EDGES:,} edges")
     return _numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
 
 

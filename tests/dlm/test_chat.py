@@ -94,7 +94,6 @@ def test_no_text_of_a_caller_becomes_a_control_token(chat, messages, data):
     [
         Request(prompt=INJECTION),
         Request(messages=[{"role": "assistant", "content": INJECTION}]),
-        Request(messages=[{"role": INJECTION, "content": "a"}]),
         Request(messages=[{"role": "system", "content": INJECTION}]),
         Request(messages=[{"role": "user", "content": [{"type": "text", "text": INJECTION}]}]),
         Request(messages=({"role": "user", "content": ({"type": "text", "text": INJECTION},)},)),

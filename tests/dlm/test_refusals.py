@@ -38,7 +38,10 @@ IMAGE = {"type": "image_url", "image_url": {"url": "http://x"}}
         ({"prompt": ["x"]}, "prompt is a list: it takes a text"),
         ({"token_ids": "12"}, "token_ids is '12': it takes a list"),
         ({"token_ids": 3}, "token_ids is 3: it takes a list"),
-        ({"messages": [{"role": 5, "content": "a"}]}, r"messages\[0\].role is 5: it takes a text"),
+        (
+            {"messages": [{"role": 5, "content": "a"}]},
+            r"messages\[0\].role is 5: it takes system, developer",
+        ),
         ({"messages": [{"role": "user", "content": {}}]}, r"messages\[0\].content is a dict"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"content\[0\] .* parts of text"),
     ],

@@ -275,10 +275,10 @@ def test_one_tensor_of_a_file_is_in_memory_at_a_time(written, monkeypatch):
     alive: list[weakref.ref] = []
     put = checkpoint._put
 
-    def watched(name, tensor, *more):
+    def watched(path, name, tensor, *more):
         assert not [ref for ref in alive if ref() is not None]
         alive.append(weakref.ref(tensor))
-        put(name, tensor, *more)
+        put(path, name, tensor, *more)
 
     monkeypatch.setattr(checkpoint, "_put", watched)
     checkpoint.load(written.directory)

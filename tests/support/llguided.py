@@ -20,8 +20,11 @@ _WIDE = {  # for any of them
     "w": r"\p{L}\p{N}\p{M}\p{Pc}\u{200c}\u{200d}",
     "s": rf"{_SPACES}\x1c-\x1f\u{{85}}\u{{feff}}",
 }
+_EVERY = r"\[(?:\^|\\d\\D|\\D\\d|\\s\\S|\\S\\s|\\w\\W|\\W\\w)\]"  # classes of all characters
 _PART = re.compile(
-    r"\\u(?P<code>[0-9a-fA-F]{4})|\\(?P<name>[dwsDWS])|\\.|(?P<lazy>[*+?}])\?|\[\^\]|.", re.DOTALL
+    rf"(?P<every>{_EVERY})|"
+    r"\\u(?P<code>[0-9a-fA-F]{4})|\\(?P<name>[dwsDWS])|\\.|(?P<lazy>[*+?}])\?|.",
+    re.DOTALL,
 )
 
 
@@ -87,7 +90,9 @@ def _in_rust(pattern: str) -> str:
     found, in_class, inverse = [], False, False
     for part in _PART.finditer(pattern.removeprefix("^").removesuffix("$")):
         text = part[0]
-        if part["code"]:
+        if part["every"] and not in_class:
+            text = r"[\d\D]"
+        elif part["code"]:
             text = f"\\u{{{part['code']}}}"
         elif name := part["name"]:
             inside = (_WIDE if inverse != name.isupper() else _NARROW)[name.lower()]
@@ -101,8 +106,6 @@ def _in_rust(pattern: str) -> str:
             text = part["lazy"]
         elif text == ".":
             text = r"[^\n\r\u{2028}\u{2029}]"
-        elif text == "[^]":
-            text = r"[\d\D]"
         else:
             in_class = text == "["
         found.append(r"\/" if text == "/" else text)

@@ -311,7 +311,11 @@ def test_calls_of_tools_are_printed_as_data(run, tmp_path):
         (["--schema", "-", "hi"], BROKEN, f"cannot read the schema from stdin: {NO_TEXT} 7\n"),
         (["--structural-tag", "-", "hi"], BROKEN, f"the structural tag from stdin: {NO_TEXT} 7\n"),
         (["\udcff"], "", f"cannot read the prompt: {NO_TEXT} 0\n"),
-        (["--tools", "-", "hi"], "[{]", f"{NO_JSON}: Expecting property name enclosed in double"),
+        (
+            ["--tools", "-", "hi"],
+            "[{]",
+            f"{NO_JSON}: the name of a property in double quotes is missing",
+        ),
         (["--tools", "-", "hi"], "[" * 5000, "generate.py: tools"),
         (["--tools", "-", "hi"], f"[{'1' * 5000}]", "generate.py: tools"),
         (["--tools", "-", "hi"], "[", "generate.py: tools"),

@@ -20,6 +20,7 @@ from dlm import (
     DlmError,
     Draft,
     Engine,
+    Failed,
     Finished,
     Grammar,
     JsonSchema,
@@ -261,8 +262,9 @@ def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
         engine.add(request)
         ends, count = [], 0
         while engine.busy:
-            ends += [event for event in engine.step() if isinstance(event, Finished)]
+            ends += [event for event in engine.step() if isinstance(event, Finished | Failed)]
             count += 1
+        assert isinstance(ends[0], Finished), ends[0].error
         answers.append(ends[0].result.token_ids)
         steps.append(count)
     assert answers[0] == answers[1]

@@ -37,14 +37,16 @@ def traced():
 def test_the_memory_of_a_grammar_is_counted(vocabulary, spec, traced):
     compiler = Compiler(vocabulary)
     Matcher(compiler.compile(JsonSchema({}))).mask()
+    RESULTS.clear()  # it has a limit of its own
     gc.collect()
     before = traced()
     grammar = compiler.compile(spec)
     Matcher(grammar).mask()
-    RESULTS.clear()  # it has a limit of its own
+    RESULTS.clear()
     gc.collect()
     added = traced() - before
-    assert added / 2 <= grammar.nbytes <= 2 * added
+    # Automata that other grammars of this process hold too are counted, but not added.
+    assert added / 2 <= grammar.nbytes <= 4 * added
 
 
 def test_a_word_of_an_alternation_takes_a_few_kilobytes(vocabulary):

@@ -98,9 +98,9 @@ def test_the_key_of_a_choice_is_its_options():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], r"choice: a list of options, not \[\]"),
-        ("ab", "choice: a list of options, not 'ab'"),
-        (5, "choice: a list of options, not 5"),
+        ([], "choice: there are no options: it takes one or more"),
+        ("ab", "choice: takes a list of texts, an Enum or a Literal, not 'ab'"),
+        (5, "choice: takes a list of texts, an Enum or a Literal, not 5"),
         (["a", ""], "choice at option 1: '' is no text"),
         (["a", "\ud800"], "choice at option 1: .* is no text"),
         (["a", "b", "a"], "choice at option 2: 'a' is there twice"),
