@@ -76,6 +76,8 @@ class Compiled:
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
         self._begun = LimitedCache[tuple[State, int], list[int]](_COMPLETIONS)
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
+        # groups of tokens that a call of `allowed` asks about, until it ends
+        self._situations = LimitedCache[tuple[State, Keys, int], list[np.ndarray]](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
         self._closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
@@ -209,11 +211,15 @@ class Compiled:
             self._farthest_bytes[state] = int(following.costs.max(initial=0))
             return None
         doubtful = np.ones(len(following.tokens), bool) if sure is None else ~sure
-        situations = [
-            *islice(self._unchanging(keys, following, doubtful), _DOUBTFUL),
-            *islice(self._changing(state, keys, following, doubtful), _ONE_BY_ONE),
-        ]
+        key = state, keys, budget
+        if key not in self._situations:  # kept until `fits` has the work that it needs
+            self._situations[key] = [
+                *islice(self._unchanging(keys, following, doubtful), _DOUBTFUL),
+                *islice(self._changing(state, keys, following, doubtful), _ONE_BY_ONE),
+            ]
+        situations = self._situations[key]
         fitting = [group for group in situations if fits(int(group[0]))]
+        self._situations.pop(key, None)
         self.meter.add(len(situations))
         return self._members(following, sure, fitting)
 
