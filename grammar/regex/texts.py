@@ -1,7 +1,9 @@
-"""Texts of patterns that have no automaton: whether one matches, and how long they are.
+"""Texts of patterns that have no automaton: whether one matches, and how long they are or may be.
 
 Knows no assertions.
 """
+
+from sys import maxsize
 
 from dlm.grammar.limits import spend
 from dlm.grammar.regex.automaton import TooLargeError
@@ -88,3 +90,36 @@ def lengths_of(node: Node) -> tuple[int, int | None]:
             least, most = lengths_of(part)
             return least * low, None if high is None or most is None else most * high
     return 0, None
+
+
+def within(node: Node, high: int) -> Node | None:
+    """Return texts of a pattern that have at most `high` characters, as a pattern of its own.
+
+    Counts of its repetitions are narrowed until no text is longer: those of the longest most, and
+    as little as that takes. So a long text may be missing. None if that is not enough.
+    """
+    if isinstance(node, Alternation):
+        options = [within(option, high) for option in node.options]
+        kept = tuple(option for option in options if option is not None)
+        return Alternation(kept) if kept else None
+    parts = list(node.parts) if isinstance(node, Concatenation) else [node]
+    spans = [lengths_of(part) for part in parts]
+    rest = high - sum(least for least, _ in spans)  # characters beyond the least
+    growth = [maxsize if most is None else most - least for least, most in spans]
+    for number, i in enumerate(sorted(range(len(parts)), key=growth.__getitem__)):
+        share = max(0, rest) // (len(parts) - number)  # what a part leaves, those after it get
+        part, more = parts[i], growth[i]
+        if more > share:
+            size = _round(part)
+            if not isinstance(part, Repetition) or not size:
+                return None
+            more = share // size * size
+            parts[i] = Repetition(part.part, part.low, part.low + more // size)
+        rest -= more
+    return Concatenation(tuple(parts)) if rest >= 0 else None
+
+
+def _round(part: Node) -> int:
+    """Return the characters of one round of a repetition, if all have as many; else 0."""
+    least, most = lengths_of(part.part) if isinstance(part, Repetition) else (0, 0)
+    return least if least == most else 0

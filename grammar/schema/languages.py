@@ -32,7 +32,7 @@ from dlm.grammar.regex.patterns import (
     parse,
 )
 from dlm.grammar.regex.reader import looked_up
-from dlm.grammar.regex.texts import accepts, lengths_of
+from dlm.grammar.regex.texts import accepts, lengths_of, within
 from dlm.grammar.rules.rules import folded
 from dlm.grammar.schema.backtracking import can_be_judged
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
@@ -371,15 +371,19 @@ class Languages:
         return None
 
     def pieces(self, strings: Strings) -> Node | None:
-        """Return the nodes of the texts that fit `strings`, if they are those of one pattern that
-        has no automaton; else None."""
+        """Return nodes of texts that fit `strings`, if only one pattern is asked for, which has no
+        automaton; else None. Under a `maxLength`, some long texts may be missing."""
         mine = [self._pieces[text] for _, text, _ in strings.languages if text in self._pieces]
         if not mine or len(strings.languages) > 1 or strings.excluded:
             return None
         ((node, terminals),) = mine
         least, most = lengths_of(node)
-        longest = strings.high is None or (most is not None and most <= strings.high)
-        return terminals if strings.low <= least and longest else None
+        if strings.low > least:
+            return None
+        if strings.high is None or lesser(most, strings.high) == most:
+            return terminals
+        narrowed = within(node, strings.high)
+        return None if narrowed is None else folded(narrowed)
 
     def possible(self, strings: Strings) -> bool:
         """Whether some text may fit `strings`; if False, none does. Raises `TooLargeError`."""

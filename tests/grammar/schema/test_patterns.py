@@ -104,8 +104,8 @@ def test_a_pattern_whose_automaton_is_too_large_is_enforced_in_pieces(
     ("more", "where"),
     [
         ({"format": "date"}, "/pattern"),
-        ({"maxLength": 50}, "/pattern"),
         ({"minLength": 9}, "/pattern"),
+        ({"maxLength": 2}, "/pattern"),  # fewer than the pattern takes
         ({"not": {"const": "a.a"}}, "/pattern"),
         ({"allOf": [{"pattern": "b"}]}, "/pattern"),
     ],
@@ -123,6 +123,35 @@ def test_pieces_that_have_the_right_lengths_anyway_are_enforced(more: Any):
     schema = {"type": "string", "pattern": r"^[a.]{1,300}\.[a.]{1,300}$", **more}
     accepts = Recogniser(JsonSchema(schema).rules(None)).accepts
     assert misread(accepts, ['"a.a"'], ['"aa"', '"a."']) == []
+
+
+ADDRESS = r"^[a-z0-9._%+-]{1,64}@[a-z0-9.-]{1,253}\.[a-z]{2,63}$"
+BOUNDED: list[tuple[str, dict[str, int], list[str], list[str]]] = [
+    (
+        r"^[a.]{1,300}\.[a.]{1,300}$",
+        {"minLength": 3, "maxLength": 50},
+        ["a.a", "." * 9, "a" * 24 + "." + "a" * 24],
+        ["a" * 9, "a" * 25 + "." + "a" * 25, "a" * 49 + ".a"],
+    ),
+    (
+        ADDRESS,
+        {"maxLength": 254},
+        ["a@b.de", "a" * 64 + "@" + "b" * 100 + ".com"],
+        ["a@b.c", "a" * 65 + "@b.de", "a@" + "b" * 250 + ".de"],
+    ),
+    (r"^.{2,300}:.{2,300}$", {"maxLength": 7}, ["ab:cd", "abc:def"], ["a:bc", "abcd:efg"]),
+    (r"(a|b)*a(a|b){13}c", {"maxLength": 20}, ["a" * 14 + "c"], ["a" * 14 + "c" + "x" * 9, "abc"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "bounds", "good", "bad"), BOUNDED)
+def test_pieces_are_narrowed_to_the_lengths_of_a_schema(
+    pattern: str, bounds: dict[str, int], good: list[str], bad: list[str]
+):
+    spec = JsonSchema({"type": "string", "pattern": pattern, **bounds})
+    assert not spec.checked
+    accepts = Recogniser(spec.rules(None)).accepts
+    assert misread(accepts, [json.dumps(v) for v in good], [json.dumps(v) for v in bad]) == []
 
 
 @pytest.mark.parametrize(
