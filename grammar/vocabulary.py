@@ -28,6 +28,7 @@ _MOST_OUTSIDE = 64  # added tokens beyond a model's, such as marks of images
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 _ENDS_STRING, _STRUCTURES = re.compile(rb'["\\]'), re.compile(rb'[",{}\[\]]')
 _STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
+_SPACE = re.compile(rb"[ \t\r\n]")  # outside of strings: the end of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,13 @@ class QuotedTokens:
                 self.whole.setdefault(each, []).append(token)
         opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
         structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
+        spaced = {t for t, piece in enumerate(pieces) if _SPACE.search(piece)}
         kinds = {  # tokens that may end an item, by the position in the text
             "opening": opening,
             "joining": self.joining,
             "ending": self.pieces.keys() | self.escapes,
             "structural": structural,
+            "after a digit": structural | spaced,  # white space ends a number
         }
         self.packed = {name: token_words(tokens, len(pieces)) for name, tokens in kinds.items()}
         # Tokens that change no keys, within a string and outside of strings.

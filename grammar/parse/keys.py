@@ -314,7 +314,7 @@ class Keys:
         if self.string:
             arrays = (each for each in self.open if isinstance(each, SeenItems))
             return tokens.packed["ending" if any(map(self._may_repeat, arrays)) else "joining"]
-        return tokens.packed["structural"]
+        return tokens.packed["after a digit" if self.text[-1:].isdigit() else "structural"]
 
     @property
     def watched(self) -> bool:
