@@ -59,9 +59,19 @@ RESULTS = ResultForm(
     settings=("device", "torch", "triton"),
 )
 SMALL = Sizes(
-    **{"rows": 24, "canvas": 8, "context": 70, "window": 50, "vocab": 512, "hidden": 128},
-    **{"dense": 192, "expert": 64, "experts": 4, "chosen": 2, "heads": 4},
-    **{"sliding": (2, 32), "full": (1, 64)},
+    rows=24,
+    canvas=8,
+    context=70,
+    window=50,
+    vocab=512,
+    hidden=128,
+    dense=192,
+    expert=64,
+    experts=4,
+    chosen=2,
+    heads=4,
+    sliding=(2, 32),
+    full=(1, 64),
 )
 _SHOWN = ("target", "shared", "registers", "spills", "loop", "instructions", "error")
 
