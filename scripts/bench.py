@@ -217,7 +217,9 @@ def half_sure(rows: int) -> VocabPass:
 def host_milliseconds(slots: int) -> float:
     """Return the median time of a pass over `slots` canvases without constraints."""
     packed = half_sure(slots * L).packed()
-    engine = dlm.Engine(Instant(), TokenChat(Chat.load(BUILT_IN).tokenizer), slots=slots)
+    tokenizer = Chat.load(BUILT_IN).tokenizer
+    tokenizer.add_tokens([f"<extra {i}>" for i in range(GEMMA - len(tokenizer))])
+    engine = dlm.Engine(Instant(), TokenChat(tokenizer), slots=slots)
     for i in range(slots):
         engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
     taken = []

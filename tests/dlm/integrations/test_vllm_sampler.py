@@ -147,7 +147,7 @@ def test_a_canvas_whose_guidance_is_not_finished_is_restored(compiler, vocabular
 
 
 def test_a_request_whose_guidance_never_finishes_fails_alone(compiler, vocabulary, monkeypatch):
-    worker = Worker(compiler)
+    worker = Worker(compiler, request_work=10**9)
     worker.add(0, PAIRS)
     worker.add(1, Regex("[a-f]{3,40}"), budget=50)
     guide = Frontier.guide

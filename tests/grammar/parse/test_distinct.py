@@ -222,7 +222,7 @@ def test_a_schema_of_too_few_distinct_items_has_no_completion(compiler):
 
 @pytest.mark.parametrize("text", [b"[7,7", b"[7,\n  7", b"[16, 6 ,-0, 6"])
 def test_white_space_after_a_repeated_number_is_not_allowed(text: bytes):
-    """It would end the number, which another digit could still tell from the first."""
+    """White space ends the number, which another digit could still tell from the first."""
     matcher = Matcher(BYTE_COMPILER.compile(JsonSchema(SCHEMAS["integers"])))
     assert matcher.accept_all(list(text)) == len(text)
     allowed = tokens_in(matcher.allowed()).tolist()

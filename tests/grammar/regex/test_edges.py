@@ -105,7 +105,7 @@ def test_a_count_over_what_follows_takes_few_states_and_little_effort(pattern, s
 
 
 def test_an_automaton_of_many_ranges_is_refused_before_it_fills_the_memory():
-    with pytest.raises(InvalidGrammarError, match="over 300,000 edges"):
+    with pytest.raises(InvalidGrammarError, match="over 600,000 edges"):
         automaton_of(r"[a-z.]{1,256}\.[a-z]{1,6}\b.*", True)
     with pytest.raises(TooMuchEffortError), at_most(100):
         automaton_of(r"[a-z]{1,250}\.[a-z]{1,61}", True)
