@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 import dlm
 from dlm.chat import Chat
@@ -62,7 +62,7 @@ class Weightless:
 class TokenChat(Chat):
     """A chat without a template: prompts are token ids, by default a single one."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
 
     def prompt(self, request: dlm.Request) -> list[int]:
