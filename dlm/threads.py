@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-SMALL = (
-    50_000_000  # parameters; an answer of 3 passes of the built-in model's 6 million takes 0.3 s
-)
+# Parameters; an answer of 3 passes of the built-in model's 6 million takes 0.3 s.
+SMALL = 50_000_000
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which users choose a number
 _CORES = Path("/sys/devices/system/cpu")
 

@@ -32,7 +32,7 @@ import torch
 from measure.options import MeasureParser
 from measure.report import percentiles, print_table
 from measure.schemas import GEMMA, STOPS, L, array_of, read_schemas, vocabulary_of
-from measure.weightless import TokenChat, Weightless
+from measure.weightless import TokenChat, Weightless, fill_
 from throughput import throughput
 from torch import Tensor
 
@@ -218,7 +218,7 @@ def host_milliseconds(slots: int) -> float:
     """Return the median time of a pass over `slots` canvases without constraints."""
     packed = half_sure(slots * L).packed()
     tokenizer = Chat.load(BUILT_IN).tokenizer
-    tokenizer.add_tokens([f"<extra {i}>" for i in range(GEMMA - len(tokenizer))])
+    fill_(tokenizer, GEMMA)
     engine = dlm.Engine(Instant(), TokenChat(tokenizer), slots=slots)
     for i in range(slots):
         engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from measure.options import MeasureParser
 from measure.schemas import L, tokenizer_of
-from measure.weightless import TokenChat
+from measure.weightless import TokenChat, fill_
 from training.extraction import extract
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
@@ -199,8 +199,7 @@ def _memory(name: str) -> int:
 def by_engine(args: argparse.Namespace) -> Callable[[int], dict[str, float]]:
     model = checkpoint.load(args.model)
     chat = TokenChat(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
-    missing = model.vocab_size - len(chat.tokenizer)
-    chat.tokenizer.add_tokens([f"<extra {i}>" for i in range(missing)])
+    fill_(chat.tokenizer, model.vocab_size)
     engine = dlm.Engine(model, chat, slots=1)
     spec = dlm.JsonSchema(args.schema.read_text())
     engine.compile(spec).result()

@@ -398,7 +398,6 @@ class LeftToRight:
         Where the budget refused a token and the text is complete, it ends: what the model writes
         there was predicted as the continuation of the refused token.
 
-
         Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
         """
         self._compiled.masks.trim()

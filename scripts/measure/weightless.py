@@ -59,6 +59,11 @@ class Weightless:
         return torch.zeros(distributions.n, 1)
 
 
+def fill_(tokenizer: PreTrainedTokenizerBase, size: int) -> None:
+    """Add tokens to a tokenizer until it has one for each of a model's `size` logits."""
+    tokenizer.add_tokens([f"<extra {i}>" for i in range(size - len(tokenizer))])
+
+
 class TokenChat(Chat):
     """A chat without a template: prompts are token ids, by default a single one."""
 
