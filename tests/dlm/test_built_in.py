@@ -7,13 +7,13 @@ from random import Random
 import jsonschema
 import pytest
 import torch
-from training import directory
+from training import directory, steps
 from training.extraction import extract
 from training.lessons import choice, tool_call
 
 from dlm import BackendError, Choice, Engine, JsonSchema, Request
 from dlm.engine import BUILT_IN
-from dlm.models import DiffusionGemma, ModelConfig
+from dlm.models import ModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_requested_kernels_are_reported_or_refused(built_in, tmp_path):
     shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     config["text_config"]["head_dim"] = 64
-    weights = DiffusionGemma(ModelConfig.from_hf(config)).state_dict()
+    weights = steps.initialised(ModelConfig.from_hf(config)).state_dict()
     directory.write(weights, config, tmp_path)
     assert Engine.load(tmp_path, **bf16).backends["experts"] == "triton"
     with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
