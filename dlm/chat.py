@@ -47,8 +47,8 @@ from dlm.request import Request, check_tokens
 from dlm.tokenizer_loading import load_tokenizer
 
 if TYPE_CHECKING:
+    from dlm.models.diffusion_gemma.vision import Patches, VisionTower
     from dlm.models.image_tokens import EncodedImage
-    from dlm.models.vision import Patches, VisionTower
 
 _TURN = "<|turn>model\n"  # beginning of a model's turn
 _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel

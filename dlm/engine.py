@@ -35,8 +35,8 @@ from dlm.loop.interfaces import Cache, Model
 from dlm.loop.left_to_right import Autoregressive
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
+from dlm.models.diffusion_gemma.vision import VisionTower
 from dlm.models.graphs import Graphs
-from dlm.models.vision import VisionTower
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler

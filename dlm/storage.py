@@ -10,9 +10,9 @@ from dlm.kernels.configurations import tuned_for
 from dlm.models import DiffusionGemma, checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.cache import KVCache
+from dlm.models.diffusion_gemma.vision import VisionTower
 from dlm.models.graphs import Graphs
 from dlm.models.pages import CHUNK
-from dlm.models.vision import VisionTower
 
 KV_TYPES = {
     "fp8": torch.float8_e4m3fn,

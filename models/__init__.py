@@ -1,5 +1,5 @@
-"""DiffusionGemma: layers, KV cache, checkpoint loader, and the errors that they raise on purpose.
-Knows no grammar and no sampling.
+"""Models: what families of them share, a folder for each family, and the errors that they raise on
+purpose. Knows no grammar and no sampling.
 
 All other names are imported at their first use: errors need no torch, which takes seconds to
 import.
@@ -14,8 +14,8 @@ from dlm.root_error import DlmError
 
 if TYPE_CHECKING:
     from dlm.models.cache import KVCache
-    from dlm.models.config import ModelConfig
-    from dlm.models.model import DiffusionGemma
+    from dlm.models.diffusion_gemma.config import ModelConfig
+    from dlm.models.diffusion_gemma.model import DiffusionGemma
 
 
 class ModelError(DlmError):
@@ -36,8 +36,8 @@ class CacheFullError(ModelError):
 
 _HOMES = {
     "KVCache": "dlm.models.cache",
-    "ModelConfig": "dlm.models.config",
-    "DiffusionGemma": "dlm.models.model",
+    "ModelConfig": "dlm.models.diffusion_gemma.config",
+    "DiffusionGemma": "dlm.models.diffusion_gemma.model",
 }
 if not TYPE_CHECKING:
     __all__ = [*_HOMES, "BackendError", "CheckpointError", "ModelError"]

@@ -23,7 +23,7 @@ from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.paging import CANVAS, Pages, append_
 from dlm.models import CacheFullError
 from dlm.models.backends import Backend
-from dlm.models.config import LayerConfig, LayerType, ModelConfig
+from dlm.models.diffusion_gemma.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.image_tokens import within_image
 from dlm.models.pages import (
     PAGE,

@@ -19,9 +19,8 @@ from torch import Tensor
 from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.models import CheckpointError
 from dlm.models.backends import Dispatch, Kernels
-from dlm.models.config import ModelConfig
-from dlm.models.json_files import read_json, shown
-from dlm.models.layout import (
+from dlm.models.diffusion_gemma.config import ModelConfig
+from dlm.models.diffusion_gemma.layout import (
     Format,
     Place,
     adapt,
@@ -32,7 +31,8 @@ from dlm.models.layout import (
     places,
     tensor_name,
 )
-from dlm.models.model import DiffusionGemma
+from dlm.models.diffusion_gemma.model import DiffusionGemma
+from dlm.models.json_files import read_json, shown
 
 _DTYPES = {
     "F64": torch.float64,

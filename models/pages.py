@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Paging, Segment, sent
-from dlm.models.config import LayerConfig, LayerType, ModelConfig
+from dlm.models.diffusion_gemma.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.image_tokens import runs
 
 PAGE = 16

@@ -15,10 +15,10 @@ import torch
 from dlm.kernels.gpus import Card
 from dlm.models import ModelError, pages
 from dlm.models.backends import Dispatch
-from dlm.models.config import LayerType, ModelConfig
-from dlm.models.layers import NVFP4Weight
-from dlm.models.layout import MODELOPT, adapt, tensor_name
-from dlm.models.model import DiffusionGemma
+from dlm.models.diffusion_gemma.config import LayerType, ModelConfig
+from dlm.models.diffusion_gemma.layers import NVFP4Weight
+from dlm.models.diffusion_gemma.layout import MODELOPT, adapt, tensor_name
+from dlm.models.diffusion_gemma.model import DiffusionGemma
 from dlm.models.pages import CHUNK
 
 Weights = Literal["nvfp4", "bf16"]  # of experts; all others are bf16

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import quantize, tensor_scale
 from dlm.models import CheckpointError, checkpoint
-from dlm.models.layers import Experts
-from dlm.models.layout import MODELOPT, tensor_name
-from dlm.models.model import DiffusionGemma
+from dlm.models.diffusion_gemma.layers import Experts
+from dlm.models.diffusion_gemma.layout import MODELOPT, tensor_name
+from dlm.models.diffusion_gemma.model import DiffusionGemma
 
 _PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _COPIED = (".json", ".jinja", ".model", ".txt")  # tokenizer, template, settings

@@ -36,7 +36,7 @@ from dlm.kernels.routing import Route, route
 from dlm.kernels.tiles import Tiles, matmul_w4a16
 from dlm.kernels.vocab import vocab_pass
 from dlm.models.backends import padded
-from dlm.models.config import LayerConfig, ModelConfig
+from dlm.models.diffusion_gemma.config import LayerConfig, ModelConfig
 from dlm.models.pages import PAGE
 from dlm.models.plan import Weights
 

@@ -52,7 +52,7 @@ from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
-from dlm.models.layout import MODELOPT, blank, give, places
+from dlm.models.diffusion_gemma.layout import MODELOPT, blank, give, places
 from dlm.models.pages import CHUNK
 from dlm.storage import KV_TYPES
 

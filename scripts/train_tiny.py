@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from training import batches, directory, fused, steps
 from training.batches import BatchSource
+from training.objective import Step, TrainingBatch, loss, plainly, unsure
 
 from dlm import DecodeConfig
 from dlm.cli.command_line import CommandParser
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from dlm.models.objective import Step, TrainingBatch, loss, plainly, unsure
 
 BEFORE = (1, 1, 2, 4)  # steps of decoding before canvases are scored, in turns
 AVERAGED = 0.998  # share of the running average of the weights that a step keeps

@@ -214,5 +214,5 @@ def test_shapes_are_checked_wherever_they_are_written_but_in_kernels():
                 checked[name] = "jaxtyping" in type(spec.loader).__module__
                 shaped[name] = folder != "kernels" and "jaxtyping" in path.read_text()
     assert checked == shaped
-    assert checked["dlm.models.model"]
+    assert checked["dlm.models.diffusion_gemma.model"]
     assert checked["dlm.loop.denoise"]

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from dlm.models.objective import TrainingBatch
 from training.directory import CANVAS
 from training.lessons import long_sample, sample
+from training.objective import TrainingBatch
 from training.samples import Sample
 
 CANVASES = 2  # canvases of each sample in a batch

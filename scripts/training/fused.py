@@ -28,8 +28,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from dlm.models import DiffusionGemma
-from dlm.models.layers import Layer, RMSNorm, SelfConditioning, rotary_angles
-from dlm.models.objective import Memory
+from dlm.models.diffusion_gemma.layers import Layer, RMSNorm, SelfConditioning, rotary_angles
+from training.objective import Memory
 
 SOURCE = Path(__file__).with_name("fused.cpp")
 # -ffast-math but for its start-up code, by which the whole process would flush denormals

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from dlm import DecodeConfig
 from dlm.logits import sampling
 from dlm.models import DiffusionGemma, ModelConfig
-from dlm.models.layers import Experts, Layer
-from dlm.models.objective import TrainingBatch
+from dlm.models.diffusion_gemma.layers import Experts, Layer
 from training.batches import tokenizer_of
+from training.objective import TrainingBatch
 
 VARIANTS = 32  # of a layer: its kind, tokens or canvases, with and without gradient, and shapes
 

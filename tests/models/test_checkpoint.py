@@ -9,7 +9,8 @@ import torch
 from checkpoint_files import edit_tensors, refusal
 from safetensors.torch import load_file, save_file
 
-from dlm.models import checkpoint, layout
+from dlm.models import checkpoint
+from dlm.models.diffusion_gemma import layout
 
 Q_PROJ = "model.decoder.layers.1.self_attn.q_proj.weight"
 ENCODER_SCALAR = "model.encoder.language_model.layers.1.layer_scalar"

@@ -100,7 +100,8 @@ def test_after_a_warm_up_all_passes_over_canvases_alone_are_replayed(
     """No pass over canvases is captured or eager."""
     interpreter.install()
     monkeypatch.setattr(attention, "_KEYS", 12)
-    monkeypatch.setattr("dlm.models.model._ROWS", (32,))  # more rows take the interpreter minutes
+    # More rows take the interpreter minutes.
+    monkeypatch.setattr("dlm.models.diffusion_gemma.model._ROWS", (32,))
     both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
     both.model.backends["layers"] = "torch"
     both.model.graphs = made = PassGraphs(both.caches[0], recorder)

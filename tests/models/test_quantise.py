@@ -14,7 +14,7 @@ import dlm.models
 from dlm.kernels.moe import matrix
 from dlm.kernels.nvfp4 import quantize, tensor_scale
 from dlm.models import CheckpointError, checkpoint, quantise
-from dlm.models.layers import Experts
+from dlm.models.diffusion_gemma.layers import Experts
 from dlm.models.quantise import quantise as quantise_directory
 
 TINY = Path(dlm.models.__file__).parent / "tiny"

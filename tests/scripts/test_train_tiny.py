@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from dlm.cli.compare.judging import leaves
 from dlm.engine import BUILT_IN
 from dlm.models import checkpoint
-from dlm.models.layers import Experts
+from dlm.models.diffusion_gemma.layers import Experts
 
 NEURONS = 64
 COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dlm.models.cache import KVCache
-from dlm.models.config import LayerConfig, ModelConfig, Rotary
+from dlm.models.diffusion_gemma.config import LayerConfig, ModelConfig, Rotary
 from dlm.models.pages import Pass
 
 PAGE, WINDOW, CANVAS, SLOTS, DIM = 4, 6, 8, 4, 16

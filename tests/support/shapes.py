@@ -7,8 +7,10 @@ GRAMMAR = "dlm.grammar."
 
 
 def name_of(path: Path) -> str:
-    """The module of a file of dlm/, grammar/, models/ or kernels/."""
+    """Return the module of a file of dlm/, grammar/, models/, kernels/ or scripts/."""
     parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] == "scripts":
+        return ".".join(parts[1:])
     return ".".join(parts if parts[0] == "dlm" else ("dlm", *parts))
 
 
@@ -20,5 +22,5 @@ def hooked() -> list[str]:
     """Return the modules that have shapes to check, except two rooms: dlm.grammar, called for
     each token of a text, where a check takes many times as long as what it checks, and which has a
     test of its own; and dlm.kernels, whose jit helpers the hook breaks."""
-    paths = [p for top in ("dlm", "models") for p in sorted((ROOT / top).rglob("*.py"))]
+    paths = [p for top in ("dlm", "models", "scripts") for p in sorted((ROOT / top).rglob("*.py"))]
     return [name_of(path) for path in paths if has_shapes(path)]

@@ -6,12 +6,12 @@ import shutil
 import pytest
 import torch
 from torch.nn import functional as F
-from training import batches, fused, steps
+from training import batches, fused, objective, steps
 from training.fused import HeadSizes, MLPs
 
 from dlm import DecodeConfig
 from dlm.engine import BUILT_IN
-from dlm.models import DiffusionGemma, ModelConfig, objective
+from dlm.models import DiffusionGemma, ModelConfig
 
 EPS = 1e-6
 B, N, D = 3, 11, 40  # 40 is no multiple of a vector's 16

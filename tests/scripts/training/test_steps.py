@@ -8,12 +8,12 @@ import pytest
 import torch
 from training import directory, steps
 from training.batches import tokenizer_of
+from training.objective import TrainingBatch
 from training.steps import Muon, orthogonal
 
 from dlm import DecodeConfig
 from dlm.engine import BUILT_IN
 from dlm.models import ModelConfig, checkpoint
-from dlm.models.objective import TrainingBatch
 
 B = 12
 

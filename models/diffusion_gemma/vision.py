@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from dlm.models import CheckpointError, ModelError
 from dlm.models.checkpoint import read_json, read_some
+from dlm.models.diffusion_gemma.layout import VISION
 from dlm.models.image_tokens import EncodedImage, EncodedImages
-from dlm.models.layout import VISION
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.models import checkpoint
-from dlm.models.config import Rotary
-from dlm.models.layers import rotary_angles
+from dlm.models.diffusion_gemma.config import Rotary
+from dlm.models.diffusion_gemma.layers import rotary_angles
 
 # Lengths below, at and beyond the window of 6 of sliding layers.
 PROMPTS = [1, 5, 6, 7, 30]

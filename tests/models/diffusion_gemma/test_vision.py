@@ -11,9 +11,9 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 
 from dlm.integrations.causal_lm import cache_name
 from dlm.models import CheckpointError, ModelError, checkpoint
+from dlm.models.diffusion_gemma.vision import VisionTower
 from dlm.models.image_tokens import FIRST, MOST, EncodedImages, piece_length, runs, within_image
 from dlm.models.pages import PAGE
-from dlm.models.vision import VisionTower
 
 IMAGE = 3  # the token by which transformers marks an image, as in reference.py
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dlm.models import DiffusionGemma, checkpoint, plan
 from dlm.models.backends import Dispatch
-from dlm.models.layers import Layer, adjacent, products, rotary_angles
-from dlm.models.layout import blank, give, places, side_by_side
+from dlm.models.diffusion_gemma.layers import Layer, adjacent, products, rotary_angles
+from dlm.models.diffusion_gemma.layout import blank, give, places, side_by_side
 
 E4M3 = torch.float8_e4m3fn
 # Launches of our operators that have several: attention merges its parts; experts are two products,

@@ -21,10 +21,16 @@ from dlm.kernels.expectation import Distributions
 from dlm.kernels.gpus import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
-from dlm.models.config import LayerType, ModelConfig
+from dlm.models.diffusion_gemma.config import LayerType, ModelConfig
+from dlm.models.diffusion_gemma.layers import (
+    Attend,
+    Layer,
+    RMSNorm,
+    SelfConditioning,
+    rotary_angles,
+)
 from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.image_tokens import FIRST, EncodedImages
-from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.pages import Pass
 
 # Numbers of rows between which configurations of products change.

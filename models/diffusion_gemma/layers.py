@@ -30,7 +30,7 @@ from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles, matmul_w4a16, tiled, tiled_matrix
 from dlm.models import CheckpointError
 from dlm.models.backends import Backend
-from dlm.models.config import LayerConfig, ModelConfig, Rotary
+from dlm.models.diffusion_gemma.config import LayerConfig, ModelConfig, Rotary
 
 
 class NVFP4Weight(nn.Module):

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from dlm.models import BackendError, CheckpointError
 from dlm.models.backends import Dispatch, padded
-from dlm.models.config import ModelConfig
-from dlm.models.layers import Attention, Experts, GatedMLP, NVFP4Linear, NVFP4Weight
-from dlm.models.model import DiffusionGemma
+from dlm.models.diffusion_gemma.config import ModelConfig
+from dlm.models.diffusion_gemma.layers import Attention, Experts, GatedMLP, NVFP4Linear, NVFP4Weight
+from dlm.models.diffusion_gemma.model import DiffusionGemma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from transformers.models.diffusion_gemma.modeling_diffusion_gemma import (
 )
 
 from dlm.models import CheckpointError, ModelConfig, checkpoint
-from dlm.models.layers import rotary_angles
+from dlm.models.diffusion_gemma.layers import rotary_angles
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 WHOLE: dict[str, Any] = {

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional as F
-
-from dlm.models import objective
-from dlm.models.objective import TrainingBatch
+from training import objective
+from training.objective import TrainingBatch
 
 # fp32 in another order of sums, as between ours and transformers; the packed masks are wider.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.models.layers import Attend
-from dlm.models.model import DiffusionGemma
+from dlm.models.diffusion_gemma.layers import Attend
+from dlm.models.diffusion_gemma.model import DiffusionGemma
 
 Memory = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer
 # Runs a model's layers over `[B, N, hidden]`; arguments and results are those of `plainly`.

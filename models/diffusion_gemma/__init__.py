@@ -1,0 +1,1 @@
+"""DiffusionGemma: its config, layers, vision tower, and the names of its tensors in a file."""

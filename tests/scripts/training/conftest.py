@@ -1,0 +1,5 @@
+"""Fixtures of the oracle."""
+
+from pairs import pair, reference
+
+__all__ = ["pair", "reference"]
