@@ -25,4 +25,4 @@ from dlm.grammar.regex.nodes import (
     concatenation,
 )
 from dlm.grammar.regex.patterns import automaton_of, bounded, dispatch, free_of, parse
-from dlm.grammar.regex.reader import property_, read
+from dlm.grammar.regex.reader import property_, read_regex

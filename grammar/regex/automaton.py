@@ -52,7 +52,7 @@ class Automaton:
 
     @staticmethod
     def words(texts: Iterable[str]) -> "Automaton":
-        """Return the automaton of `texts`, without those that have half a surrogate pair.
+        """Return the automaton of `texts`, without those that have a lone surrogate.
 
         One pass over the sorted texts merges equal endings (Daciuk): tens of thousands are fast.
         """
@@ -119,8 +119,8 @@ class Automaton:
         rows: list[dict[int, Ranges]] = []
         for state in self.edges:
             row = grouped(state)
-            if left := inverted((low, high) for low, high, _ in state):
-                row[sink] = left
+            if unread := inverted((low, high) for low, high, _ in state):
+                row[sink] = unread
             rows.append(row)
         rows.append({sink: EVERY})
         useless = next(
@@ -173,10 +173,10 @@ class Automaton:
         for character in text:
             point = ord(character)
             edges = self.edges[state]
-            found = bisect_right(edges, point, key=lambda edge: edge[0]) - 1
-            if found < 0 or edges[found][1] < point:
+            index = bisect_right(edges, point, key=lambda edge: edge[0]) - 1
+            if index < 0 or edges[index][1] < point:
                 return False
-            state = edges[found][2]
+            state = edges[index][2]
         return state in self.final
 
     def shortest(self) -> str | None:
@@ -195,19 +195,19 @@ class Automaton:
         """Return all texts in order; None if they are more than `limit`."""
         if not self.is_finite:
             return None
-        found: list[str] = []
+        words: list[str] = []
         work = [(0, "")]
         while work:
             state, text = work.pop()
             if state in self.final:
-                found.append(text)
-            if len(found) + len(work) > limit:  # each waiting prefix leads to a text
+                words.append(text)
+            if len(words) + len(work) > limit:  # each waiting prefix leads to a text
                 return None
             for low, high, to in reversed(self.edges[state]):
                 if high - low >= limit:
                     return None
                 work += [(to, text + chr(point)) for point in range(high, low - 1, -1)]
-        return found
+        return words
 
     @cached_property
     def nbytes(self) -> int:
@@ -313,17 +313,17 @@ def minimal(table: TransitionTable) -> Automaton:
         for state, row in enumerate(table.rows)
     ]
     block_of = _refined(rows, inverse, alive, table.final)
-    first: dict[int, int] = {}  # one state of each block
+    state_of: dict[int, int] = {}  # one state of each block
     for state in alive:
-        first.setdefault(block_of[state], state)
-    blocks: list[dict[int, Ranges]] = [{} for _ in range(max(first) + 1)]
+        state_of.setdefault(block_of[state], state)
+    blocks: list[dict[int, Ranges]] = [{} for _ in range(max(state_of) + 1)]
     together: dict[tuple[int, ...], Ranges] = {}  # the characters of several classes
     edges = 0
-    for block, state in first.items():
-        found: dict[int, list[int]] = {}
+    for block, state in state_of.items():
+        letters_to: dict[int, list[int]] = {}
         for letter, to in rows[state].items():
-            found.setdefault(block_of[to], []).append(letter)
-        for to, letters in found.items():
+            letters_to.setdefault(block_of[to], []).append(letter)
+        for to, letters in letters_to.items():
             key = tuple(letters)
             if key not in together:
                 together[key] = union(r for letter in letters for r in table.classes[letter])
@@ -348,17 +348,17 @@ def _of_words(states: list[tuple[bool, tuple[tuple[str, int], ...]]]) -> Automat
         ends, row = states[state]
         if ends:
             final.append(number)
-        found: list[Transition] = []
+        merged: list[Transition] = []
         for character, to in row:
             after = numbers.setdefault(to, len(work))
             if after == len(work):
                 work.append(to)
             point = ord(character)
-            if found and found[-1][1] + 1 == point and found[-1][2] == after:
-                found[-1] = found[-1][0], point, after
+            if merged and merged[-1][1] + 1 == point and merged[-1][2] == after:
+                merged[-1] = merged[-1][0], point, after
             else:
-                found.append((point, point, after))
-        edges.append(tuple(found))
+                merged.append((point, point, after))
+        edges.append(tuple(merged))
     return Automaton(tuple(edges), frozenset(final))
 
 
@@ -367,17 +367,17 @@ def _numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 
     numbers, work = {start: 0}, [start]
     edges: list[tuple[Transition, ...]] = []
     for state in work:  # `work` grows in the loop
-        found: list[Transition] = []
+        merged: list[Transition] = []
         every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
         spend(len(every) // 3)  # one class of characters may have 700 ranges
         for low, high, to in every:
             number = numbers.setdefault(to, len(work))
             if number == len(work):
                 work.append(to)
-            if found and found[-1][1] + 1 == low and found[-1][2] == number:
-                low = found.pop()[0]
-            found.append((low, high, number))
-        edges.append(tuple(found))
+            if merged and merged[-1][1] + 1 == low and merged[-1][2] == number:
+                low = merged.pop()[0]
+            merged.append((low, high, number))
+        edges.append(tuple(merged))
     return Automaton(tuple(edges), frozenset(numbers[s] for s in final if s in numbers))
 
 
@@ -436,45 +436,43 @@ def _refined(
 
 def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:
     """Return the characters that lead to each next state."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    ranges_to: dict[int, list[tuple[int, int]]] = {}
     for low, high, to in edges:
-        found.setdefault(to, []).append((low, high))
-    return {to: tuple(ranges) for to, ranges in found.items()}
+        ranges_to.setdefault(to, []).append((low, high))
+    return {to: tuple(ranges) for to, ranges in ranges_to.items()}
 
 
 @RESULTS.remembered
-def _product(one: Automaton, other: Automaton, wanted: Callable[[bool, bool], bool]) -> Automaton:
-    """Return the automaton of the texts with `wanted(one accepts, other accepts)`.
+def _product(this: Automaton, other: Automaton, accepts: Callable[[bool, bool], bool]) -> Automaton:
+    """Return the automaton of the texts with `accepts(this accepts, other accepts)`.
 
-    `wanted(False, False)` must be false. Raises `TooLargeError`.
+    `accepts(False, False)` must be false. Raises `TooLargeError`.
     """
-    spend(sum(map(len, one.edges + other.edges)) // 2)
-    groups = [[grouped(edges) for edges in automaton.edges] for automaton in (one, other)]
+    spend(sum(map(len, this.edges + other.edges)) // 2)
+    groups = [[grouped(edges) for edges in automaton.edges] for automaton in (this, other)]
     classes, members = alphabet(ranges for group in chain(*groups) for ranges in group.values())
     ones, others = (
         [{c: to for to, ranges in group.items() for c in members[ranges]} for group in rows]
         for rows in groups
     )
-    one_alone, other_alone = wanted(True, False), wanted(False, True)
+    one_alone, other_alone = accepts(True, False), accepts(False, True)
 
     def follow(pair: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
-        left = ones[pair[0]] if pair[0] != _DEAD else {}
+        row = ones[pair[0]] if pair[0] != _DEAD else {}
         right = others[pair[1]] if pair[1] != _DEAD else {}
-        if not one_alone and not other_alone and len(right) < len(left):
-            return [(c, (left[c], to)) for c, to in right.items() if c in left]
-        found = [
-            (c, (to, right.get(c, _DEAD))) for c, to in left.items() if one_alone or c in right
-        ]
+        if not one_alone and not other_alone and len(right) < len(row):
+            return [(c, (row[c], to)) for c, to in right.items() if c in row]
+        steps = [(c, (to, right.get(c, _DEAD))) for c, to in row.items() if one_alone or c in right]
         if other_alone:
-            found += [(c, (_DEAD, to)) for c, to in right.items() if c not in left]
-        return found
+            steps += [(c, (_DEAD, to)) for c, to in right.items() if c not in row]
+        return steps
 
     limit = min(_MOST_PRODUCT, max(MOST_STATES, 2 * (len(ones) + len(others))))
     return minimal(
         explored(
             (0, 0),
             follow,
-            lambda pair: wanted(pair[0] in one.final, pair[1] in other.final),
+            lambda pair: accepts(pair[0] in this.final, pair[1] in other.final),
             classes,
             limit,
         )

@@ -55,7 +55,7 @@ class FollowedBy:
     """A lookahead: the text that follows matches from the position `start` on, or must not."""
 
     start: int
-    wanted: bool
+    positive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PrecededBy:
     """A lookbehind: `automaton` accepts the text so far, or must not."""
 
     automaton: Automaton
-    wanted: bool
+    positive: bool
 
 
 class Lookaround:
@@ -121,8 +121,8 @@ class Lookaround:
 
     def _closure(self, item: Item, past: LookbehindStates) -> tuple[list[Item], list[Obligations]]:
         """Return the items that may read the next character, and the obligations of all ends."""
-        if known := self._closures.get((item, past)):
-            return known
+        if closure := self._closures.get((item, past)):
+            return closure
         reads: list[Item] = []
         ends: list[Obligations] = []
         seen, work = {item}, [item]
@@ -136,13 +136,13 @@ class Lookaround:
                     case None:
                         reads.append((next_, obligations))
                         continue
-                    case PrecededBy(automaton, wanted):
-                        if (past[self._numbers[automaton]] in automaton.final) != wanted:
+                    case PrecededBy(automaton, positive):
+                        if (past[self._numbers[automaton]] in automaton.final) != positive:
                             continue
                         reached = next_, obligations
                     case FollowedBy(start):
-                        begun = next_, frozenset({(start, _NONE)})
-                        reached = next_, obligations | {begun}
+                        obligation = next_, frozenset({(start, _NONE)})
+                        reached = next_, obligations | {obligation}
                 if reached not in seen:
                     seen.add(reached)
                     work.append(reached)
@@ -151,24 +151,24 @@ class Lookaround:
 
     def _move(self, items: Items, past: LookbehindStates, letter: int) -> Items:
         key = items, past, letter
-        if (known := self._moves.get(key)) is not None:
-            return known
-        found: dict[int, set[Obligations]] = {}
+        if (moved := self._moves.get(key)) is not None:
+            return moved
+        by_position: dict[int, set[Obligations]] = {}
         for item in items:
             for position, obligations in self._closure(item, past)[0]:
                 self._work()
                 if letter in self._letters[position]:
-                    left = self._kept(obligations, past, letter)
-                    if left is not None:
-                        found.setdefault(position, set()).add(left)
-        if certain := next((p for p in self._open if _NONE in found.get(p, ())), None):
+                    undecided = self._kept(obligations, past, letter)
+                    if undecided is not None:
+                        by_position.setdefault(position, set()).add(undecided)
+        if certain := next((p for p in self._open if _NONE in by_position.get(p, ())), None):
             moved = frozenset({(certain, _NONE)})
         else:  # drop an item if another with the same position has fewer obligations
             moved = frozenset(
-                (position, left)
-                for position, all_ in found.items()
-                for left in all_
-                if len(all_) == 1 or not any(fewer < left for fewer in all_)
+                (position, undecided)
+                for position, all_ in by_position.items()
+                for undecided in all_
+                if len(all_) == 1 or not any(fewer < undecided for fewer in all_)
             )
         self._moves[key] = moved
         return moved
@@ -181,19 +181,22 @@ class Lookaround:
         for position, items in obligations:
             moved = self._move(items, past, letter)
             # A lookahead that has matched is decided, whatever follows.
-            fits = any(self._ends >> p & 1 and not more for p, more in moved)
+            fits = any(self._ends >> p & 1 and not items_left for p, items_left in moved)
             if moved and not fits:
                 kept.append((position, moved))
-            elif fits != self._assertions[position].wanted:
+            elif fits != self._assertions[position].positive:
                 return None
         return frozenset(kept)
 
     def _accepts(self, past: LookbehindStates, items: Items) -> bool:
         """Whether the text may end in this state."""
         return any(
-            all(self._accepts(past, more) == self._assertions[p].wanted for p, more in left)
+            all(
+                self._accepts(past, obliged) == self._assertions[p].positive
+                for p, obliged in obligations
+            )
             for item in items
-            for left in self._closure(item, past)[1]
+            for obligations in self._closure(item, past)[1]
         )
 
     def _work(self) -> None:
@@ -227,10 +230,10 @@ def determinized(node: Node) -> Automaton:
 
 def positions(node: Node) -> int:
     """Return how many characters a pattern has if its repetitions are written out."""
-    known: dict[int, int] = {}  # by id()
+    sizes: dict[int, int] = {}  # by id()
 
     def size_of(node: Node) -> int:
-        if (size := known.get(id(node))) is not None:
+        if (size := sizes.get(id(node))) is not None:
             return size
         match node:
             case Characters():
@@ -247,7 +250,7 @@ def positions(node: Node) -> int:
                 size = size_of(part) + 3
             case _:
                 raise TypeError(f"{type(node).__name__} is no part of a pattern")
-        known[id(node)] = size = max(1, size)  # assertions take time, too
+        sizes[id(node)] = size = max(1, size)  # assertions take time, too
         return size
 
     return size_of(node)
@@ -306,26 +309,26 @@ class _Dominance:
     def _free_positions(follow: list[int], ends: int, letters: list[int]) -> list[tuple[int, int]]:
         """Return final positions that read themselves again, each with those it replaces."""
         loops = [p for p in bits(ends) if follow[p] >> p & 1][:_MOST_CHAINS]
-        found: list[tuple[int, int]] = []
+        replaced: list[tuple[int, int]] = []
         for loop in loops:
             own = sum(1 << p for p in loops if p < loop)  # of two that are equal, the first stays
             others = 0  # positions that read a character that `loop` does not read
             for mask in letters:
                 others |= 0 if mask >> loop & 1 else mask
             superfluous = ~_reaching(follow, others) & (1 << len(follow)) - 1
-            found.append((1 << loop, superfluous & ~own & ~(1 << loop)))
-        return found
+            replaced.append((1 << loop, superfluous & ~own & ~(1 << loop)))
+        return replaced
 
 
 def _reaching(follow: list[int], targets: int) -> int:
     """Return the positions from which one of `targets` may follow, at once or later."""
     reaching = 0
     while True:
-        before, wanted = reaching, targets | reaching
+        before, goals = reaching, targets | reaching
         for position in reversed(range(len(follow))):
-            if follow[position] & wanted:
+            if follow[position] & goals:
                 reaching |= 1 << position
-                wanted |= 1 << position
+                goals |= 1 << position
         if reaching == before:
             return reaching
 
@@ -349,8 +352,8 @@ class _Builder:
 
     def determinized(self) -> Automaton:
         if self._assertions:
-            rest = self._ranges, self._follow, self._ends, self._assertions
-            return minimal(Lookaround(*rest).determinized())
+            glushkov = self._ranges, self._follow, self._ends, self._assertions
+            return minimal(Lookaround(*glushkov).determinized())
         classes, members = alphabet(self._ranges)
         masks = [0] * len(classes)  # the positions that read each class
         for position, ranges in enumerate(self._ranges):
@@ -370,10 +373,10 @@ class _Builder:
 
     def _followers(self, state: int) -> int:
         self._work(state.bit_count())
-        found = 0
+        followers = 0
         for position in bits(state):
-            found |= self._follow[position]
-        return found
+            followers |= self._follow[position]
+        return followers
 
     def _work(self, steps: int) -> None:
         self._steps += steps
@@ -398,12 +401,12 @@ class _Builder:
                 if (low, high) != (0, None):
                     automaton = automaton.intersection(Automaton.lengths(low, high))
                 return self._join(automaton)
-            case Lookahead(part, wanted):
+            case Lookahead(part, positive):
                 start = self._position(()).bit_length() - 1
                 self._begin(start, Concatenation((part, _ANY)))
-                return self._assertion(FollowedBy(start, wanted))
-            case Lookbehind(part, wanted):
-                return self._assertion(PrecededBy(self._lookbehind(part), wanted))
+                return self._assertion(FollowedBy(start, positive))
+            case Lookbehind(part, positive):
+                return self._assertion(PrecededBy(self._lookbehind(part), positive))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
 
     def _lookbehind(self, part: Node) -> Automaton:
@@ -431,10 +434,10 @@ class _Builder:
 
     def _concatenation(self, parts: Iterable[Part]) -> Part:
         begins, ends, empty = 0, 0, True
-        for first, last, passable in parts:
-            self._link(ends, first)
-            begins |= first if empty else 0
-            ends = last | (ends if passable else 0)
+        for firsts, lasts, passable in parts:
+            self._link(ends, firsts)
+            begins |= firsts if empty else 0
+            ends = lasts | (ends if passable else 0)
             empty &= passable
         return begins, ends, empty
 
@@ -446,8 +449,8 @@ class _Builder:
         else:
             parts = [self._add(option) for option in options]
         begins, ends, empty = 0, 0, False
-        for first, last, passable in parts:
-            begins, ends, empty = begins | first, ends | last, empty or passable
+        for firsts, lasts, passable in parts:
+            begins, ends, empty = begins | firsts, ends | lasts, empty or passable
         return begins, ends, empty
 
     def _repeat(self, node: Node, low: int, high: int | None) -> Part:
@@ -457,15 +460,15 @@ class _Builder:
         starts = []
         for number in range(1, 1 + (max(low, 1) if high is None else high)):
             starts.append(len(self._follow))
-            first, last, passable = self._add(node)
-            begins = begins or first
+            firsts, lasts, passable = self._add(node)
+            begins = begins or firsts
             empty = empty or passable
-            self._link(previous, first)
-            previous = last
+            self._link(previous, firsts)
+            previous = lasts
             if empty or number >= low:
-                ends |= last
+                ends |= lasts
             if number == low or not low:
-                again = first
+                again = firsts
         if high is None:
             self._link(previous, again)
         else:

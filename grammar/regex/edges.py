@@ -72,11 +72,11 @@ class _Splitter:
     def __init__(self):
         self._steps = 0
 
-    def resolved(self, parts: list[Node], first: bool, last: bool) -> Node:
+    def resolved(self, parts: list[Node], at_start: bool, at_end: bool) -> Node:
         """Return the concatenation of `parts` without assertions.
 
-        `first` and `last`: the text begins, or ends, with them; else the first, or the last, part
-        is never empty.
+        `at_start` and `at_end`: the text begins, or ends, with them; else the first, or the
+        last, part is never empty.
         """
         while True:
             at = next((i for i, part in enumerate(parts) if has_assertions(part)), None)
@@ -85,12 +85,12 @@ class _Splitter:
             self._count()
             before, part, after = parts[:at], parts[at], parts[at + 1 :]
             match part:
-                case Lookbehind(Characters(ranges), wanted):
-                    kept = ranges if wanted else inverted(ranges)
-                    parts = [*self._ending(before, kept, first and not wanted), *after]
-                case Lookahead(Characters(ranges), wanted):
-                    kept = ranges if wanted else inverted(ranges)
-                    parts = [*before, *self._beginning(after, kept, last and not wanted)]
+                case Lookbehind(Characters(ranges), positive):
+                    kept = ranges if positive else inverted(ranges)
+                    parts = [*self._ending(before, kept, at_start and not positive), *after]
+                case Lookahead(Characters(ranges), positive):
+                    kept = ranges if positive else inverted(ranges)
+                    parts = [*before, *self._beginning(after, kept, at_end and not positive)]
                 case Alternation(options):
                     start = next((i for i in reversed(range(at)) if not _passable(parts[i])), 0)
                     ends = (i for i in range(at + 1, len(parts)) if not _passable(parts[i]))
@@ -98,8 +98,8 @@ class _Splitter:
                     inner = [
                         self.resolved(
                             [*parts[start:at], *_flat((option,)), *parts[at + 1 : end + 1]],
-                            first and start == 0,
-                            last and end == len(parts) - 1,
+                            at_start and start == 0,
+                            at_end and end == len(parts) - 1,
                         )
                         for option in options
                     ]
@@ -162,9 +162,9 @@ class _Splitter:
                 if edge == NOTHING:
                     return NOTHING
                 low = 0 if _passable(part) else max(0, low - 1)
-                rest = Repetition(part, low, None if high is None else high - 1)
-                sides = (edge, rest) if end == 0 else (rest, edge)
-                return edge if rest.high == 0 else concatenation(*sides)
+                others = Repetition(part, low, None if high is None else high - 1)
+                sides = (edge, others) if end == 0 else (others, edge)
+                return edge if others.high == 0 else concatenation(*sides)
             case Repetition(_, _, 0) | Lookahead() | Lookbehind():
                 return NOTHING
         raise _UnsupportedError
@@ -190,15 +190,15 @@ def _emptied(node: Node) -> Node | None:
                 return None
             return concatenation(*(part for part in emptied if part not in (None, EMPTY)))
         case Alternation(options):
-            emptied = [each for option in options if (each := _emptied(option)) is not None]
+            emptied = [empty for option in options if (empty := _emptied(option)) is not None]
             return EMPTY if EMPTY in emptied else alternation_of(emptied) if emptied else None
         case Repetition(part, low):
             return EMPTY if low == 0 else _emptied(part)
     raise _UnsupportedError
 
 
-def _common(one: Ranges, other: Ranges) -> Ranges:
+def _common(ranges: Ranges, other: Ranges) -> Ranges:
     """Return the characters that are in both."""
     if other == EVERY:
-        return one
-    return inverted(union((*inverted(one), *inverted(other))))
+        return ranges
+    return inverted(union((*inverted(ranges), *inverted(other))))

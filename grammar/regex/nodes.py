@@ -112,7 +112,7 @@ class Lookahead(Node):
     """Assertion, in patterns only, that the text after it begins with `part`, or does not."""
 
     part: Node
-    wanted: bool = True
+    positive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Lookbehind(Node):
     """Assertion, in patterns only, that the text before it ends with `part`, or does not."""
 
     part: Node
-    wanted: bool = True
+    positive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def alternation_of(options: list[Node]) -> Node:
 
 EVERY: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # Unicode scalar values: no surrogates
 _FOREIGN = ((0xD800, 0xDFFF), (0x110000, 0x110000))
-SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text
+SURROGATES = re.compile("[\ud800-\udfff]")  # lone ones are not text
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -198,12 +198,12 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 def inverted(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return all characters that are not in `ranges`."""
-    left, start = [], 0
+    gaps, start = [], 0
     for low, high in union((*ranges, *_FOREIGN)):
         if start < low:
-            left.append((start, low - 1))
+            gaps.append((start, low - 1))
         start = high + 1
-    return tuple(left)
+    return tuple(gaps)
 
 
 def bits(mask: int) -> Iterator[int]:

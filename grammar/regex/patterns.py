@@ -32,7 +32,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     inverted,
 )
-from dlm.grammar.regex.reader import END, START, read
+from dlm.grammar.regex.reader import END, START, read_regex
 
 _ANYTHING = Repetition(Characters(EVERY))
 _FEW = 32  # repetitions that are unrolled; more are counted
@@ -48,7 +48,7 @@ def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
     `InvalidGrammarError`.
     """
     try:
-        node = _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
+        node = _opened(_opened(read_regex(pattern, wide), START, not whole), END, not whole)
         return without_edges(node)
     except RecursionError as error:
         raise InvalidGrammarError("pattern", "nested too deeply") from error
@@ -88,13 +88,13 @@ def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
         size = _length(repetition.part)
         others = [_length(part) for part in parts if part is not repetition]
         if size and None not in others:
-            fixed = sum(length for length in others if length)
+            length_of_others = sum(length for length in others if length)
             low, high = repetition.low, repetition.high
             free = [Repetition(repetition.part) if p is repetition else p for p in parts]
             return (
                 _automaton(Concatenation(tuple(free))),
-                fixed + size * low,
-                None if high is None else fixed + size * high,
+                length_of_others + size * low,
+                None if high is None else length_of_others + size * high,
             )
     return _automaton(Concatenation(parts)), 0, None
 

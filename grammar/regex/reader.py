@@ -81,11 +81,11 @@ def _runs(end: int) -> Iterator[tuple[str, tuple[int, int]]]:
 def any_case(ranges: Ranges) -> Ranges:
     """Return `ranges` with all characters that differ in case only (simple case folding)."""
     variants, points = _variants()
-    found = list(ranges)
+    cased = list(ranges)
     for low, high in ranges:
         for point in points[bisect_left(points, low) : bisect_left(points, high + 1)]:
-            found += ((other, other) for other in variants[point])
-    return union(found)
+            cased += ((other, other) for other in variants[point])
+    return union(cased)
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +166,7 @@ def property_(text: str) -> Ranges | None:
 
 def looked_up(pattern: str) -> set[str]:
     """Return the properties in a pattern for which `property_` examines every character."""
-    named = {found.rpartition("=")[2] for found in _PROPERTIES.findall(pattern)}
+    named = {text.rpartition("=")[2] for text in _PROPERTIES.findall(pattern)}
     return named.difference(_CATEGORIES, ("Any", "ASCII", "Assigned"))
 
 
@@ -174,8 +174,8 @@ def _category(name: str) -> Ranges | None:
     if (short := _CATEGORIES.get(name)) is None:
         return None
     kinds = ("Lu", "Ll", "Lt") if short == "LC" else (short,)
-    found = (r for kind, ranges in _categories().items() if kind.startswith(kinds) for r in ranges)
-    return inverted(inverted(found))  # without surrogates
+    spans = (r for kind, ranges in _categories().items() if kind.startswith(kinds) for r in ranges)
+    return inverted(inverted(spans))  # without surrogates
 
 
 def _script(name: str, value: str) -> Ranges | None:
@@ -187,10 +187,10 @@ def _script(name: str, value: str) -> Ranges | None:
         return None
 
 
-def _matching(one: str) -> Ranges:
-    """Return the characters that the `regex` library matches by `one`. Raises `regex.error`."""
-    found = regex.compile(f"(?:{one})+").finditer(_all_characters())
-    return inverted(inverted((run.start(), run.end() - 1) for run in found))
+def _matching(pattern: str) -> Ranges:
+    """Return the characters that the `regex` library matches. Raises `regex.error`."""
+    runs = regex.compile(f"(?:{pattern})+").finditer(_all_characters())
+    return inverted(inverted((run.start(), run.end() - 1) for run in runs))
 
 
 @lru_cache(maxsize=1)
@@ -202,10 +202,10 @@ def _all_characters() -> str:
 
 @lru_cache(maxsize=1)
 def _categories() -> dict[str, list[tuple[int, int]]]:
-    found: dict[str, list[tuple[int, int]]] = {}
+    spans: dict[str, list[tuple[int, int]]] = {}
     for kind, span in _runs(sys.maxunicode + 1):
-        found.setdefault(kind, []).append(span)
-    return found
+        spans.setdefault(kind, []).append(span)
+    return spans
 
 
 @lru_cache(maxsize=1)
@@ -261,7 +261,7 @@ _GROUPS = {  # unsupported groups, by what follows `(`
 _ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # anchors of other dialects
 
 
-def read(pattern: str, wide: bool = False) -> Node:
+def read_regex(pattern: str, wide: bool = False) -> Node:
     """Return the nodes of `pattern`, which match what all engines match, or, if `wide`, any does.
 
     Raises `InvalidGrammarError` with the position in its `where`.
@@ -287,15 +287,15 @@ class _PatternReader:
 
     def _next(self, text: str) -> bool:
         """Whether `text` is next; if so, move after it."""
-        found = self._pattern.startswith(text, self._at)
-        self._at += len(text) * found
-        return found
+        is_next = self._pattern.startswith(text, self._at)
+        self._at += len(text) * is_next
+        return is_next
 
     def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
         """Return the match of `expression` here, if any, and move after it."""
-        if found := expression.match(self._pattern, self._at):
-            self._at = found.end()
-        return found
+        if match := expression.match(self._pattern, self._at):
+            self._at = match.end()
+        return match
 
     def _alternation(self) -> Node:
         flags = self._flags  # `(?i)` holds up to the end of its group
@@ -317,9 +317,9 @@ class _PatternReader:
     def _repeated(self, node: Node) -> Node:
         if self._pattern[self._at : self._at + 1] not in "*+?{":
             return node
-        if not (found := self._match(_QUANTIFIER)):
+        if not (quantifier := self._match(_QUANTIFIER)):
             return node
-        sign, low, more, high = found.groups()
+        sign, low, comma, high = quantifier.groups()
         if max(len(low or ""), len(high or "")) > _MOST_DIGITS:
             raise self._error(f"a count has over {_MOST_DIGITS} digits")
         if self._next("+"):
@@ -327,7 +327,7 @@ class _PatternReader:
         self._next("?")  # a lazy quantifier matches the same texts
         if sign:
             return Repetition(node, int(sign == "+"), 1 if sign == "?" else None)
-        least, most = int(low), int(low) if more is None else int(high) if high else None
+        least, most = int(low), int(low) if comma is None else int(high) if high else None
         if most is not None and most < least:
             raise self._error("the counts of a repetition are out of order")
         return Repetition(node, least, most)
@@ -421,12 +421,12 @@ class _PatternReader:
     def _opened(self, begin: int) -> Node:
         if not self._pattern.startswith("?", self._at) or self._match(_NAMED):
             return self._group(begin)
-        if not (found := self._match(_FLAGS)):
+        if not (flags := self._match(_FLAGS)):
             name = next((v for k, v in _GROUPS.items() if self._next(k)), "this kind of group")
             raise self._error(f"{name} is not known in ECMAScript")
         before = self._flags
-        self._flags = (before | set(found[1])) - set(found[2] or "")
-        if found[3] == ")":
+        self._flags = (before | set(flags[1])) - set(flags[2] or "")
+        if flags[3] == ")":
             return EMPTY
         node = self._group(begin)
         self._flags = before
@@ -458,25 +458,27 @@ class _PatternReader:
             raise self._error("a first `]` ends a class in ECMAScript, not in Python: escape it")
         at, wide = self._at, self._wide
 
-        def read(most: bool) -> Ranges:
-            self._at, self._wide = at, most
+        def members(in_any: bool) -> Ranges:
+            self._at, self._wide = at, in_any
             ranges = self._cased(union(self._members(begin)))
             self._wide = wide
             return inverted(ranges) if inverse else ranges
 
-        found = read(False)
+        narrow = members(False)
         letters = {*_NAMED_SETS.findall(self._pattern, at, self._at)} - {""}
         if not letters:
-            return found
+            return narrow
         upper = any(map(str.isupper, letters))
         if upper and any(map(str.islower, letters)):
-            most = read(True)
-            return union((*found, *most)) if wide else inverted((*inverted(found), *inverted(most)))
-        return read(True) if wide != (inverse != upper) else found
+            broad = members(True)
+            if wide:
+                return union((*narrow, *broad))
+            return inverted((*inverted(narrow), *inverted(broad)))
+        return members(True) if wide != (inverse != upper) else narrow
 
     def _members(self, begin: int) -> list[tuple[int, int]]:
         """Return the members of the class that begins at `begin`, and move after it."""
-        found: list[tuple[int, int]] = []
+        members: list[tuple[int, int]] = []
         while not self._next("]"):
             if self._at >= len(self._pattern):
                 self._at = begin
@@ -496,20 +498,20 @@ class _PatternReader:
                     raise self._error("the ends of a range are out of order")
                 else:
                     member = ((low, high),)
-            found += member
-        return found
+            members += member
+        return members
 
     def _character(self, within: bool = False) -> Ranges:
         """Return the characters of one character or escape, `within` a class or not."""
         if not self._next("\\"):
             self._at += 1
             point = ord(self._pattern[self._at - 1])
-        elif found := self._match(_CODE):
-            point = self._point(found)
-        elif found := self._match(_PROPERTY):
-            if (ranges := property_(found[2])) is None:
-                raise self._error(f"{found[2]!r:.40} is no Unicode property of ECMA-262")
-            return inverted(ranges) if found[1] == "P" else ranges
+        elif escape := self._match(_CODE):
+            point = self._point(escape)
+        elif escape := self._match(_PROPERTY):
+            if (ranges := property_(escape[2])) is None:
+                raise self._error(f"{escape[2]!r:.40} is no Unicode property of ECMA-262")
+            return inverted(ranges) if escape[1] == "P" else ranges
         else:
             letter = self._pattern[self._at : self._at + 1]
             self._at += 1
@@ -536,8 +538,8 @@ class _PatternReader:
             raise self._error(f"`\\{letter}` is not known in ECMAScript: use `{_ANCHORS[letter]}`")
         raise self._error(f"`\\{letter}` has no meaning in ECMAScript")
 
-    def _point(self, found: re.Match[str]) -> int:
-        code, unit, long, control, _ = found.groups()
+    def _point(self, escape: re.Match[str]) -> int:
+        code, unit, long, control, _ = escape.groups()
         if control:
             return ord(control) % 32
         point = int(code or unit or long or "0", 16)

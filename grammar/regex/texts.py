@@ -54,17 +54,17 @@ class _Match:
         raise TypeError(f"{type(node).__name__} is no part of a pattern without assertions")
 
     def _repeated(self, part: Node, low: int, high: int | None, starts: set[int]) -> set[int]:
-        found, here, number = set[int](), starts, 0
+        ends, here, number = set[int](), starts, 0
         while here and (high is None or number <= high):
             if number >= low:
-                if here <= found:  # reached by fewer repetitions: more lead to no new place
+                if here <= ends:  # reached by fewer repetitions: more lead to no new place
                     break
-                found |= here
+                ends |= here
             after = self.ends(part, here)
             if after == here and number < low:  # an empty text may be repeated any number of times
                 number = low - 1
             here, number = after, number + 1
-        return found
+        return ends
 
 
 def lengths_of(node: Node) -> tuple[int, int | None]:
@@ -104,19 +104,19 @@ def within(node: Node, high: int) -> Node | None:
         return Alternation(kept) if kept else None
     parts = list(node.parts) if isinstance(node, Concatenation) else [node]
     spans = [lengths_of(part) for part in parts]
-    rest = high - sum(least for least, _ in spans)  # characters beyond the least
+    spare = high - sum(least for least, _ in spans)  # characters beyond the least
     growth = [maxsize if most is None else most - least for least, most in spans]
     for number, i in enumerate(sorted(range(len(parts)), key=growth.__getitem__)):
-        share = max(0, rest) // (len(parts) - number)  # what a part leaves, those after it get
-        part, more = parts[i], growth[i]
-        if more > share:
+        share = max(0, spare) // (len(parts) - number)  # what a part leaves, those after it get
+        part, extra = parts[i], growth[i]
+        if extra > share:
             size = _round(part)
             if not isinstance(part, Repetition) or not size:
                 return None
-            more = share // size * size
-            parts[i] = Repetition(part.part, part.low, part.low + more // size)
-        rest -= more
-    return Concatenation(tuple(parts)) if rest >= 0 else None
+            extra = share // size * size
+            parts[i] = Repetition(part.part, part.low, part.low + extra // size)
+        spare -= extra
+    return Concatenation(tuple(parts)) if spare >= 0 else None
 
 
 def _round(part: Node) -> int:

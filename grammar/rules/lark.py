@@ -117,8 +117,8 @@ class _Translator:
         for name, item in self._items.items():
             if not item.params and not is_terminal(name):
                 self.rules.nodes[name] = self._rule(item)
-        for rule, item, given in self._waiting:  # it grows in the loop
-            self.rules.define(rule, self._expression(item.body, given))
+        for rule, item, arguments in self._waiting:  # it grows in the loop
+            self.rules.define(rule, self._expression(item.body, arguments))
 
     def _rule(self, item: LarkItem) -> Node:
         if not item.options:
@@ -127,16 +127,18 @@ class _Translator:
         if marker := item.options.get("stop") or item.options.get("suffix"):
             end = self._automaton(marker, item.at)
             if end == Automaton.words([""]) or {"stop", "suffix"} <= item.options.keys():
-                raise self._source.error("it takes one marker, which is not empty", item.at)
+                raise self._source.error(
+                    "a rule must have one of suffix and stop, and not an empty one", item.at
+                )
             both = Concatenation((Terminal(automaton), Terminal(end)))
             automaton = self._made(lambda: determinized(both), item.at)
         return self._lexeme(Terminal(_shortest(automaton)))
 
-    def _expression(self, node: Node, given: dict[str, Node]) -> Node:
-        """Translate an expression of a rule; `given` has the arguments if it is a template."""
+    def _expression(self, node: Node, bound: dict[str, Node]) -> Node:
+        """Translate an expression of a rule; `bound` has the arguments of a template."""
         match node:
-            case Reference(name) if name in given:
-                return given[name]
+            case Reference(name) if name in bound:
+                return bound[name]
             case Reference(name) if is_terminal(name):
                 return self._lexeme(node, self._items[name].priority if name in self._items else 0)
             case Reference(name):
@@ -145,9 +147,9 @@ class _Translator:
                     raise self._source.error(reason, self._parsed.used[name])
                 return node
             case Concatenation() | Alternation() | Repetition():
-                return mapped(node, lambda part: self._expression(part, given))
+                return mapped(node, lambda part: self._expression(part, bound))
             case LarkCall(name, arguments, at):
-                return self._instance(name, [self._expression(a, given) for a in arguments], at)
+                return self._instance(name, [self._expression(a, bound) for a in arguments], at)
             case LarkData("%json", text, at):
                 try:
                     value = self._schemas(json.loads(text), self.rules)
@@ -250,7 +252,9 @@ class _Translator:
             or not all(isinstance(chunk, str) for chunk in chunks)
             or len(data) != 1
         ):
-            raise self._source.error("%regex takes substring_chunks or substring_chars", at)
+            raise self._source.error(
+                "%regex must be an object of substring_chunks or substring_chars", at
+            )
         begins: list[Node] = [EMPTY]
         for chunk in reversed(chunks):
             begins.append(self.rules.add(optional(concatenation(chunk, begins[-1])), "chunk"))
@@ -265,8 +269,8 @@ class _Translator:
                 raise self._source.error(f"priorities: over {_MOST_RANKED} terminals", at)
             for other, lower in self._lexemes.items() if priority > levels[0] else ():
                 if lower < priority:
-                    one, two = self._automaton_of(node, at), self._automaton_of(other, at)
-                    if (text := one.intersection(two).shortest()) is not None:
+                    texts, other_texts = self._automaton_of(node, at), self._automaton_of(other, at)
+                    if (text := texts.intersection(other_texts).shortest()) is not None:
                         reason = f"its priority decides how {text!r:.40} is read, but here both"
                         raise self._source.error(f"{reason} are possible: write A & ~B", at)
 

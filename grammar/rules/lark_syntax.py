@@ -166,7 +166,7 @@ class _Parser(NotationParser):
         self._names.clear()
         params = tuple(re.findall(_NAME, token["params"] or ""))
         if is_terminal(name) and (params or token["options"]):
-            self.fail("a terminal takes neither parameters nor options")
+            self.fail("a terminal cannot have parameters or options")
         options = self._options_of(token["options"], token.start("options"))
         self.next()
         body = self.expression()
@@ -177,17 +177,17 @@ class _Parser(NotationParser):
         options: dict[str, Node | None] = {}
         at = start + 1
         while text is not None and self.source.text[at] != "]":
-            found = _OPTION.match(self.source.text, at)
-            if not found or self.source.text[found.end()] not in ",]":
+            option = _OPTION.match(self.source.text, at)
+            if not option or self.source.text[option.end()] not in ",]":
                 raise self.source.error("options are name=value, with commas between", at)
-            key, value = found["key"], found["value"]
+            key, value = option["key"], option["value"]
             if key not in ("lazy", "suffix", "stop"):
-                reason = f"the option {key} is not supported: it takes lazy, suffix and stop"
-                raise self.source.error(reason, found.start("key"))
+                reason = f"an option must be lazy, suffix or stop, got {key}"
+                raise self.source.error(reason, option.start("key"))
             if (value is None) != (key == "lazy") or (value and value[0] in "0123456789."):
-                raise self.source.error(f"this is not a value of {key}", found.start("key"))
-            options[key] = self._value(value, found.start("value")) if value else None
-            at = found.end() + (self.source.text[found.end()] == ",")
+                raise self.source.error(f"this is not a value of {key}", option.start("key"))
+            options[key] = self._value(value, option.start("value")) if value else None
+            at = option.end() + (self.source.text[option.end()] == ",")
         return options
 
     def _value(self, text: str, at: int) -> Node:
@@ -243,14 +243,14 @@ class _Parser(NotationParser):
                 self.fail(f"{token[0]:.40}: other grammars cannot be named")
         return self.fail("expected a name, a string, a regex or a bracket")
 
-    def _range(self, first: re.Match[str], at: int) -> Node:
+    def _range(self, low: re.Match[str], at: int) -> Node:
         self.next()
-        last = self.token
+        high = self.token
         if self.kind != "string":
             self.fail('a range is "a".."z"')
         ends = [
             self.source.literal(string.start() + 1, string.end() - 1)
-            for string in (first, last)
+            for string in (low, high)
             if string[0][-1] == '"'
         ]
         if [*map(len, ends)] != [1, 1] or ends[1] < ends[0]:
@@ -281,9 +281,11 @@ class _Parser(NotationParser):
             data, end = json.JSONDecoder().raw_decode(self.source.text, start)
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            self.fail(f"{self.token[0]} takes JSON: half a surrogate pair is no text")
+            self.fail(f"{self.token[0]} must have JSON after it: a lone surrogate is not text")
         except (ValueError, RecursionError) as error:
-            self.fail(f"{self.token[0]} takes JSON: {json_problem(self.source.text, error)}")
+            self.fail(
+                f"{self.token[0]} must have JSON after it: {json_problem(self.source.text, error)}"
+            )
         self.move(end)
         return data
 
@@ -296,23 +298,25 @@ class _Parser(NotationParser):
             self._import()
         elif name in ("%llguidance", "%grammar_options"):
             options = self._json()
-            known = {"no_forcing", "allow_initial_skip"}
-            unknown = sorted(options.keys() - known) if isinstance(options, dict) else ["this"]
+            allowed = {"no_forcing", "allow_initial_skip"}
+            unknown = sorted(options.keys() - allowed) if isinstance(options, dict) else ["this"]
             if unknown:
                 raise self.source.error(f"{name}: {unknown[0]!r:.40} is not supported", at)
         else:
             self.fail(_ELSEWHERE.get(name, f"{name:.40} is not supported"))
 
     def _import(self) -> None:
-        found = _IMPORT.match(self.source.text, self.token.end())
-        if not found:
+        imported = _IMPORT.match(self.source.text, self.token.end())
+        if not imported:
             self.fail("only terminals of common can be imported: %import common.NAME")
-        for name in [found["name"]] if found["name"] else re.findall(_NAME, found["names"]):
-            new = found["new"] or name
+        for name in (
+            [imported["name"]] if imported["name"] else re.findall(_NAME, imported["names"])
+        ):
+            new = imported["new"] or name
             if new in self._parsed.items or new in self._parsed.imported:
                 self.fail(f"{new} is there twice")
             self._parsed.imported[new] = name, self.at
-        self.move(found.end())
+        self.move(imported.end())
 
 
 def _in_any_case(text: str, at: int) -> Node:

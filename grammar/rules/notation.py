@@ -53,8 +53,8 @@ class NotationText:
         if len(text) > MOST_CHARACTERS:
             reason = f"{len(text)} characters are too many: the limit is {MOST_CHARACTERS}"
             raise InvalidGrammarError("grammar", reason)
-        if half := SURROGATES.search(text):
-            raise self.error("half a surrogate pair is no text", half.start())
+        if lone := SURROGATES.search(text):
+            raise self.error("a lone surrogate is not text", lone.start())
 
     def error(self, reason: str, at: int) -> InvalidGrammarError:
         """Return an error with the line and column of the index `at`."""
@@ -67,30 +67,30 @@ class NotationText:
 
         The characters of `also` may be escaped besides the usual ones.
         """
-        text, at, found = self.text, start, []
+        text, at, points = self.text, start, []
         while (slash := text.find("\\", at, end)) >= 0:
-            found += [(ord(c), False) for c in text[at:slash]]
+            points += [(ord(c), False) for c in text[at:slash]]
             if (escape := _ESCAPE.match(text, slash, end)) is None:
-                raise self.error(r"\u and \U take 4 and 8 hexadecimal digits", slash)
+                raise self.error(r"\u must have 4 hexadecimal digits, and \U 8", slash)
             point, at = self._point(escape, also), escape.end()
             low = _ESCAPE.match(text, at, end) if 0xD800 <= point < 0xDC00 else None
             if low and low[2] and 0xDC00 <= int(low[2], 16) < 0xE000:
                 point = 0x10000 + ((point - 0xD800) << 10) + int(low[2], 16) - 0xDC00
                 at = low.end()
-            found.append((point, True))
-        return found + [(ord(c), False) for c in text[at:end]]
+            points.append((point, True))
+        return points + [(ord(c), False) for c in text[at:end]]
 
     def literal(self, start: int, end: int) -> str:
         """Return the text that `text[start:end]` stands for, without escapes."""
         points = [point for point, _ in self.unescaped(start, end)]
         if any(0xD800 <= point < 0xE000 for point in points):
-            raise self.error("half a surrogate pair is no text", start)
+            raise self.error("a lone surrogate is not text", start)
         return "".join(map(chr, points))
 
     def _point(self, escape: re.Match[str], also: str) -> int:
         digits = escape[1] or escape[2] or escape[3]
         if escape[1] and len(escape[1]) != 2:
-            reason = r"\x takes 2 hexadecimal digits: write \u or \U for more"
+            reason = r"\x must have 2 hexadecimal digits; write \u or \U for more"
             raise self.error(reason, escape.start())
         if digits:
             if (point := int(digits, 16)) > _LAST:
@@ -135,13 +135,13 @@ class NotationParser(ABC):
     def move(self, at: int) -> None:
         """Make the first token from the index `at` on the current one."""
         self.at = self.after_separators(at)
-        found = self.notation.tokens.match(self.source.text, self.at)
-        if found is None and self.at < len(self.source.text):
+        token = self.notation.tokens.match(self.source.text, self.at)
+        if token is None and self.at < len(self.source.text):
             mark = self.source.text[self.at]
             self.fail(self.notation.unfinished.get(mark, f"{mark!r} has no meaning here"))
-        self.kind = (found and found.lastgroup) or "end"
-        self.token = found or self.token
-        self.mark = found["mark"] if found else None
+        self.kind = (token and token.lastgroup) or "end"
+        self.token = token or self.token
+        self.mark = token["mark"] if token else None
 
     def after_separators(self, at: int) -> int:
         """Return the index after white space and comments that may begin at `at`."""
@@ -154,21 +154,21 @@ class NotationParser(ABC):
     def fail(self, reason: str) -> NoReturn:
         raise self.source.error(reason, self.at)
 
-    def check_head(self, name: str, known: Collection[str]) -> None:
+    def check_head(self, name: str, defined: Collection[str]) -> None:
         """Check the head of a rule: its name is not `known`, and nothing is before it in its
         line."""
-        if name in known:
+        if name in defined:
             self.fail(f"{name} is there twice")
         start = self.source.text.rfind("\n", 0, self.at) + 1
         if self.source.text[start : self.at].strip():
             self.fail("a rule begins on a line of its own")
 
-    def check_names(self, known: Collection[str], root: str) -> None:
+    def check_names(self, defined: Collection[str], root: str) -> None:
         """Check that all used names are `known`, and that `root` is."""
         for name, at in self.used.items():
-            if name not in known:
+            if name not in defined:
                 raise self.source.error(f"there is no {self.kind_of(name)} {name}", at)
-        if root not in known:
+        if root not in defined:
             raise self.source.error(f"there is no rule {root}, where a text begins", 0)
 
     def kind_of(self, name: str) -> str:
@@ -226,7 +226,7 @@ class NotationParser(ABC):
             self.fail(f"{low} to {high} times is no range")
         self.next()
         if self.mark in _SIGNS or self.kind in self.notation.repetitions:
-            self.fail("a repetition of a repetition takes brackets around the inner one")
+            self.fail("a repetition of a repetition needs brackets around the inner one")
         return Repetition(node, low, high)
 
 

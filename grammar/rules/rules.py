@@ -99,22 +99,22 @@ def references(node: Node) -> Iterator[str]:
 
 def reachable(rules: Rules) -> dict[str, set[str]]:
     """Return the rules that can be reached from the root, each with the rules it refers to."""
-    found: dict[str, set[str]] = {}
+    uses: dict[str, set[str]] = {}
     waiting = [rules.root]
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found[name] = set(references(rules.nodes[name]))
-            waiting += found[name]
-    return found
+        if (name := waiting.pop()) not in uses:
+            uses[name] = set(references(rules.nodes[name]))
+            waiting += uses[name]
+    return uses
 
 
-def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
+def without_endless(rules: Rules, root: Node, start: int = 0) -> Node:
     """Return `root` without parts that have no finite text, and remove these parts from the rules.
 
-    Only the rules from the index `first` on are changed. Those that cannot be reached from `root`
+    Only the rules from the index `start` on are changed. Those that cannot be reached from `root`
     are deleted.
     """
-    own = dict(islice(rules.nodes.items(), first, None))
+    own = dict(islice(rules.nodes.items(), start, None))
     endless = own.keys() - _holding(own, _ends)
     root = _freed(root, endless)
     reached: dict[str, Node] = {}
@@ -252,8 +252,8 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
                 every = _Gate(len(required) + 1, above)
                 enough = _Gate(1, every)
                 several = _Gate(max(1, low), enough)
-                for each in required:
-                    build(each, every)
+                for needed in required:
+                    build(needed, every)
                 for part in parts:
                     build(part.node, enough if part.repeats else several)
             case Concatenation() | Repetition():
@@ -399,7 +399,7 @@ class _Folding:
             parts.append(self._terminal(Repetition(part)) or Repetition(part))
         elif high > low:
             parts.append(self._up_to(high - low, most, block))
-        return concatenation(*(each for each in parts if each != Literal("")))
+        return concatenation(*(piece for piece in parts if piece != Literal("")))
 
     @staticmethod
     def _up_to(number: int, most: int, block: Callable[[int, int], Node]) -> Node:
@@ -410,11 +410,11 @@ class _Folding:
         if size := next((size for size in sizes if (number + 1) % size == 0), 0):
             rounds = (number + 1) // size - 1
             return concatenation(Repetition(block(size, size), 0, rounds), block(0, size - 1))
-        rounds, rest = divmod(number, most)
+        rounds, remainder = divmod(number, most)
         whole = block(most, most)
         return alternation(
             concatenation(Repetition(whole, 0, rounds - 1), block(0, most - 1)),
-            concatenation(Repetition(whole, rounds, rounds), block(0, rest)),
+            concatenation(Repetition(whole, rounds, rounds), block(0, remainder)),
         )
 
     def _concatenation(self, parts: list[Node]) -> Node:
@@ -431,7 +431,7 @@ class _Folding:
             end = start
             while end < len(flat) and _is_regular(flat[end]):
                 end += 1
-            made += self._joined(flat[start:end], Concatenation) or [flat[end]]
+            made += self._merged(flat[start:end], Concatenation) or [flat[end]]
             start = max(end, start + 1)
         return concatenation(*made) if made else Literal("")
 
@@ -447,16 +447,16 @@ class _Folding:
         else:
             regular += map(Literal, words)
         others = [option for option in flat if not _is_regular(option)]
-        return alternation(*self._joined(regular, Alternation), *others)
+        return alternation(*self._merged(regular, Alternation), *others)
 
-    def _joined(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
+    def _merged(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
         """Return regular nodes joined into few terminals: one if it is small, else half by half."""
         if len(nodes) < 2:
             return nodes
         if made := self._terminal(join(tuple(nodes))):
             return [made]
         middle = len(nodes) // 2
-        return self._joined(nodes[:middle], join) + self._joined(nodes[middle:], join)
+        return self._merged(nodes[:middle], join) + self._merged(nodes[middle:], join)
 
     def _terminal(self, node: Node) -> Terminal | None:
         """Return the terminal of a regular node; None if it is too large."""
@@ -508,11 +508,11 @@ def _size(node: Node) -> int:
 def _looped(name: str, node: Node) -> Node:
     """Return a rule that ends or begins with itself as a loop (Arden's lemma)."""
     again, done = _apart(name, node, -1)
-    before, first = _apart(name, node, 0)
+    before, others = _apart(name, node, 0)
     if again and not (before and any(name in references(part) for part in again)):
         return concatenation(Repetition(alternation(*again)), alternation(*done))
     if before and not any(name in references(part) for part in before):
-        return concatenation(alternation(*first), Repetition(alternation(*before)))
+        return concatenation(alternation(*others), Repetition(alternation(*before)))
     return node
 
 
@@ -533,10 +533,12 @@ def _apart(name: str, node: Node, end: int) -> tuple[list[Node], list[Node]]:
         case Concatenation(parts) if parts:
             again, done = _apart(name, parts[end], end)
             if again:
-                rest = parts[1:] if end == 0 else parts[:-1]
-                return [_beside(rest, n, end) for n in again], [_beside(rest, n, end) for n in done]
+                remainder = parts[1:] if end == 0 else parts[:-1]
+                return [_beside(remainder, n, end) for n in again], [
+                    _beside(remainder, n, end) for n in done
+                ]
     return [], [node]
 
 
-def _beside(rest: tuple[Node, ...], node: Node, end: int) -> Node:
-    return concatenation(*((node, *rest) if end == 0 else (*rest, node)))
+def _beside(remainder: tuple[Node, ...], node: Node, end: int) -> Node:
+    return concatenation(*((node, *remainder) if end == 0 else (*remainder, node)))

@@ -350,7 +350,7 @@ class DocumentReader:
             if isinstance(node, bool):
                 continue
             if not isinstance(node, dict):
-                self._refuse(where, f"a schema is an object, not {node!r:.40}")
+                self._refuse(where, f"a schema must be an object, true or false, got {node!r:.40}")
             if node.get("$schema") is not None:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)

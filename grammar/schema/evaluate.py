@@ -34,7 +34,7 @@ def plain(kind: str, given: Any, where: str = "") -> Any:
         place = f"{where} line {error.lineno} column {error.colno}".strip()
         raise InvalidGrammarError(kind, f"not JSON: {json_words(error)}", place) from error
     except UnicodeEncodeError as error:
-        raise InvalidGrammarError(kind, "half a surrogate pair is no text", where) from error
+        raise InvalidGrammarError(kind, "a lone surrogate is not text", where) from error
     except TypeError as error:
         raise InvalidGrammarError(kind, f"not JSON data: {error}", where) from error
     except (ValueError, RecursionError) as error:
@@ -47,7 +47,7 @@ def parsed(text: str) -> Any:
     """Return the JSON value of `text`.
 
     Raises `InvalidValueError` if it is not JSON, or JSON that parsers read differently: a repeated
-    key, a number beyond a double, half a surrogate pair. Raises `UncheckableError` beyond Python's
+    key, a number beyond a double, a lone surrogate. Raises `UncheckableError` beyond Python's
     limits.
     """
     try:
@@ -57,7 +57,7 @@ def parsed(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise InvalidValueError(f"the text is not JSON: {json_problem(text, error)}") from error
     except UnicodeEncodeError as error:
-        raise InvalidValueError("a string has half a surrogate pair") from error
+        raise InvalidValueError("a string has a lone surrogate") from error
     except ValueError as error:  # including InvalidValueError
         if isinstance(error, InvalidValueError):
             raise

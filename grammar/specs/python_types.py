@@ -55,15 +55,16 @@ def options_of(kind: str, type_: Any) -> dict[str, Any]:
         named = {repr(value): (value, value) for value in get_args(type_)}
     else:
         raise InvalidGrammarError(
-            kind, f"takes texts, an Enum or a Literal, not {type_name(type_):.60}"
+            kind, f"options must be texts, an Enum or a Literal, got {type_name(type_):.60}"
         )
     for name, (value, _) in named.items():
         if not isinstance(value, str):
             raise InvalidGrammarError(
-                kind, f"{name} is {value!r:.40}: it takes texts; for other values use JsonSchema"
+                kind, f"{name} must be text, got {value!r:.40}; for other values use JsonSchema"
             )
     return {
-        str(value.value if isinstance(value, Enum) else value): one for value, one in named.values()
+        str(value.value if isinstance(value, Enum) else value): option
+        for value, option in named.values()
     }
 
 

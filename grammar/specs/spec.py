@@ -128,9 +128,13 @@ class Grammar(Spec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text.strip():
-            raise InvalidGrammarError(self.kind, f"rules are text, not {self.text!r:.40}")
+            raise InvalidGrammarError(
+                self.kind, f"text must be rules as text, got {self.text!r:.40}"
+            )
         if self.syntax not in ("ebnf", "lark"):
-            raise InvalidGrammarError(self.kind, f"syntax is {self.syntax!r}, not ebnf or lark")
+            raise InvalidGrammarError(
+                self.kind, f"syntax must be 'ebnf' or 'lark', got {self.syntax!r}"
+            )
 
     @property
     def source(self) -> str:
@@ -169,15 +173,21 @@ class Choice(Spec):
             vars(self)["_members"] = members = options_of(self.kind, self.options)
             vars(self)["options"] = (*members,)
         if isinstance(self.options, str) or not isinstance(self.options, Sequence):
-            reason = f"takes a list of texts, an Enum or a Literal, not {self.options!r:.40}"
+            reason = (
+                f"options must be a list of texts, an Enum or a Literal, got {self.options!r:.40}"
+            )
             raise InvalidGrammarError(self.kind, reason)
         if not self.options:
-            raise InvalidGrammarError(self.kind, "there are no options: it takes one or more")
+            raise InvalidGrammarError(self.kind, "options must not be empty")
         seen: set[str] = set()
         size = 0
         for i, option in enumerate(self.options):
             if not isinstance(option, str) or not option or SURROGATES.search(option):
-                raise InvalidGrammarError(self.kind, f"{option!r:.40} is no text", f"option {i}")
+                raise InvalidGrammarError(
+                    self.kind,
+                    f"an option must be text that is not empty, got {option!r:.40}",
+                    f"option {i}",
+                )
             if option in seen:
                 raise InvalidGrammarError(
                     self.kind, f"{option!r:.40} is there twice", f"option {i}"
@@ -185,7 +195,7 @@ class Choice(Spec):
             seen.add(option)
             size += len(option)
         if size > _MOST_CHARACTERS:
-            reason = f"{size} characters are too many: it takes up to {_MOST_CHARACTERS}"
+            reason = f"options must have at most {_MOST_CHARACTERS} characters together, got {size}"
             raise InvalidGrammarError(self.kind, reason)
 
     @property
@@ -229,7 +239,9 @@ class Regex(Spec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
-            raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
+            raise InvalidGrammarError(
+                self.kind, f"pattern must be text that is not empty, got {self.pattern!r:.40}"
+            )
         try:
             parse(self.pattern, whole=True)
         except InvalidGrammarError as error:
@@ -313,12 +325,12 @@ class JsonSchema(Spec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_whitespace, int) or not 1 <= self.max_whitespace <= 1000:
-            reason = f"max_whitespace is {self.max_whitespace!r:.40}, not from 1 to 1000"
+            reason = f"max_whitespace must be from 1 to 1000, got {self.max_whitespace!r:.40}"
             raise InvalidGrammarError(self.kind, reason)
-        for option, known in _OPTIONS.items():
-            if (given := getattr(self, option)) not in known:
-                right = " or ".join(map(repr, known))
-                raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {right}")
+        for option, choices in _OPTIONS.items():
+            if (value := getattr(self, option)) not in choices:
+                right = " or ".join(map(repr, choices))
+                raise InvalidGrammarError(self.kind, f"{option} must be {right}, got {value!r:.40}")
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
             vars(self)[_WRITTEN] = self._write(AT_ONCE)
 
@@ -330,19 +342,21 @@ class JsonSchema(Spec):
         """The schema as plain JSON data."""
         if is_type(self.schema):
             return schema_of_type(self.kind, self.schema)
-        read = _unwrapped(plain(self.kind, self.schema))
-        if not isinstance(read, dict | bool):
-            raise InvalidGrammarError(self.kind, f"a schema is an object, not {read!r:.40}")
-        return read
+        schema = _unwrapped(plain(self.kind, self.schema))
+        if not isinstance(schema, dict | bool):
+            raise InvalidGrammarError(
+                self.kind, f"a schema must be an object, true or false, got {schema!r:.40}"
+            )
+        return schema
 
     @cached_property
     def _documents(self) -> dict[str, Any]:
         """The registry's documents, as plain JSON data."""
-        given = {} if self.registry is None else self.registry
-        if not isinstance(given, Mapping) or not all(isinstance(uri, str) for uri in given):
-            reason = f"a registry has documents by their URIs, not {given!r:.40}"
+        registry = {} if self.registry is None else self.registry
+        if not isinstance(registry, Mapping) or not all(isinstance(uri, str) for uri in registry):
+            reason = f"registry must map URIs to documents, got {registry!r:.40}"
             raise InvalidGrammarError(self.kind, reason)
-        return {uri: plain(self.kind, one, uri) for uri, one in given.items()}
+        return {uri: plain(self.kind, document, uri) for uri, document in registry.items()}
 
     @property
     def checked(self) -> bool:
@@ -365,10 +379,10 @@ class JsonSchema(Spec):
 
     @cached_property
     def _key(self) -> Hashable:
-        read = json.dumps([self.parsed, self._documents])
+        text = json.dumps([self.parsed, self._documents])
         return (
             JsonSchema.kind,
-            hashlib.sha256(read.encode()).hexdigest(),
+            hashlib.sha256(text.encode()).hexdigest(),
             self.max_whitespace if self.whitespace == "any" else 0,
             self.unenforced,
             self.implied_types,

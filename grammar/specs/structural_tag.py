@@ -45,13 +45,15 @@ def fail(reason: str, path: Path) -> NoReturn:
     raise InvalidGrammarError(KIND, reason, pointer(*path) or "/")
 
 
-def _fields(form: Any, known: dict[str, FieldCheck], optional: tuple[str, ...], path: Path) -> None:
+def _fields(
+    form: Any, checks: dict[str, FieldCheck], optional: tuple[str, ...], path: Path
+) -> None:
     if not isinstance(form, dict):
-        fail(f"an object has to stand here, not {form!r:.40}", path)
+        fail(f"must be an object, got {form!r:.40}", path)
     for name in form:
-        if name not in known:
-            fail(f"{name!r:.40} is unknown here: it takes {', '.join(known)}", path)
-    for name, check_field in known.items():
+        if name not in checks:
+            fail(f"{name!r:.40} is unknown here; the fields are {', '.join(checks)}", path)
+    for name, check_field in checks.items():
         if name in form:
             check_field(form[name], (*path, name))
         elif name not in optional:
@@ -62,14 +64,14 @@ def _format(form: Any, path: Path, kind: str | None = None) -> None:
     if len(path) > 3 * _MOST_NESTED:
         fail(f"formats are nested more than {_MOST_NESTED} deep", path)
     if not isinstance(form, dict):
-        fail(f"a format is an object, not {form!r:.40}", path)
+        fail(f"a format must be an object, got {form!r:.40}", path)
     kind = form.get("type", kind)
     if kind in _BY_TOKEN:
         fail(f"{kind} names token ids: name text", path)
     if not isinstance(kind, str) or kind not in _FORMATS:
-        fail(f"{kind!r:.40} is no format: it takes {', '.join(_FORMATS)}", (*path, "type"))
-    known, optional = _FORMATS[kind]
-    _fields(form, {"type": _text, **known}, ("type", *optional), path)
+        fail(f"type must be one of {', '.join(_FORMATS)}, got {kind!r:.40}", (*path, "type"))
+    checks, optional = _FORMATS[kind]
+    _fields(form, {"type": _text, **checks}, ("type", *optional), path)
 
 
 def _is(description: str, *types: type, least: int | None = None) -> FieldCheck:
@@ -77,7 +79,7 @@ def _is(description: str, *types: type, least: int | None = None) -> FieldCheck:
         number = isinstance(value, int) and not isinstance(value, bool)
         right = number if int in types else isinstance(value, types)
         if not right or (least is not None and value < least):
-            fail(f"it takes {description}, not {value!r:.40}", path)
+            fail(f"must be {description}, got {value!r:.40}", path)
 
     return check
 
@@ -86,10 +88,10 @@ def _or_null(check: FieldCheck) -> FieldCheck:
     return lambda value, path: None if value is None else check(value, path)
 
 
-def _listed(check: FieldCheck, least: int = 0) -> FieldCheck:
+def _list_of(check: FieldCheck, least: int = 0) -> FieldCheck:
     def checked(value: Any, path: Path) -> None:
         if not isinstance(value, list) or len(value) < least:
-            fail(f"it takes a list{' that is not empty' * least}, not {value!r:.40}", path)
+            fail(f"must be a list{' that is not empty' * least}, got {value!r:.40}", path)
         for i, item in enumerate(value):
             check(item, (*path, i))
 
@@ -98,7 +100,7 @@ def _listed(check: FieldCheck, least: int = 0) -> FieldCheck:
 
 def _word(value: Any, path: Path) -> None:
     if not isinstance(value, str) or not value:
-        fail(f"it takes text that is not empty, not {value!r:.40}", path)
+        fail(f"must be text that is not empty, got {value!r:.40}", path)
 
 
 def _border(value: Any, path: Path) -> None:
@@ -109,30 +111,30 @@ def _border(value: Any, path: Path) -> None:
 
 
 def _ends(value: Any, path: Path) -> None:
-    (_listed(_border, 1) if isinstance(value, list) else _border)(value, path)
+    (_list_of(_border, 1) if isinstance(value, list) else _border)(value, path)
 
 
 def _tag(form: Any, path: Path) -> None:
     if isinstance(form, dict) and form.get("type", "tag") != "tag":
-        fail("a tag has to stand here", (*path, "type"))
+        fail("must be a tag", (*path, "type"))
     _format(form, path, "tag")
 
 
 def _pair(value: Any, path: Path) -> None:
     if not isinstance(value, list) or len(value) != 2:
-        fail(f"it takes a word and a format, not {value!r:.40}", path)
+        fail(f"must be a list of a word and a format, got {value!r:.40}", path)
     _word(value[0], (*path, 0))
     _format(value[1], (*path, 1))
 
 
 def _style(value: Any, path: Path) -> None:
     if value not in ("json", *FORMS):
-        fail(f"{value!r:.40} is no supported style: it takes json, {', '.join(FORMS)}", path)
+        fail(f"must be one of json, {', '.join(FORMS)}, got {value!r:.40}", path)
 
 
 def _only(reason: str, *allowed: Any) -> FieldCheck:
     def check(value: Any, path: Path) -> None:
-        if not any(value is one or value == one for one in allowed):
+        if not any(value is allowed_value or value == allowed_value for allowed_value in allowed):
             fail(reason, path)
 
     return check
@@ -140,7 +142,7 @@ def _only(reason: str, *allowed: Any) -> FieldCheck:
 
 _text, _flag = _is("text", str), _is("true or false", bool)
 _count, _schema = _is("a number from 0 on", int, least=0), _is("a schema", dict, bool)
-_words, _formats, _tags = _listed(_word), _listed(_format, 1), _listed(_tag, 1)
+_words, _formats, _tags = _list_of(_word), _list_of(_format, 1), _list_of(_tag, 1)
 _inner: dict[str, FieldCheck] = {"content": _format}
 _often: dict[str, FieldCheck] = {"at_least_one": _flag, "stop_after_first": _flag}
 _unfiltered = _only("what its strings exclude is not supported: use a pattern", [])
@@ -170,7 +172,7 @@ _FORMATS: dict[str, tuple[dict[str, FieldCheck], tuple[str, ...]]] = {
     "or": ({"elements": _formats}, ()),
     "tag": ({"begin": _border, **_inner, "end": _ends}, ()),
     "triggered_tags": (
-        {"triggers": _listed(_word, 1), "tags": _tags, **_often, "excludes": _words},
+        {"triggers": _list_of(_word, 1), "tags": _tags, **_often, "excludes": _words},
         (*_often, "excludes"),
     ),
     "tags_with_separator": ({"tags": _tags, "separator": _text, **_often}, tuple(_often)),
@@ -179,7 +181,7 @@ _FORMATS: dict[str, tuple[dict[str, FieldCheck], tuple[str, ...]]] = {
     "star": (_inner, ()),
     "repeat": ({"min": _count, "max": _is("a number, or -1", int, least=-1), **_inner}, ()),
     "dispatch": (
-        {"rules": _listed(_pair, 1), "loop": _flag, "excludes": _words},
+        {"rules": _list_of(_pair, 1), "loop": _flag, "excludes": _words},
         ("loop", "excludes"),
     ),
 }
@@ -212,9 +214,9 @@ class StructuralTag(Spec):
     def __post_init__(self) -> None:
         if self.property_order not in PROPERTY_ORDERS:
             right = ", ".join(PROPERTY_ORDERS)
-            fail(f"property_order is {self.property_order!r:.40}, none of {right}", ())
+            fail(f"property_order must be one of {right}, got {self.property_order!r:.40}", ())
         if self._plain.get("type") != "structural_tag":
-            fail('its type is "structural_tag"', ("type",))
+            fail('type must be "structural_tag"', ("type",))
         _fields(self._plain, {"type": _text, "format": _format}, (), ())
 
     @property
@@ -237,7 +239,7 @@ class StructuralTag(Spec):
         """The tag as JSON data, in the current form."""
         tag = plain(self.kind, self.tag)
         if not isinstance(tag, dict):
-            raise InvalidGrammarError(self.kind, f"a tag is an object, not {tag!r:.40}")
+            raise InvalidGrammarError(self.kind, f"a tag must be an object, got {tag!r:.40}")
         return _modern(tag) if "structures" in tag else tag
 
 
@@ -247,11 +249,11 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
         fail(f"{unknown[0]!r:.40} is unknown beside structures", ())
     structures = tag["structures"]
     if not isinstance(structures, list) or not structures:
-        fail(f"a list of tags, not {structures!r:.40}", ("structures",))
+        fail(f"must be a list of tags that is not empty, got {structures!r:.40}", ("structures",))
     tags = []
     for i, structure in enumerate(structures):
         if not isinstance(structure, dict) or structure.keys() != {"begin", "schema", "end"}:
-            fail("a tag is an object of begin, schema and end", ("structures", i))
+            fail("must be an object of begin, schema and end", ("structures", i))
         schema = plain(KIND, structure["schema"], pointer("structures", i, "schema"))
         content = {"type": "json_schema", "json_schema": schema}
         tags.append({"begin": structure["begin"], "content": content, "end": structure["end"]})
@@ -360,18 +362,21 @@ class _TagReader:
             place = *path, "tags", i
             fitting = [trigger for trigger in triggers if tag["begin"].startswith(trigger)]
             if len(fitting) != 1:
-                fail(f"it begins with {len(fitting)} of the triggers, not with 1", place)
+                fail(
+                    f"must begin with one of the triggers, begins with {len(fitting)} of them",
+                    place,
+                )
             inner = self.rules.add(self._inner(tag, place), "tag")
             branches.append((fitting[0], concatenation(tag["begin"][len(fitting[0]) :], inner)))
             whole.append(concatenation(tag["begin"], inner))
-        first, once = form.get("at_least_one", False), form.get("stop_after_first", False)
+        required, once = form.get("at_least_one", False), form.get("stop_after_first", False)
         used = {trigger for trigger, _ in branches}
         unused = [trigger for trigger in triggers if trigger not in used]
-        if first and once:
+        if required and once:
             return alternation(*whole)
         excludes = [*form.get("excludes", ()), *ends, *unused]
-        rest = dispatch(branches, excludes, not once)
-        return concatenation(alternation(*whole), rest) if first else rest
+        tagged = dispatch(branches, excludes, not once)
+        return concatenation(alternation(*whole), tagged) if required else tagged
 
     def _separated(self, form: dict[str, Any], path: Path) -> Node:
         tags = [self.format(tag, (*path, "tags", i), []) for i, tag in enumerate(form["tags"])]

@@ -74,16 +74,16 @@ def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
     """Return the error for a strict tool whose rules would allow too much."""
-    (first, reason), *others = places
-    *_, above, last = ("", "", *first.removeprefix(where).split("/"))
+    (place, reason), *others = places
+    *_, above, last = ("", "", *place.removeprefix(where).split("/"))
     named = "the schema there" if last == "" or above in MAPS else f"the keyword {last}"
-    more = f" ({len(others)} more places likewise)" if others else ""
+    and_others = f" ({len(others)} more places likewise)" if others else ""
     return InvalidGrammarError(
         _KIND,
         f"tool {tool!r} is strict, and {named} cannot be enforced while arguments are written: "
-        f"{reason}{more}. Change the schema; or leave strict out, and the arguments are checked "
-        "when they are finished",
-        where if first in ("", "/") else first,
+        f"{reason}{and_others}. Change the schema; or leave strict out, and the arguments are "
+        "checked when they are finished",
+        where if place in ("", "/") else place,
     )
 
 
@@ -105,11 +105,11 @@ def function_of(tool: Any) -> dict[str, Any] | None:
     A custom tool is a function of one text, `input`, whose grammar is part of its description.
     """
     kind = tool.get("type") if isinstance(tool, dict) else None
-    found = tool.get(kind) if kind in ("function", "custom") else None
-    if not isinstance(found, dict) or kind == "function":
-        return found if isinstance(found, dict) else None
-    given = _format_of(found)
-    described = {"description": "The {}:\n{}".format(*given)} if given else {}
+    function = tool.get(kind) if kind in ("function", "custom") else None
+    if not isinstance(function, dict) or kind == "function":
+        return function if isinstance(function, dict) else None
+    grammar = _format_of(function)
+    described = {"description": "The {}:\n{}".format(*grammar)} if grammar else {}
     text = {"type": "string", **described}
     parameters = {
         "type": "object",
@@ -117,7 +117,7 @@ def function_of(tool: Any) -> dict[str, Any] | None:
         "required": [INPUT],
         "additionalProperties": False,
     }
-    return {**found, "parameters": parameters}
+    return {**function, "parameters": parameters}
 
 
 def input_spec(tool: dict[str, Any], where: str) -> Spec | None:
@@ -129,13 +129,13 @@ def input_spec(tool: dict[str, Any], where: str) -> Spec | None:
         return None
     form = tool["custom"].get("format")
     if form is not None and not (isinstance(form, dict) and form.get("type") in _FORMATS):
-        reason = f"a format has the type {' or '.join(_FORMATS)}, not {form!r:.60}"
+        reason = f"a format must have the type {' or '.join(_FORMATS)}, got {form!r:.60}"
         raise InvalidGrammarError(_KIND, reason, f"{where}/format")
-    if (given := _format_of(tool["custom"])) is None:
+    if (grammar := _format_of(tool["custom"])) is None:
         return None
-    syntax, definition = given
+    syntax, definition = grammar
     if syntax not in _INPUT_FORMS or not isinstance(definition, str):
-        reason = f"a grammar has a definition, and the syntax {' or '.join(_INPUT_FORMS)}"
+        reason = f"a grammar must have a definition, and the syntax {' or '.join(_INPUT_FORMS)}"
         raise InvalidGrammarError(_KIND, reason, f"{where}/format")
     try:
         return Regex(definition) if syntax == "regex" else Grammar(definition, "lark")
@@ -147,10 +147,10 @@ def input_spec(tool: dict[str, Any], where: str) -> Spec | None:
 def _format_of(custom: dict[str, Any]) -> tuple[Any, Any] | None:
     """Return the syntax and the definition of a custom tool's grammar; None: it has none. They
     stand in `format`, or in its field `grammar`, as chat completions have it."""
-    given = custom.get("format")
-    if not isinstance(given, dict) or given.get("type") != "grammar":
+    form = custom.get("format")
+    if not isinstance(form, dict) or form.get("type") != "grammar":
         return None
-    inner = given["grammar"] if isinstance(given.get("grammar"), dict) else given
+    inner = form["grammar"] if isinstance(form.get("grammar"), dict) else form
     return inner.get("syntax"), inner.get("definition")
 
 
@@ -191,15 +191,22 @@ class Tools(Spec):
 
     def __post_init__(self) -> None:
         if self.choice not in _CHOICES:
-            raise self._error(f"{self.choice!r:.40} is none of {', '.join(_CHOICES)}", "/choice")
-        known = (_NATIVE, *MARKUPS)
-        if self.format not in known:
-            raise self._error(f"{self.format!r:.40} is none of {', '.join(known)}", "/format")
+            raise self._error(
+                f"choice must be one of {', '.join(_CHOICES)}, got {self.choice!r:.40}", "/choice"
+            )
+        forms = (_NATIVE, *MARKUPS)
+        if self.format not in forms:
+            raise self._error(
+                f"format must be one of {', '.join(forms)}, got {self.format!r:.40}", "/format"
+            )
         if self.property_order not in PROPERTY_ORDERS:
             right = ", ".join(PROPERTY_ORDERS)
-            raise self._error(f"{self.property_order!r:.40} is none of {right}", "/property_order")
+            raise self._error(
+                f"property_order must be one of {right}, got {self.property_order!r:.40}",
+                "/property_order",
+            )
         if self.content is not None and not self.calls:
-            reason = f"{self.format} takes any text beside calls, not a {self.content.kind}"
+            reason = f"content must be None with {self.format}, got a {self.content.kind}"
             raise self._error(reason, "/content")
         if self.named is not None and self.named not in (*self.parameters,):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
@@ -217,57 +224,60 @@ class Tools(Spec):
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
         """The schema of each tool, by its name."""
-        found: dict[str, dict[str, Any]] = {}
+        schemas: dict[str, dict[str, Any]] = {}
         for i, function in enumerate(self._functions):
             name, where = function.get("name"), f"/tools/{i}/function"
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                reason = f"a name is 1 to 64 letters, digits and _ - . , not {name!r:.80}"
+                reason = f"a name must have 1 to 64 letters, digits and _ - . , got {name!r:.80}"
                 raise self._error(reason, f"{where}/name")
-            if name in found:
+            if name in schemas:
                 raise self._error(f"{name!r} is there twice", f"{where}/name")
             schema = function.get("parameters")
             if not isinstance(schema, dict | None):
                 raise self._error(
-                    f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
+                    f"a schema must be an object, got {schema!r:.40}", f"{where}/parameters"
                 )
-            found[name] = schema_of(schema)
-        return found
+            schemas[name] = schema_of(schema)
+        return schemas
 
     @cached_property
     def _read(self) -> list[dict[str, Any]]:
         """A copy of the tools, as plain JSON data."""
         tools = self.tools
         if isinstance(tools, list | tuple):
-            tools = [tool_of(one) if is_function(one) else one for one in tools]
-        read = plain(self.kind, tools, "/tools") if not isinstance(tools, str) else None
-        if not isinstance(read, list):
-            raise self._error(f"a list of tools, not {self.tools!r:.40}", "/tools")
-        return read
+            tools = [tool_of(tool) if is_function(tool) else tool for tool in tools]
+        copied = plain(self.kind, tools, "/tools") if not isinstance(tools, str) else None
+        if not isinstance(copied, list):
+            raise self._error(f"tools must be a list, got {self.tools!r:.40}", "/tools")
+        return copied
 
     @cached_property
     def _functions(self) -> list[dict[str, Any]]:
         """The tools as functions."""
-        found = []
+        functions = []
         for i, tool in enumerate(self._read):
             if (function := function_of(tool)) is None:
                 form = '{"type": "function", "function": {...}}, or custom likewise'
-                raise self._error(f"a tool is {form}, not {tool!r:.60}", f"/tools/{i}")
-            found.append(function)
-        return found
+                raise self._error(f"a tool must be {form}, got {tool!r:.60}", f"/tools/{i}")
+            functions.append(function)
+        return functions
 
     @cached_property
     def custom(self) -> dict[str, Spec | None]:
         """The custom tools by name, with the spec of their text; None: any text."""
-        found: dict[str, Spec | None] = {}
+        specs: dict[str, Spec | None] = {}
         for i, (tool, function) in enumerate(zip(self._read, self._functions, strict=True)):
             if tool["type"] != "custom":
                 continue
             where = f"/tools/{i}/custom"
             spec = input_spec(tool, where)
             if spec is not None and not self.calls:
-                raise self._error(f"{self.format} takes no grammar of a tool", f"{where}/format")
-            found[function["name"]] = spec
-        return found
+                raise self._error(
+                    f"{self.format} cannot enforce a tool's grammar; use {_NATIVE}",
+                    f"{where}/format",
+                )
+            specs[function["name"]] = spec
+        return specs
 
     @cached_property
     def _strict(self) -> frozenset[str]:
@@ -334,18 +344,18 @@ class Tools(Spec):
         written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
         object.__setattr__(self, "_exact", all(exact for _, exact in written))
         calls = [node for node, _ in written]
-        call, more = alternation(*calls), self.parallel and self.named is None
+        call, several = alternation(*calls), self.parallel and self.named is None
         if len(calls) > 1:
             call = rules.add(call, "call")
         free = self.choice == "auto" and self.named is None
         if self.calls:
-            rules.nodes[rules.root] = self._native(call, free, more, rules)
+            rules.nodes[rules.root] = self._native(call, free, several, rules)
         else:
-            rules.nodes[rules.root] = self._marked_up(call, free, more)
+            rules.nodes[rules.root] = self._marked_up(call, free, several)
         return rules
 
-    def _native(self, call: Node, free: bool, more: bool, rules: Rules) -> Node:
-        calls = Repetition(call, 1) if more else call
+    def _native(self, call: Node, free: bool, several: bool, rules: Rules) -> Node:
+        calls = Repetition(call, 1) if several else call
         if not free:
             return calls
         if self._content is not None:
@@ -353,12 +363,12 @@ class Tools(Spec):
         text = Terminal(Automaton.lengths(1, None))
         return concatenation(optional(text), optional(calls))
 
-    def _marked_up(self, call: Node, free: bool, more: bool) -> Node:
+    def _marked_up(self, call: Node, free: bool, several: bool) -> Node:
         opening = MARKUPS[self.format].opening
         if free:
-            return dispatch([(opening, call)], [], more)
-        first = concatenation(opening, call)
-        return concatenation(first, dispatch([(opening, call)], [], True)) if more else first
+            return dispatch([(opening, call)], [], several)
+        opened = concatenation(opening, call)
+        return concatenation(opened, dispatch([(opening, call)], [], True)) if several else opened
 
     def _call(
         self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
@@ -412,7 +422,7 @@ class Tools(Spec):
             inexact = ((error.where, error.reason),)
             hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
             if not much and not hard:
-                whole = ": arguments are an object" * (error.where == where)
+                whole = ": arguments must be an object" * (error.where == where)
                 reason = f"tool {name!r}: {error.reason}{whole}"
                 raise self._error(reason, error.where or where) from error
             if strict:
@@ -467,13 +477,13 @@ class Tools(Spec):
             try:
                 check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
-                found = span(number, error.path) if span else None
+                tokens = span(number, error.path) if span else None
                 wrong: Any = call.arguments
                 for step in error.path:
                     wrong = wrong[step]
-                if found and not isinstance(wrong, dict | list):
-                    found = found[1], found[1]  # only the value's end has to change
-                raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
+                if tokens and not isinstance(wrong, dict | list):
+                    tokens = tokens[1], tokens[1]  # only the value's end has to change
+                raise InvalidValueError(f"call of {call.name}: {error}", span=tokens) from error
             except UncheckableError:
                 pass  # the rules were exact, or the tool is not strict
         if not answer.tool_calls and (self.choice == "required" or self.named is not None):

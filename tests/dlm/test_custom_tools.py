@@ -123,7 +123,7 @@ def test_a_regex_and_a_syntax_are_checked_when_tools_are_made():
     for syntax, definition in (("regex", "("), ("ebnf", 'root ::= "a"'), ("lark", None)):
         with pytest.raises(InvalidGrammarError, match="/tools/0/custom/format"):
             Tools([tool("bad", syntax, definition)])
-    with pytest.raises(InvalidGrammarError, match="takes no grammar"):
+    with pytest.raises(InvalidGrammarError, match="cannot enforce a tool's grammar"):
         Tools([tool("bad", "regex", "a")], format="qwen3_coder")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlm.grammar import InvalidGrammarError
 from dlm.grammar.limits import TooMuchEffortError, at_most
-from dlm.grammar.regex import automaton_of, determinized, has_assertions, read, without_edges
+from dlm.grammar.regex import automaton_of, determinized, has_assertions, read_regex, without_edges
 
 ASSERTIONS = [r"\b", r"\B", "^", "$", "(?=a)", "(?!a)", "(?<=a)", "(?<!é)", "(?=[^a])"]
 PATTERNS = st.recursive(
@@ -29,7 +29,7 @@ PATTERNS = st.recursive(
 @examples(300)
 @given(PATTERNS)
 def test_a_pattern_without_assertions_matches_the_same_texts(pattern):
-    node = read(pattern)
+    node = read_regex(pattern)
     assert determinized(without_edges(node)) == determinized(node)
 
 
@@ -48,12 +48,12 @@ def test_a_pattern_without_assertions_matches_the_same_texts(pattern):
     ],
 )
 def test_assertions_outside_of_repetitions_become_other_nodes(pattern):
-    assert has_assertions(read(pattern))
-    assert not has_assertions(without_edges(read(pattern)))
+    assert has_assertions(read_regex(pattern))
+    assert not has_assertions(without_edges(read_regex(pattern)))
 
 
 def test_many_assertions_take_bounded_work():
-    node = read(r"(\b|\Ba)" * 40)
+    node = read_regex(r"(\b|\Ba)" * 40)
     assert without_edges(node) == node
 
 

@@ -66,7 +66,9 @@ def test_a_null_that_is_a_value_is_kept(schema: Any, fits: Any, other: Any):
 
 
 def test_a_property_whose_schema_is_null_is_refused_with_its_place():
-    with pytest.raises(InvalidGrammarError, match="a schema is an object, not None") as caught:
+    with pytest.raises(
+        InvalidGrammarError, match="a schema must be an object, true or false, got None"
+    ) as caught:
         JsonSchema({"properties": {"a": None}})
     assert caught.value.where == "/properties/a"
 

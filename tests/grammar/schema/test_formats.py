@@ -28,7 +28,7 @@ from pydantic import (
 )
 from readers import misread
 
-from dlm.grammar.regex import Automaton, read
+from dlm.grammar.regex import Automaton, read_regex
 from dlm.grammar.schema import format_texts
 
 
@@ -248,6 +248,6 @@ def test_texts_of_a_notation_within_strings_are_read_by_its_parser(name: str):
     for text in texts:
         if name == "regex":
             re.compile(text)
-            read(text)
+            read_regex(text)
         else:
             json.loads(text)

@@ -37,8 +37,8 @@ def test_a_schema_may_be_text():
         ("not json", "line 1 column 1", "not JSON"),
         ('{"type": }', "line 1 column 10", "not JSON"),
         ('{"type": "string"', "line 1 column 18", "not JSON"),
-        ("[1, 2]", "", "a schema is an object, not"),
-        ("7", "", "a schema is an object, not 7"),
+        ("[1, 2]", "", "a schema must be an object, true or false, got"),
+        ("7", "", "a schema must be an object, true or false, got 7"),
         ({"a": object()}, "", "not JSON data"),
         ({"type": "objectt"}, "/type", "JSON schema at /type: 'objectt' is no type"),
         ({"properties": {"a": {"minimum": "x"}}}, "/properties/a/minimum", "must be a number"),
@@ -48,8 +48,8 @@ def test_a_schema_may_be_text():
         ({"minimum": 10**400}, "/minimum", "must be a number, not 1000"),
         ({"maxLength": 10**400}, "/maxLength", "must be a non-negative integer, not 1000"),
         ({"multipleOf": 10**400}, "/multipleOf", "must be a positive number, not 1000"),
-        ({"properties": {"\ud800": {}}}, "", "half a surrogate pair"),
-        ({"enum": ["\ud800"]}, "", "half a surrogate pair"),
+        ({"properties": {"\ud800": {}}}, "", "a lone surrogate"),
+        ({"enum": ["\ud800"]}, "", "a lone surrogate"),
     ],
 )
 def test_an_invalid_schema_is_refused_with_its_place_and_the_reason(schema, where, problem):
@@ -61,12 +61,15 @@ def test_an_invalid_schema_is_refused_with_its_place_and_the_reason(schema, wher
 @pytest.mark.parametrize(
     ("registry", "problem"),
     [
-        ([1], r"a registry has documents by their URIs, not \[1\]"),
-        ({5: {}}, "a registry has documents by their URIs, not"),
+        ([1], r"registry must map URIs to documents, got \[1\]"),
+        ({5: {}}, "registry must map URIs to documents, got"),
         ({"http://a/b": {1}}, "JSON schema at http://a/b: not JSON data"),
-        ({"http://a/b": {"const": "\ud800"}}, "JSON schema at http://a/b: half a surrogate pair"),
+        ({"http://a/b": {"const": "\ud800"}}, "JSON schema at http://a/b: a lone surrogate"),
         ({"http://a/b": "{"}, "JSON schema at http://a/b line 1 column 2: not JSON: "),
-        ({"http://a/b": 3}, "JSON schema at http://a/b: a schema is an object, not 3"),
+        (
+            {"http://a/b": 3},
+            "JSON schema at http://a/b: a schema must be an object, true or false, got 3",
+        ),
     ],
 )
 def test_a_registry_has_json_documents(registry, problem):
@@ -193,5 +196,5 @@ def test_a_json_object_is_any_object_and_nothing_else():
     assert [spec.value(text) for text in taken] == [*map(json.loads, taken)]
     with pytest.raises(InvalidValueError, match="does not fit"):
         spec.value("[]")
-    with pytest.raises(InvalidGrammarError, match="max_whitespace is 0"):
+    with pytest.raises(InvalidGrammarError, match="max_whitespace must be from 1 to 1000, got 0"):
         JsonObject(max_whitespace=0)

@@ -153,11 +153,11 @@ def test_specs_of_equal_meaning_have_equal_keys():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"whitespace": "none"}, "whitespace is 'none', not 'any' or 'compact' or 'pretty'"),
-        ({"whitespace": True}, "whitespace is True, not"),
+        ({"whitespace": "none"}, "whitespace must be 'any' or 'compact' or 'pretty', got 'none'"),
+        ({"whitespace": True}, "whitespace must be .*, got True"),
         (
             {"additional_properties": False},
-            "additional_properties is False, not 'closed' or 'schema'",
+            "additional_properties must be 'closed' or 'schema', got False",
         ),
     ],
 )

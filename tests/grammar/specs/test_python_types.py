@@ -88,15 +88,15 @@ def test_a_choice_of_a_literal_gives_its_text():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "there are no options: it takes one or more"),
-        ((), "there are no options"),
-        (Enum("Empty", {}), "there are no options"),
-        ("yes", "takes a list of texts, an Enum or a Literal, not 'yes'"),
-        (None, "takes a list of texts"),
-        (Size, "Size.SMALL|1 is 1: it takes texts"),
-        (Literal["a", 1], "1 is 1: it takes texts; for other values use JsonSchema"),
-        (int, "takes texts, an Enum or a Literal, not int"),
-        (list[str], "takes texts, an Enum or a Literal"),
+        ([], "options must not be empty"),
+        ((), "options must not be empty"),
+        (Enum("Empty", {}), "options must not be empty"),
+        ("yes", "options must be a list of texts, an Enum or a Literal, got 'yes'"),
+        (None, "options must be a list of texts"),
+        (Size, "(Size.SMALL|1) must be text, got 1"),
+        (Literal["a", 1], "1 must be text, got 1; for other values use JsonSchema"),
+        (int, "options must be texts, an Enum or a Literal, got int"),
+        (list[str], "options must be texts, an Enum or a Literal"),
     ],
 )
 def test_other_options_are_refused(options, problem):

@@ -137,24 +137,24 @@ def test_only_the_native_form_needs_the_markers():
     ("tools", "options", "where", "reason"),
     [
         ([], {}, "/tools", "there are no tools"),
-        ("f", {}, "/tools", "a list of tools"),
+        ("f", {}, "/tools", "tools must be a list, got 'f'"),
         ([object()], {}, "/tools", "not JSON data"),
-        ([3], {}, "/tools/0", "a tool is"),
-        ([{"function": {"name": "f"}}], {}, "/tools/0", "a tool is"),
-        ([{"type": "function", "name": "f"}], {}, "/tools/0", "a tool is"),
-        ([{"type": "function", "function": {}}], {}, "/tools/0/function/name", "not None"),
-        ([function("a b")], {}, "/tools/0/function/name", "not 'a b'"),
+        ([3], {}, "/tools/0", "a tool must be"),
+        ([{"function": {"name": "f"}}], {}, "/tools/0", "a tool must be"),
+        ([{"type": "function", "name": "f"}], {}, "/tools/0", "a tool must be"),
+        ([{"type": "function", "function": {}}], {}, "/tools/0/function/name", "got None"),
+        ([function("a b")], {}, "/tools/0/function/name", "got 'a b'"),
         ([function("a" * 65)], {}, "/tools/0/function/name", "1 to 64"),
         ([*TOOLS, TOOLS[0]], {}, "/tools/2/function/name", "is there twice"),
         ([function("f", a={"type": "text"})], {}, "/tools/0/function/parameters/properties/a/type",
          "'text' is no type"),
         ([{"type": "function", "function": {"name": "f", "parameters": []}}], {},
-         "/tools/0/function/parameters", "a schema is an object"),
+         "/tools/0/function/parameters", "a schema must be an object"),
         ([{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], {},
-         "/tools/0/function/parameters", "are an object"),
-        (TOOLS, {"choice": "none"}, "/choice", "none of auto, required"),
+         "/tools/0/function/parameters", "must be an object"),
+        (TOOLS, {"choice": "none"}, "/choice", "choice must be one of auto, required, got 'none'"),
         (TOOLS, {"named": "other"}, "/named", "no tool 'other'"),
-        (TOOLS, {"format": "gpt"}, "/format", "none of gemma4, hermes"),
+        (TOOLS, {"format": "gpt"}, "/format", "format must be one of gemma4, hermes"),
         *((TOOLS, {name: []}, f"/{name}", f"/{name}") for name in ("format", "choice", "named")),
     ],
 )  # fmt: skip
@@ -187,5 +187,5 @@ def test_content_that_may_repeat_a_key_is_checked_at_the_end():
 
 
 def test_content_beside_calls_in_another_form_is_refused():
-    with pytest.raises(InvalidGrammarError, match="hermes takes any text beside calls, not a JSON"):
+    with pytest.raises(InvalidGrammarError, match="content must be None with hermes, got a JSON"):
         Tools(TOOLS, content=CONTENT, format="hermes")
