@@ -5,6 +5,8 @@ Knows the alternatives of a condition, but neither grammars nor the text of a sc
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
+from itertools import chain
 
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.schema.conditions import (
@@ -27,28 +29,40 @@ from dlm.grammar.schema.conditions import (
     every,
     pointer_of,
 )
+from dlm.grammar.schema.conflicts import Conflicts
+from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_REASONS = 3  # that one error lists
-_NOT_ASSERTING = frozenset(("title", "description", "default", "examples", "$defs", "definitions"))
+_NOT_ASSERTING = frozenset(
+    "$schema $id title description default examples $defs definitions".split()
+)
 
 
 def contradiction(
-    formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
+    formula: Formula,
+    normal: NormalForm,
+    keywords: Keywords,
+    shapes: Callable[[Formula, str], Shapes],
 ) -> tuple[str, str]:
     """Return the JSON pointer of an innermost required part of `formula` that no value fits, and
     the reason; it may be empty.
 
     `shapes` returns the alternatives of a condition for values of a type.
     """
-    return _Search(normal, shapes).innermost(formula)
+    return _Search(normal, Conflicts(normal, keywords), shapes).innermost(formula)
 
 
 class _Search:
     """Search for the innermost of the conditions that a value has to fit, and that none does."""
 
-    def __init__(self, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]):
-        self._normal, self._shapes = normal, shapes
+    def __init__(
+        self,
+        normal: NormalForm,
+        conflicts: Conflicts,
+        shapes: Callable[[Formula, str], Shapes],
+    ):
+        self._normal, self._conflicts, self._shapes = normal, conflicts, shapes
         self._possible: dict[Formula, bool] = {}
 
     def innermost(self, formula: Formula) -> tuple[str, str]:
@@ -56,10 +70,14 @@ class _Search:
         seen: set[Formula] = set()
         while formula not in seen:
             seen.add(formula)
-            for part in self._required(formula):
-                if part not in (FALSE, *seen) and not self._may_fit(part):
-                    formula = part
-                    break
+            inner = (part for part in self._required(formula) if not self._may_fit(part))
+            same = (
+                part
+                for part in self._conflicts.parts(formula)
+                if isinstance(part, Leaf) and part.wanted and not self._normal.possible(part)
+            )
+            others = (part for part in chain(inner, same) if part not in (FALSE, *seen))
+            formula = next(others, formula)
         return pointer_of(formula), self._reason(formula)
 
     def _alternatives(self, formula: Formula) -> list[Alternative]:
@@ -91,13 +109,18 @@ class _Search:
         """Return why no value fits `formula`; empty if that is unknown."""
         if formula == FALSE:
             return "the schema is false"
+        if reason := self._conflicts.of_lists(formula) or self._conflicts.of_one_of(formula):
+            return reason
         alternatives = self._alternatives(formula)
         reasons = dict.fromkeys(
             reason for shape in alternatives if (reason := _of_shape(shape, formula, self._normal))
         )
-        if not reasons and any(map(self._normal.fits_some, alternatives)):
+        if reasons:
+            return "; or ".join(list(reasons)[:_MOST_REASONS])
+        if any(map(self._normal.fits_some, alternatives)):
             return self._endless(formula)
-        return "; or ".join(list(reasons)[:_MOST_REASONS]) or _of_words(formula)
+        of_shape = partial(_of_shape, formula=formula, normal=self._normal)
+        return self._conflicts.of_pairs(formula, of_shape) or _of_words(formula)
 
     def _endless(self, formula: Formula) -> str:
         """Return that some value needs another one of its own schema within it, if it does."""
@@ -121,6 +144,8 @@ class _Search:
 
 
 def _of_shape(shape: Alternative, formula: Formula, normal: NormalForm) -> str:
+    if shape.values == ():
+        return ""  # of several lists
     if shape.values is not None:
         return f"no value of enum or const fits {_listed(_words(formula) - {'enum', 'const'})}"
     match shape.facets:
@@ -195,7 +220,9 @@ def _of_objects(objects: Objects, formula: Formula, normal: NormalForm) -> str:
         return f"minProperties {objects.low} is above maxProperties {high}"
     for name in objects.required:
         if not normal.possible(normal.value_of(objects, name)):
-            return f"{name!r:.80} is required, and {_forbids(objects, name, formula, normal)}"
+            needs = _needs(formula, name) if name in objects.depending else ""
+            forbids = _forbids(objects, name, formula, normal)
+            return f"{name!r:.80} is required{needs}, and {forbids}"
     if high is not None and len(objects.required) > high:
         return f"{len(objects.required)} properties are required, and maxProperties is {high}"
     closed = any(clause.rest == FALSE and not clause.patterns for clause in objects.clauses)
@@ -203,6 +230,14 @@ def _of_objects(objects: Objects, formula: Formula, normal: NormalForm) -> str:
     if closed and len(names) < objects.low:
         return f"minProperties is {objects.low}, and at most {len(names)} properties are allowed"
     return ""
+
+
+def _needs(formula: Formula, name: str) -> str:
+    """Return which keyword of `formula` requires the property `name` beside others."""
+    node = formula.source.node if isinstance(formula, Leaf) else {}
+    lists = node.get("dependentRequired", {}).items()
+    having = next((other for other, names in lists if name in names), None)
+    return "" if having is None else f" by dependentRequired beside {having!r:.80}"
 
 
 def _forbids(objects: Objects, name: str, formula: Formula, normal: NormalForm) -> str:
@@ -224,7 +259,9 @@ def _forbids(objects: Objects, name: str, formula: Formula, normal: NormalForm) 
         if name not in named and not matched:
             words = ("additionalProperties", "unevaluatedProperties")
             word = next((word for word in words if word in _words(formula)), words[0])
-            return f"{word} {'forbids it' if clause.rest == FALSE else 'fits no value'}"
+            if clause.rest == FALSE:
+                return f"{word} forbids it: properties has to name it"
+            return f"{word} fits no value"
         if value != FALSE:
             return "no value fits its schema"
         return f"{'patternProperties' if matched else 'another keyword'} forbids it"

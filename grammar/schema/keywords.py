@@ -79,36 +79,45 @@ class Keywords:
         return self._combined[key]
 
     def _together(self, source: Source, is_object: bool, annotate: bool) -> Formula:
-        node, found = source.node, []
+        parts = [part for _, part in self.conjuncts(source, annotate)]
+        if is_object:
+            parts += (part for _, part in self.dependencies(source))
+        return every(*parts)
+
+    def conjuncts(self, source: Source, annotate: bool = False) -> Iterator[tuple[str, Formula]]:
+        """Yield the schemas that `source` applies to the same value, whatever its type, each with
+        the keyword that applies it."""
+        node = source.node
         for word in REFERENCES:
             if word in node:
-                found.append(_condition(self.reader.target(source, word)))
-        if "allOf" in node:
-            found += [self.formula(part, source) for part in node["allOf"]]
+                yield word, _condition(self.reader.target(source, word))
+        for i, part in enumerate(node.get("allOf", ())):
+            yield f"allOf/{i}", self.formula(part, source)
         if "anyOf" in node:
             parts = tuple(self.formula(part, source) for part in node["anyOf"])
-            found.append(Some(parts) if annotate else some(*parts))
+            yield "anyOf", Some(parts) if annotate else some(*parts)
         if "oneOf" in node:
             parts = tuple(self.formula(part, source) for part in node["oneOf"])
-            found.append(parts[0] if len(parts) == 1 else ExactlyOne(parts))
+            yield "oneOf", parts[0] if len(parts) == 1 else ExactlyOne(parts)
         if "not" in node:
-            found.append(complement(self.formula(node["not"], source)))
+            yield "not", complement(self.formula(node["not"], source))
         if "if" in node and (annotate or "then" in node or "else" in node):
             branches = [self.formula(node.get(word, True), source) for word in ("then", "else")]
-            found.append(Conditional(self.formula(node["if"], source), *branches))
-        if is_object:
-            found += self._dependencies(source)
-        return every(*found)
+            yield "if", Conditional(self.formula(node["if"], source), *branches)
 
-    def _dependencies(self, source: Source) -> Iterator[Formula]:
+    def dependencies(self, source: Source) -> Iterator[tuple[str, Formula]]:
+        """Yield the conditions on objects with certain properties, each with its keyword."""
         needed = source.node.get("dependentRequired", {})
         schemas = source.node.get("dependentSchemas", {})
         others = (
-            (name, {"required": names, _DEPENDING: True}) for name, names in needed.items() if names
+            ("dependentRequired", name, {"required": names, _DEPENDING: True})
+            for name, names in needed.items()
+            if names
         )
-        for name, part in (*others, *schemas.items()):
+        named = (("dependentSchemas", name, part) for name, part in schemas.items())
+        for word, name, part in (*others, *named):
             test = self.formula({"required": [name], _DEPENDING: True}, source)
-            yield Conditional(test, self.formula(part, source), TRUE)
+            yield pointer(word, name)[1:], Conditional(test, self.formula(part, source), TRUE)
 
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
         """Return the constraints of the other keywords; None if no value of that type fits."""

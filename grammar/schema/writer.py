@@ -127,7 +127,7 @@ def write(
         node = writer.written(root, form)
         where_not, why = "", ""
         if node == NOTHING:
-            where_not, why = contradiction(root, normal, writer.alternatives)
+            where_not, why = contradiction(root, normal, keywords, writer.alternatives)
     except tuple(_REASONS) as error:
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))

@@ -97,13 +97,52 @@ NODE = whole({"next": {"$ref": "#/$defs/node"}})
             "/",
             "minItems is 3, and uniqueItems leaves at most 2 items$",
         ),
-        ({"type": "string", "enum": [1, 2]}, "/", "no value fits enum and type$"),
+        ({"type": "string", "enum": [1, 2]}, "/", "enum lists no value of the type string$"),
         (
             {"type": "integer", "enum": [1, 2], "minimum": 5},
             "/",
             "no value of enum or const fits minimum and type$",
         ),
-        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "/", "no value fits allOf$"),
+        (TEXT | {"const": 5}, "/", "const 5 is not of the type string$"),
+        (whole({"a": {"type": "integer", "const": 1.5}}), "/properties/a", "const 1.5 is not of"),
+        ({"type": ["null", "string"], "const": {}}, "/", "const {} is not of the type null or str"),
+        ({"enum": []}, "/", "enum is empty: it has to list a value$"),
+        ({"const": "c", "enum": ["a"]}, "/", 'const "c" is not in enum: it has to be one of its'),
+        ({"allOf": [TEXT, TEXT | {"const": 5}]}, "/allOf/1", "const 5 is not of the type string$"),
+        (
+            {"allOf": [TEXT, {"type": "integer"}]},
+            "/",
+            "allOf/0 allows only string, and allOf/1 only integer: they need a type in common$",
+        ),
+        (
+            {"$defs": {"n": {"type": "integer"}}, "type": ["string", "null"], "$ref": "#/$defs/n"},
+            "/",
+            "type allows only string and null, and .ref only integer",
+        ),
+        (
+            TEXT | {"anyOf": [{"type": "integer"}, {"const": None}]},
+            "/",
+            "anyOf only number and nul",
+        ),
+        ({"allOf": [{"const": 1}, {"const": 2}]}, "/", "no value fits both allOf/0 and allOf/1$"),
+        ({"not": {}}, "/", "not refuses every value"),
+        ({"allOf": [{}, False]}, "/", "allOf/1 is false"),
+        (
+            whole({"v": {"oneOf": [whole({"a": TEXT}), whole({"a": TEXT})]}}),
+            "/properties/v",
+            "oneOf/0 and oneOf/1 are equal: oneOf takes values that fit exactly one .* anyOf",
+        ),
+        (
+            {"type": "integer", "oneOf": [TEXT, {"type": "number"}, {"type": "integer"}]},
+            "/",
+            "oneOf/1 and oneOf/2 have values in common, and no other value fits",
+        ),
+        (
+            CLOSED | {"required": ["a"], "dependentRequired": {"a": ["b"]}},
+            "/",
+            "'b' is required by dependentRequired beside 'a', and additionalProperties forbids it: "
+            "properties has to name it$",
+        ),
         (
             {"anyOf": [{"type": "integer", "minimum": 2, "maximum": 1}, TEXT | {"enum": [1]}]},
             "/",
@@ -135,3 +174,10 @@ def test_the_error_of_a_tool_names_it_too():
     with pytest.raises(InvalidGrammarError, match="'b' is required, and additional") as caught:
         Tools([tool])
     assert caught.value.where == "/tools/0/function/parameters"
+
+
+def test_many_alternatives_that_are_not_compared_are_not_blamed():
+    parts = [{"anyOf": [{"minimum": i, "maximum": i} for i in range(n, n + 20)]} for n in (0, 50)]
+    with pytest.raises(InvalidGrammarError, match="no finite value fits") as caught:
+        JsonSchema({"type": "integer", "allOf": parts}).rules(None)
+    assert "both" not in str(caught.value)
