@@ -60,7 +60,8 @@ class Conflicts:
         """Return the conditions that `formula` puts on the same value by other schemas."""
         match formula:
             case Leaf(source, True):
-                return [part for _, part in self._keywords.conjuncts(source)]
+                parts = (part for _, part in self._keywords.conjuncts(source))
+                return [part for part in parts if not _is_false(part)]
             case Every(parts) if len(parts) > 1:
                 return list(parts)
         return []
@@ -119,7 +120,9 @@ class Conflicts:
         for part in parts:
             if part.name == "not" and not part.kinds:
                 return "not refuses every value: its schema has to leave some out"
-            if part.formula == FALSE:
+            if part.name == "oneOf" and not part.kinds:
+                return "no value fits exactly one schema of oneOf"
+            if _is_false(part.formula):
                 return f"{part.name} is false: no value fits it"
         for one, other in combinations(parts[:_MOST_PARTS], 2):
             if not one.kinds or not other.kinds:
@@ -183,6 +186,10 @@ class Conflicts:
 def _combined(one: dict[str, Shapes], other: dict[str, Shapes]) -> Iterator[Alternative]:
     for kind, shapes in one.items():
         yield from (mine.both(its) for mine in shapes for its in other[kind])
+
+
+def _is_false(formula: Formula | None) -> bool:
+    return formula == FALSE or (isinstance(formula, Leaf) and formula.source.node == {"not": {}})
 
 
 def _node(formula: Formula) -> Any:

@@ -127,6 +127,8 @@ NODE = whole({"next": {"$ref": "#/$defs/node"}})
         ({"allOf": [{"const": 1}, {"const": 2}]}, "/", "no value fits both allOf/0 and allOf/1$"),
         ({"not": {}}, "/", "not refuses every value"),
         ({"allOf": [{}, False]}, "/", "allOf/1 is false"),
+        ({"$defs": {"no": False}, "$ref": "#/$defs/no"}, "/", ".ref is false"),
+        ({"oneOf": [False, False]}, "/", "no value fits exactly one schema of oneOf$"),
         (
             whole({"v": {"oneOf": [whole({"a": TEXT}), whole({"a": TEXT})]}}),
             "/properties/v",
