@@ -102,6 +102,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse
 
 
 _LOG = logging.getLogger(__name__)
+_MOST_NAMED = 3  # schemas of `oneOf` in one message
 _DEEPEST = 150  # nested schemas; each takes about 3 of Python's 1,000 stack frames
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
 _UNEVALUATED = {"unevaluatedItems", "unevaluatedProperties"}
@@ -290,21 +291,22 @@ class _Judge:
         self, value: Any, source: Source, word: str, path: Path, seen: Seen
     ) -> Iterator[Problem]:
         """Yield the problem with `word`, `anyOf` or `oneOf`, if there is one."""
-        fitting, about = 0, set[str | int]()
-        for part in source.node[word]:
+        fitting, about = list[str](), set[str | int]()
+        for i, part in enumerate(source.node[word]):
             mine: Seen = None if seen is None else set()
             found = [*self._part(value, part, source, path, mine)]
             about.update(*(problem.about for problem in found))
             if not found:
-                fitting += 1
+                fitting.append(f"{word}/{i}")
                 if seen is not None and mine is not None:
                     seen |= mine
                 elif word == "anyOf":
                     return
         if not fitting:
             yield Problem(value, path, "fits no schema of `{}`", word, frozenset(about))
-        elif word == "oneOf" and fitting > 1:
-            yield Problem(value, path, "fits {} schemas of `oneOf`, not one", fitting)
+        elif word == "oneOf" and len(fitting) > 1:
+            reason = "fits {} at once, and `oneOf` takes values that fit exactly one of its schemas"
+            yield Problem(value, path, reason, " and ".join(fitting[:_MOST_NAMED]))
 
     def _of_object(
         self, value: dict[str, Any], source: Source, path: Path, seen: Seen

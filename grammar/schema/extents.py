@@ -1,12 +1,13 @@
 """Extents of conditions, by which alternatives are found to have no value in common.
 
 An extent has a list of values, or limits of a size, for each type: the number itself, a string's
-characters, the items of an array, the properties of an object. Two extents may be apart without
-that their automata are made. Knows no keyword and no grammar.
+characters, the items of an array, the properties of an object. That of an object has the extents of
+its required properties too. Two extents may be apart without that their automata are made. Knows no
+keyword and no grammar.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dlm.grammar.schema.conditions import (
@@ -14,35 +15,35 @@ from dlm.grammar.schema.conditions import (
     Arrays,
     Bound,
     Constant,
+    Facets,
     Numbers,
     Objects,
     Shapes,
     Strings,
     closed_names,
     exact,
+    required_names,
 )
 
 _MOST_PIECES = 8  # of one type in an extent
-_MOST_NAMES = 8  # required properties of one alternative whose extents are compared
+_MOST_READ, _MOST_NAMES = 32, 8  # required properties of one alternative: read, and compared
+_MOST_WEIGHT = 64  # pieces of one alternative's properties, those within each other included
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Values of one type: those listed, or all whose size is within bounds."""
+    """Values of one type: those listed, or all whose size is within bounds, and whose `properties`
+    are there and within extents of their own."""
 
     values: frozenset[Constant] | None = None
     low: Bound | None = None
     high: Bound | None = None
+    properties: "Mapping[str, Extent]" = field(default_factory=dict)
 
-    def apart(self, other: "Piece") -> bool:
-        """Whether no value is in both."""
-        if self.values is not None and other.values is not None:
-            return self.values.isdisjoint(other.values)
-        if self.values is not None:
-            return not any(other.may_have(value) for value in self.values)
-        if other.values is not None:
-            return other.apart(self)
-        return _gap(self.high, other.low) or _gap(other.high, self.low)
+    @property
+    def weight(self) -> int:
+        """The number of pieces in it."""
+        return 1 + sum(map(weight_of_extent, self.properties.values()))
 
     def may_have(self, value: Constant) -> bool:
         """Whether the size of `value` is within the bounds."""
@@ -70,68 +71,103 @@ def _size(value: Constant) -> Fraction | int | None:
     return None
 
 
-def extent_of(shapes: Shapes, kind: str) -> Sequence[Piece]:
-    """Return the extent of `shapes`, the alternatives of one condition for the type `kind`."""
-    pieces = [_piece(shape) for shape in shapes]
-    return pieces if len(pieces) <= _MOST_PIECES else (Piece(),)
+PropertyExtent = Callable[[Objects, str], Extent]  # of the values of a required property
 
 
-def _piece(shape: Alternative) -> Piece:
+def extent_of(shapes: Shapes, property_extent: PropertyExtent) -> Sequence[Piece]:
+    """Return the extent of `shapes`, the alternatives of one condition for one type."""
+    if len(shapes) > _MOST_PIECES:
+        return (Piece(),)
+    return [_piece(shape, property_extent) for shape in shapes]
+
+
+def _piece(shape: Alternative, property_extent: PropertyExtent) -> Piece:
     if shape.values is not None:
         return Piece(frozenset(shape.values))
     match shape.facets:
         case Numbers(low, high):
             return Piece(None, low, high)
         case Strings(low, high) | Arrays(low=low, high=high) | Objects(low=low, high=high):
-            return Piece(None, (low, True), None if high is None else (high, True))
+            most = None if high is None else (high, True)
+            return Piece(None, (low, True), most, _properties(shape.facets, property_extent))
     return Piece()
 
 
-def extents_apart(one: Extent, other: Extent) -> bool:
-    """Whether no value is in both extents."""
-    return all(
-        mine.apart(its)
-        for kind in one.keys() & other.keys()
-        for mine in one[kind]
-        for its in other[kind]
-    )
+def _properties(facets: Facets | None, property_extent: PropertyExtent) -> dict[str, Extent]:
+    """Return the extents of some required properties: those with listed values before objects, and
+    objects before others."""
+    if not isinstance(facets, Objects):
+        return {}
+    extents = {name: property_extent(facets, name) for name in facets.required[:_MOST_READ]}
+    found: dict[str, Extent] = {}
+    weight = 0
+    for name in sorted(extents, key=lambda name: _rank(extents[name])):
+        weight += weight_of_extent(extents[name])
+        if len(found) == _MOST_NAMES or weight > _MOST_WEIGHT:
+            break
+        found[name] = extents[name]
+    return found
+
+
+def _rank(extent: Extent) -> int:
+    pieces = [piece for some_pieces in extent.values() for piece in some_pieces]
+    if all(piece.values is not None for piece in pieces):
+        return 0
+    return 1 if any(piece.properties for piece in pieces) else 2
+
+
+def weight_of_extent(extent: Extent) -> int:
+    return sum(piece.weight for pieces in extent.values() for piece in pieces)
+
+
+class Comparison:
+    """Comparison of extents; it counts the `pairs` of pieces that it looks at."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+
+    def apart(self, one: Extent, other: Extent) -> bool:
+        """Whether no value is in both extents."""
+        return all(
+            self._pieces_apart(mine, its)
+            for kind in one.keys() & other.keys()
+            for mine in one[kind]
+            for its in other[kind]
+        )
+
+    def _pieces_apart(self, one: Piece, other: Piece) -> bool:
+        self.pairs += 1
+        if one.values is not None and other.values is not None:
+            return one.values.isdisjoint(other.values)
+        if one.values is not None:
+            return not any(other.may_have(value) for value in one.values)
+        if other.values is not None:
+            return self._pieces_apart(other, one)
+        if _gap(one.high, other.low) or _gap(other.high, one.low):
+            return True
+        mine, its = one.properties, other.properties
+        return any(self.apart(mine[name], its[name]) for name in mine if name in its)
 
 
 class ComparedBranch:
-    """One of several alternatives of a value, with what is compared of it: its own extent, and
-    those of its required properties."""
+    """One of several alternatives of a value, with what is compared of it: its extent, and the
+    names of its properties."""
 
-    def __init__(
-        self, shapes: Shapes, kind: str, property_extent: Callable[[Objects, str], Extent]
-    ):
-        self._own: Extent = {kind: extent_of(shapes, kind)}
-        self._properties: list[dict[str, Extent]] = []
+    def __init__(self, shapes: Shapes, kind: str, property_extent: PropertyExtent):
+        self._extent: Extent = {kind: [_piece(shape, property_extent) for shape in shapes]}
         needs: set[str] | None = None
         self._names: set[str] | None = set()
         for shape in shapes:
-            required = shape.facets.required if isinstance(shape.facets, Objects) else ()
-            listed = shape.values is not None
-            compared = {} if listed else dict.fromkeys(required[:_MOST_NAMES])
-            facets = shape.facets
-            self._properties.append(
-                {name: property_extent(facets, name) for name in compared}
-                if isinstance(facets, Objects)
-                else {}
-            )
-            mine = set() if listed else set(required)
+            mine = set() if shape.values is not None else required_names(shape)
             needs = mine if needs is None else needs & mine
             names = closed_names(shape)
             if self._names is not None:
                 self._names = None if names is None else self._names | names
         self._needs = needs or set()
 
-    def apart(self, other: "ComparedBranch") -> bool:
+    def apart(self, other: "ComparedBranch", comparison: Comparison) -> bool:
         """Whether no value of this branch fits `other`, as far as their extents show."""
-        return extents_apart(self._own, other._own) or all(
-            any(extents_apart(mine[name], its[name]) for name in mine if name in its)
-            for mine in self._properties
-            for its in other._properties
-        )
+        return comparison.apart(self._extent, other._extent)
 
     def foreign(self, other: "ComparedBranch") -> str | None:
         """Return a property that `other` requires and that this branch, closed, does not name."""

@@ -48,7 +48,8 @@ from dlm.grammar.schema.conditions import (
     weight_of,
     with_evaluated,
 )
-from dlm.grammar.schema.extents import ComparedBranch, Extent, Piece, extent_of
+from dlm.grammar.schema.documents import TooMuchWorkError
+from dlm.grammar.schema.extents import ComparedBranch, Comparison, Extent, Piece, extent_of
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
 from dlm.grammar.schema.languages import most_characters
 
@@ -57,8 +58,24 @@ _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are combined in all ways
 _MOST_MULTIPLIED = 16  # alternatives of several conditions that are combined in all ways
-_COMPARED = 8  # pairs of alternatives whose extents are compared in one step
+_COMPARED = 8  # pairs of pieces of extents that are compared in one step
 _DEEPEST_LOOK = 6  # nested conditions whose satisfiability is examined
+
+
+class _OverlapError(TooMuchWorkError):
+    """Values that fit two schemas of `oneOf`, and that it takes too much work to leave out."""
+
+    @classmethod
+    def of(cls, one: Formula, other: Formula, error: TooMuchWorkError) -> TooMuchWorkError:
+        """Return the error for two schemas; `error` itself if it is about some within them."""
+        if isinstance(error, cls):
+            return error
+        reason = (
+            f"{error.reason}: values may fit both {pointer_of(one)} and {pointer_of(other)}, and "
+            "`oneOf` leaves these out; a required property with other constants in each of its "
+            "schemas distinguishes them"
+        )
+        return cls("JSON schema", reason, error.where)
 
 
 class NormalForm:
@@ -176,19 +193,24 @@ class NormalForm:
         if len(left) <= 1 or self._exclusive([known[part] for part in left]):
             return [shape for part in left for shape in known[part]]
         branches = [ComparedBranch(known[part], kind, self._property_extent) for part in left]
+        comparison = Comparison()
         closed = self._closed and kind == "object"
         found: list[Alternative] = []
         for i, part in enumerate(left):
             shapes: Sequence[Alternative] = known[part]
             foreign: dict[str, None] = {}  # properties without which the others do not fit
-            self.work.count(1 + len(left) // _COMPARED, "")
             for j, other in enumerate(left):
-                if i == j or branches[i].apart(branches[j]):
+                if i == j or branches[i].apart(branches[j], comparison):
                     continue
                 if closed and (name := branches[i].foreign(branches[j])) is not None:
                     foreign[name] = None
                 elif not self._apart(shapes, known[other]):
-                    shapes = self._without(shapes, other, kind)
+                    try:
+                        shapes = self._without(shapes, other, kind)
+                    except TooMuchWorkError as error:
+                        raise _OverlapError.of(part, other, error) from error
+            self.work.count(1 + comparison.pairs // _COMPARED, "")
+            comparison.pairs = 0
             if foreign:
                 without = Objects((Clause(tuple((name, FALSE) for name in foreign)),))
                 shapes = self._both(shapes, (Alternative(without),), part)
@@ -203,8 +225,11 @@ class NormalForm:
             if self._deep < _DEEPEST_LOOK:
                 with self._looking():
                     read = {kind: self.shapes(formula, kind) for kind in KINDS}
-                extents = {kind: extent_of(shapes, kind) for kind, shapes in read.items() if shapes}
-                self._extents[formula] = extents
+                    self._extents[formula] = {
+                        kind: extent_of(shapes, self._property_extent)
+                        for kind, shapes in read.items()
+                        if shapes
+                    }
         return self._extents[formula]
 
     def _without(
