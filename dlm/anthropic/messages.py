@@ -392,7 +392,9 @@ system may stand among them, and the last one is the user's",
 class MessagesBody(PromptBody):
     """Body of `/v1/messages`."""
 
-    max_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = Field(
+    max_tokens: Annotated[
+        int, Field(ge=1, lt=2**63), Takes("a whole number of 64 bits, 1 or more tokens")
+    ] = Field(
         REQUIRED,
         description="an answer has fewer if the context has no room for more; under a constraint \
 it ends within them, and `stop_reason` is `max_tokens` if they made it another answer",

@@ -464,6 +464,8 @@ class Service(Routes):
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, name: str) -> Response:
+        if not name.strip("/"):
+            raise HTTPException(404)  # a slash too many, as after any other path
         return JSONResponse(self._card(request, self._name(name)))
 
     def _card(self, request: Request, name: str) -> Body:

@@ -3,9 +3,11 @@
 import json
 import shutil
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from doubles import Obsessed
+from jinja2.defaults import DEFAULT_FILTERS
 from transformers import AutoTokenizer
 from values import V
 
@@ -14,6 +16,7 @@ from dlm.chat import Chat
 from dlm.chat_template import ChatTemplate
 from dlm.engine import BUILT_IN
 from dlm.errors import TemplateError
+from dlm.template_effort import DEEP_FILTERS, SHALLOW_FILTERS
 
 FILE = "model/chat_template.jinja"
 HELLO = ({"role": "user", "content": "hello"},)
@@ -269,3 +272,11 @@ def test_an_engine_goes_on_after_a_template_has_failed(engine_of, tmp_path):
         engine.generate(Request(prompt="x", max_tokens=4))
     assert engine.generate(Request(prompt="y", max_tokens=4)).finish_reason
     engine.close()
+
+
+def test_the_guide_names_every_filter_of_jinja_that_is_refused():
+    guide = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    for name in DEFAULT_FILTERS.keys() - SHALLOW_FILTERS - DEEP_FILTERS:
+        with pytest.raises(TemplateError, match=f"No filter named '{name}'"):
+            ChatTemplate(f"{{{{ x | {name} }}}}", FILE, {})
+        assert f"`{name}`" in guide

@@ -234,7 +234,8 @@ def test_formats_thinking_and_sampling_mean_the_same_as_in_a_chat():
 
 
 def test_max_tokens_is_cut_to_the_policy_s_limit():
-    assert read(max_tokens=10**9).max_tokens == POLICY.max_answer_tokens
+    for most in (10**9, 2**63 - 1):
+        assert read(max_tokens=most).max_tokens == POLICY.max_answer_tokens
 
 
 def test_fields_that_only_label_or_cache_are_ignored():
@@ -260,6 +261,11 @@ def test_tokens_are_counted_of_the_prompt_alone():
     [
         ({"max_tokens": None}, "^max_tokens is missing: it takes a whole number"),
         ({"max_tokens": 0}, "^max_tokens is 0"),
+        (
+            {"max_tokens": 10**399},
+            "^max_tokens is a number of over 300 digits: it takes a whole num",
+        ),
+        ({"max_tokens": 2**63}, "^max_tokens is 9223372036854775808: .* of 64 bits, 1 or more"),
         ({"messages": []}, "^messages is an empty list"),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"^messages\[0\].role is 'tool'"),
         ({"messages": [user(5)]}, r"^messages\[0\].content is 5: it takes text, or a list"),

@@ -155,6 +155,9 @@ def test_a_stream_of_a_response_adds_up_to_the_response(played, vocabulary, summ
     assert (final.status, events[-1]["type"]) == (status, f"response.{status}")
     for item in final.output:
         assert item.model_extra == {}  # each item is of a type that the client knows
+    statuses = [getattr(item, "status", None) for item in final.output]  # custom calls have none
+    assert set(statuses[:-1]) <= {"completed", None}
+    assert set(statuses[-1:]) <= {status, None}  # only the last item may be incomplete
     text = "".join(one.delta for one in seen if one.type == "response.output_text.delta")
     assert text == final.output_text
 

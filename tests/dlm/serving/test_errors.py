@@ -406,6 +406,14 @@ def test_a_wrong_method_names_the_right_one(tiny):
     assert "GET /v1/chat/completions is not served: it takes POST" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/models//"])
+def test_a_slash_after_models_is_named(tiny, path):
+    answer = tiny.http.get(tiny.url + path)
+    assert answer.status_code == 404
+    message = answer.json()["error"]["message"]
+    assert message.startswith(f"GET {path} is not served: it takes GET /v1/models; the base URL")
+
+
 def test_a_wrong_path_below_a_prefix_names_the_right_one_below_it(serve_random):
     with serve_random(root_path="/llm") as served:
         answer = served.http.post("/llm/chat/completions", json=HI)
