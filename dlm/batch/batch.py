@@ -1,22 +1,13 @@
-"""Batches of rows on one engine or on several processes, and the file of their answers.
+"""Batches of rows on one engine, and the file of their answers.
 
-Each row is answered, even if it is invalid or others fail. A `Batch` owns an engine. A `Pool` has
-processes with a batch each, and one that ends loses no row. An `AnswerForm` makes requests of rows
-and answers of results; `Extraction` is the one of rows that are texts.
+Each row is answered, even if it is invalid or others fail. A `Batch` owns an engine; it knows no
+other process. An `AnswerForm` makes requests of rows and answers of results; `Extraction` is the
+one of rows that are texts.
 """
 
-import logging
-import pickle
-import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlm.batch.rows import InputRow, Lines, Template
@@ -27,8 +18,6 @@ from dlm.request import Request, Result
 
 if TYPE_CHECKING:
     from dlm.engine import Engine
-
-_LOG = logging.getLogger("dlm")
 
 AnswerRow = dict[str, Any]  # JSON; "error" is None if the row succeeded
 Ended = tuple[int, AnswerRow]  # the row's number and its answer
@@ -141,201 +130,19 @@ class Batch:
                 self._engine.cancel(number)
 
 
-def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
-    """Add all rows in the queue, and wait for one if the batch is idle. False: no more will
-    come."""
-    with suppress(Empty):
-        while (row := rows.get(block=not batch.busy)) is not None:
-            batch.add(row)
-        return False
-    return True
-
-
-StartBatch = Callable[[int], Batch]  # takes the worker's index; it is pickled to its process
-_MOST_LOSSES = 3  # processes that may end with a row, or before their models are loaded
-_EXIT_SECONDS = 10.0  # seconds for an idle process to end
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    place: int
-    process: SpawnProcess
-    pipe: connection.Connection
-    ready: bool = False  # whether its model is loaded
-    held: dict[int, InputRow] = field(default_factory=dict)  # by number
-
-    def end(self) -> None:
-        """Close the pipe, at which the process ends; after a while it is killed."""
-        self.pipe.close()
-        self.process.join(_EXIT_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-
-
-class Pool:
-    """Runner with several processes. Rows of a process that ended are given to others, at most
-    twice. Any of them may have ended it, so each then gets a process of its own: the others
-    succeed."""
-
-    def __init__(self, start: StartBatch, count: int, form: AnswerForm, ahead: int):
-        """`start` loads an engine in each of `count` processes, which take up to `ahead` rows."""
-        self._start, self._count, self._form, self._ahead = start, count, form, ahead
-        self._workers: list[_Worker] = []
-        self._new: deque[InputRow] = deque()
-        self._suspects: deque[InputRow] = deque()  # rows whose process ended
-        self._losses: dict[int, int] = {}  # processes that ended with a row, by row number
-        self._unready = 0  # processes that ended before they were ready, since one was
-        self._answered: list[Ended] = []
-
-    @property
-    def has_capacity(self) -> bool:
-        return self._under_way < self._count * self._ahead
-
-    @property
-    def busy(self) -> bool:
-        return self._under_way > 0
-
-    def add(self, row: InputRow) -> None:
-        self._new.append(row)
-
-    def step(self) -> list[Ended]:
-        """Wait for an answer, or for the end of a process. Raises `DlmError` if a process cannot
-        load its model."""
-        self._start_workers()
-        self._distribute()
-        pipes = [worker.pipe for worker in self._workers]
-        readable = connection.wait(pipes, 0 if self._answered or not pipes else None)
-        for worker in [worker for worker in self._workers if worker.pipe in readable]:
-            self._receive_answer(worker)
-        ended, self._answered = self._answered, []
-        return ended
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.pipe.close()  # so that all of them end at the same time
-        for worker in self._workers:
-            worker.end()
-        self._workers = []
-
-    @property
-    def _under_way(self) -> int:
-        held = sum(len(worker.held) for worker in self._workers)
-        return held + len(self._new) + len(self._suspects) + len(self._answered)
-
-    def _start_workers(self) -> None:
-        """Start as many processes as there are rows for."""
-        free = sorted(set(range(self._count)) - {worker.place for worker in self._workers})
-        idle = sum(not worker.held for worker in self._workers)
-        for place in free[: max(0, len(self._new) + len(self._suspects) - idle)]:
-            context = get_context("spawn")
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, self._start, place))
-            process.start()
-            theirs.close()  # so that the pipe ends with the process
-            self._workers.append(_Worker(place, process, ours))
-
-    def _distribute(self) -> None:
-        ready = [worker for worker in self._workers if worker.ready]
-        for worker in ready:
-            if self._suspects and not worker.held:
-                self._send(worker, self._suspects.popleft())
-        if self._suspects:
-            return  # so that processes run out of rows
-        takers = [worker for worker in ready if not worker.held.keys() & self._losses.keys()]
-        while self._new and takers:
-            worker = min(takers, key=lambda taker: len(taker.held))
-            if len(worker.held) >= self._ahead:
-                return
-            self._send(worker, self._new.popleft())
-
-    def _send(self, worker: _Worker, row: InputRow) -> None:
-        worker.held[row.number] = row
-        with suppress(OSError):  # it has ended, as its pipe will show
-            worker.pipe.send(row)
-
-    def _receive_answer(self, worker: _Worker) -> None:
-        try:
-            message = worker.pipe.recv()
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self._remove(worker)
-            return
-        if worker.ready:
-            number, answer = message
-            del worker.held[number]
-            self._losses.pop(number, None)
-            self._answered.append((number, answer))
-        elif message is None:
-            worker.ready, self._unready = True, 0
-        else:
-            raise DlmError(message)
-
-    def _remove(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
-        worker.end()
-        code = worker.process.exitcode
-        self._unready += not worker.ready
-        if self._unready >= _MOST_LOSSES:
-            raise DlmError(
-                f"{self._unready} workers ended before their models were loaded, "
-                f"the last one with {code}"
-            )
-        for number, row in worker.held.items():
-            losses = self._losses[number] = self._losses.get(number, 0) + 1
-            if losses < _MOST_LOSSES:
-                self._suspects.append(row)
-            else:
-                del self._losses[number]
-                error = DlmError(f"{losses} workers ended with this row, the last one with {code}")
-                self._answered.append((number, self._form.refusal(row, error)))
-
-
-def _work(pipe: connection.Connection, start: StartBatch, place: int) -> None:
-    """Run a worker's process, which ends when its pipe does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    try:
-        batch = start(place)
-    except Exception as error:
-        name = "" if isinstance(error, DlmError) else f"{type(error).__name__}: "
-        if not isinstance(error, DlmError | OSError):
-            _LOG.error("a worker could not start", exc_info=error)
-        pipe.send(f"{name}{error}")
-        return
-    rows: SimpleQueue[InputRow | None] = SimpleQueue()
-    # A thread reads, so that sending a row never waits for the engine
-    Thread(target=_receive, args=(pipe, rows), daemon=True).start()
-    with suppress(OSError):  # the parent has ended
-        pipe.send(None)
-        while take(rows, batch):
-            for ended in batch.step():
-                pipe.send(ended)
-    batch.close()
-
-
-def _receive(pipe: connection.Connection, rows: "SimpleQueue[InputRow | None]") -> None:
-    try:
-        while True:
-            rows.put(pipe.recv())
-    except (EOFError, OSError):
-        rows.put(None)
-
-
-Runner = Batch | Pool
-
-
-def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
+def answers(rows: Iterable[InputRow], batch: Batch) -> Iterator[Ended]:
     """Yield the answer to each row, in the order in which they end; rows are read as capacity
     allows."""
-    left = iter(rows)
-    more = True
-    while more or runner.busy:
-        while more and runner.has_capacity:
-            row = next(left, None)
+    unread = iter(rows)
+    exhausted = False
+    while not exhausted or batch.busy:
+        while not exhausted and batch.has_capacity:
+            row = next(unread, None)
             if row is None:
-                more = False
+                exhausted = True
             else:
-                runner.add(row)
-        yield from runner.step()
+                batch.add(row)
+        yield from batch.step()
 
 
 _SEEDS = 2**63

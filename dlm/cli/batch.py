@@ -15,7 +15,7 @@ import hashlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from dlm.cli.command_line import (
 )
 from dlm.cli.options import (
     CUTS,
+    LOCAL_RAY,
     add_asking,
     add_constraint,
     add_engine_options,
@@ -45,7 +46,7 @@ from dlm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dlm.batch.batch import AnswerForm, Batch, Ended, Output, Runner
+    from dlm.batch.batch import AnswerForm, Batch, Ended, Output
     from dlm.batch.rows import Rest, Rows, Template
 
     Answer = Callable[[Rest], Iterator[Ended]]
@@ -99,19 +100,19 @@ def run(args: argparse.Namespace, source: str | None) -> int:
 
 @contextmanager
 def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answer]":
-    """Provide what answers rows: an engine here, processes, or the actors of a Ray cluster."""
-    if args.ray is None:
+    """Provide what answers rows: an engine here, or the actors of a Ray cluster."""
+    if args.ray is None and args.workers == 1:
         from dlm.batch.batch import answers
 
-        with closing(runner(args, form)) as one:
+        with closing(batch_of(args, form)) as batch:
             interruptible()
-            yield lambda rest: answers(rest(), one)
+            yield lambda rest: answers(rest(), batch)
         return
     from dlm.integrations.ray import joined
     from dlm.integrations.ray.batch import Actors, loaded
 
     interruptible()  # so that a cluster made here is shut down
-    with joined(args.ray, args.workers) as cluster:
+    with joined(args.ray or LOCAL_RAY, args.workers) as cluster:
         loading, resources = cluster.places(loading_of(args), args.workers)
         ahead = _ahead(args)
         start = partial(loaded, loading, form, ahead)
@@ -210,29 +211,14 @@ def settings(
     }
 
 
-def runner(args: argparse.Namespace, form: "AnswerForm") -> "Runner":
-    from dlm.batch.batch import Pool
-
-    start = partial(batch_of, args, form)
-    return start(0) if args.workers == 1 else Pool(start, args.workers, form, _ahead(args))
-
-
-def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch":
-    """Return the batch of the worker at `place`: an engine on its share of devices and cores."""
-    import os
-
-    import torch
-
+def batch_of(args: argparse.Namespace, form: "AnswerForm") -> "Batch":
+    """Return the batch of an engine in this process."""
     from dlm.batch.batch import Batch
     from dlm.cli.display import progress_bar
     from dlm.loading import tune_garbage_collector
 
-    if args.workers > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
-    devices = args.device.split(",") if args.device else [None]
-    own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
-    with progress_bar("warming up") if args.workers == 1 else nullcontext() as progress:
-        engine = loading_of(own).engine(progress)
+    with progress_bar("warming up") as progress:
+        engine = loading_of(args).engine(progress)
     tune_garbage_collector()
     return Batch(engine, form, _ahead(args))
 
@@ -263,19 +249,17 @@ def arguments() -> argparse.Namespace:
     purpose = "The seed of the first row; each row after it has one more. Default: 0."
     add("--seed", type=int, metavar="N", help=purpose)
     add("--limit", type=int, metavar="N", help="Answer only the first N rows. Default: all.")
-    purpose = "How many processes answer, each with an engine."
+    purpose = "The number of engines. Several, or one with --ray, are actors of a Ray cluster."
     add("--workers", type=int, default=1, metavar="N", help=purpose)
-    purpose = "Run the workers on a Ray cluster. Without ADDRESS, one is made on this machine."
+    purpose = "The address of the Ray cluster. Without ADDRESS, one is made on this machine."
     add_ray(parser, purpose)
     add_engine_options(parser, "rows each engine answers at once", "all")
-    purpose = "The device of each worker, in turn. Default: cuda if there is one, else cpu."
-    add("--device", metavar="NAME,...", help=purpose)
+    purpose = "The device of the engines. Default: cuda if there is one, else cpu."
+    add("--device", metavar="NAME", help=purpose)
     args = parser.parse_args()
     check_counts(args, "max_tokens", "limit", "workers", "slots")
     if args.seed is not None and not 0 <= args.seed < 2**63:
         fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
     if args.column is not None and args.template is not None:
         fail("--column with --template: the template says which fields are read")
-    if args.ray is not None and "," in (args.device or ""):
-        fail(f"--device {args.device} with --ray: Ray deals devices out, it takes one kind of them")
     return args

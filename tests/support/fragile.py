@@ -1,4 +1,4 @@
-"""Workers of a pool without a model, which end where a row says so."""
+"""Workers without a model, which end where a row says so."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from dlm.batch.rows import InputRow
 
 
 class Fragile:
-    """Double of a `Batch` in a pool: it answers a row by its value, in the next step."""
+    """Double of a `Batch`: it answers a row by its value, in the next step."""
 
     has_capacity = True
 
@@ -35,16 +35,12 @@ class Fragile:
         pass
 
 
-def start(place: int) -> Any:
+def start() -> Any:
     return Fragile()
 
 
-def refuse(place: int) -> Any:
+def refuse() -> Any:
     raise ValueError("no such model")
-
-
-def vanish(place: int) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def torn() -> Iterator[InputRow]:

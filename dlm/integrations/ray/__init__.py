@@ -106,13 +106,15 @@ class Cluster:
     def places(self, loading: Loading, count: int) -> tuple[Loading, dict[str, Any]]:
         """Return how each of `count` engines is loaded, and the resources that Ray reserves for it.
 
-        That is a GPU if the cluster has any, else a core. Raises `DlmError` if there are too few.
+        That is a GPU if the cluster has any, else a core; a cluster of this process's own divides
+        all its cores among them. Raises `DlmError` if there are too few.
         """
         device = loading.device or ("cuda" if self.gpus else "cpu")
         if loading.model is None or device == "cpu":
             if self.cpus < count:
                 raise DlmError(f"{count} engines need {count} cores: the cluster has {self.cpus:g}")
-            return replace(loading, device="cpu"), {"num_cpus": 1}
+            cores = int(self.cpus) // count if self.local else 1
+            return replace(loading, device="cpu"), {"num_cpus": cores}
         if self.gpus < count:
             raise DlmError(f"{count} engines need {count} GPUs: the cluster has {self.gpus:g}")
         return replace(loading, device=device), {"num_cpus": 1, "num_gpus": 1}

@@ -12,9 +12,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
@@ -23,7 +24,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask, read_
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayError
 
-from dlm.batch.batch import AnswerForm, Batch, Ended, take
+from dlm.batch.batch import AnswerForm, Batch, Ended
 from dlm.batch.rows import InputRow, Rest
 from dlm.errors import DlmError, failure
 from dlm.integrations.ray import Owner, end_with
@@ -210,6 +211,16 @@ class _Actor:
             futures = self._waiting.pop(ended[0])
         for future in futures:
             future.set_result(ended)
+
+
+def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
+    """Add all rows in the queue, and wait for one if the batch is idle. False: no more will
+    come."""
+    with suppress(Empty):
+        while (row := rows.get(block=not batch.busy)) is not None:
+            batch.add(row)
+        return False
+    return True
 
 
 def loaded(loading: Loading, form: AnswerForm, ahead: int) -> Batch:

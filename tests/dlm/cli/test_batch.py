@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -12,11 +10,9 @@ from random import Random
 import jsonschema
 import pytest
 from commands import batched
-from processes import is_running, started, wait_for
+from processes import is_running, named, started, wait_for
 from training.extraction import extract
-from waiting import PATIENCE
-
-from dlm.cli import batch
+from waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
@@ -41,12 +37,6 @@ def written(path, rows):
 
 def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def workers_of(pid):
-    """Return the processes with engines that a process has started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
 
 
 @pytest.fixture(scope="module")
@@ -79,35 +69,17 @@ def test_killed_with_its_workers_it_ends_with_the_rows_of_one_run(run, whole, tm
     out = tmp_path / "out.jsonl"
     with started(*options, "--output", out, "--slots", 2, "--workers", 2) as process:
         wait_for(process, out, 3)
-        pids = workers_of(process.pid)
-        assert pids
+        actors = named(process.pid, "ray::MapWorker")
+        assert actors
         process.kill()
-        process.communicate()  # ends once neither it nor a worker holds its stderr
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert not any(map(is_running, pids))
+    wait_until(lambda: not any(map(is_running, actors)))
     assert out.read_bytes().count(b"\n") < ROWS
     with out.open("a") as file:
         file.write('{"row": 0, "value": {"na')  # what a kill in the middle of a write leaves
     code, err = run(*options, "--output", out)
     assert code == 0, err
-    assert by_row(out) == right
-
-
-@pytest.mark.exhaustive
-def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
-    options, right = whole
-    out = tmp_path / "out.jsonl"
-    with started(*options, "--output", out, "--workers", 2, "--slots", 2) as process:
-        wait_for(process, out, 2)
-        before = workers_of(process.pid)
-        assert before
-        os.kill(before[0], signal.SIGKILL)
-        count = out.read_bytes().count(b"\n")
-        assert count < ROWS - 4
-        wait_for(process, out, count + 4)
-        assert before[0] not in workers_of(process.pid)
-        err = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, err
     assert by_row(out) == right
 
 
@@ -181,22 +153,6 @@ def test_an_output_of_another_input_or_of_other_settings_is_refused(run, tmp_pat
     assert (code, "has answers with input " in err) == (2, True), err
 
 
-def test_workers_get_the_devices_in_turn(monkeypatch):
-    devices = []
-
-    def loading_of(args):
-        devices.append(args.device)
-        raise InterruptedError
-
-    monkeypatch.setattr(batch, "loading_of", loading_of)
-    monkeypatch.setattr(sys, "argv", "batch.py --input a --output b --device x,y".split())
-    args = batch.arguments()
-    for place in range(3):
-        with pytest.raises(InterruptedError):
-            batch.batch_of(args, None, place)
-    assert devices == ["x", "y", "x"]
-
-
 LACKS = "FILE.csv has no column"
 
 
@@ -263,7 +219,6 @@ def test_the_temperature_applies_to_all_rows(run, tmp_path):
         (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
         (["--input", "FILE.csv", "--column", "a", "--served-model-name", "b"], "OpenAI's lines"),
         (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
-        (["--input", "FILE.csv", "--ray", "--device", "a,b"], "--device a,b with --ray"),
         (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
         ([], "the following arguments are required: --input"),
     ],

@@ -248,7 +248,10 @@ def test_what_cannot_be_listened_on_is_refused(refused_unloaded, tmp_path, flags
 @pytest.mark.parametrize(
     ("script", "flags"),
     by_default(
-        [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])]
+        [
+            ("serve", ["--replicas", "2"]),
+            ("batch", ["--input", "FILE", "--output", "OUT", "--workers", "2"]),
+        ]
     ),
 )
 def test_without_ray_the_error_names_the_package_to_install(tmp_path, script, flags):
