@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from evaluation.values import is_valid
 from measure.options import MeasureParser
 from measure.report import print_table
 from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
 from rich.console import Console
 
 from dlm import DecodeConfig, JsonSchema, Stats
-from dlm.cli.compare.judging import is_valid
 from dlm.grammar import (
     BudgetError,
     Candidates,

@@ -1,6 +1,7 @@
 """Set-up of all tests: devices, seeds, and checks of all shapes that annotations state."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -84,7 +85,8 @@ def refusal_of(run_command) -> Callable[..., str]:
     def refusal_of(script: ModuleType, *args: object, **more: Any) -> str:
         code, out, err = run_command(script, *args, **more)
         assert (code, out, err.count("\n")) == (2, "", 1), err
-        assert err.startswith(f"{script.__name__.rpartition('.')[2]}.py: ")
+        name = script.__name__.rpartition(".")[2]
+        assert re.match(rf"{name}\.py( {args[0]})?: " if args else rf"{name}\.py: ", err), err
         return err
 
     return refusal_of

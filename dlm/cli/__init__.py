@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from dlm.cli.command_line import CommandParser
+from dlm.cli.command_line import choose
 
 COMMANDS = {
     "generate": "Generate text, or what a schema, a regex, a grammar or tools accept.",
@@ -12,7 +12,6 @@ COMMANDS = {
     "quantize": "Write a checkpoint whose experts are NVFP4 from one of floats.",
     "plan": "Print the memory that a model needs and the least time of a step.",
     "tune": "Time kernels on this GPU and write which configurations are the fastest.",
-    "compare": "Compare ways to decode on the same prompts, as a report to read.",
 }
 _HELP = """Makes diffusion language models obey a grammar: JSON that is valid by construction.
 
@@ -24,10 +23,5 @@ _HELP = """Makes diffusion language models obey a grammar: JSON that is valid by
 def main() -> None:
     """Run the subcommand that the first argument names; the others are its own."""
     sys.argv[0] = "dlm"  # also as `python -m dlm`
-    parser = CommandParser(_HELP, prog="dlm")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, purpose in COMMANDS.items():
-        commands.add_parser(name, help=purpose)
-    command = parser.parse_args(sys.argv[1:2]).command
-    sys.argv[:2] = [f"dlm {command}"]  # the name that its messages begin with
+    command = choose(_HELP, COMMANDS, prog="dlm")
     import_module(f"{__name__}.{command}").main()

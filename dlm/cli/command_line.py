@@ -7,7 +7,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -88,6 +88,20 @@ def fail(message: str, code: int = 2) -> NoReturn:
     text = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
     print(f"{command_name()}: {text}", file=sys.stderr)
     sys.exit(code)
+
+
+def choose(doc: str | None, commands: Mapping[str, str], **more: Any) -> str:
+    """Return the subcommand that the first argument names; the other arguments become its own.
+
+    `commands` has the purpose of each. `doc` and `more` are those of `CommandParser`.
+    """
+    parser = CommandParser(doc, **more)
+    choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, purpose in commands.items():
+        choices.add_parser(name, help=purpose)
+    command = parser.parse_args(sys.argv[1:2]).command
+    sys.argv[:2] = [f"{sys.argv[0]} {command}"]  # the name that its messages begin with
+    return command
 
 
 def command_name() -> str:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
+import evaluate
 import pytest
 from measure.report import ResultRow, percentiles, print_rows
 
@@ -16,18 +17,31 @@ SCRIPTS = sorted(
     {path.stem for path in (Path(__file__).parents[2] / "scripts").glob("*.py")}
     - cli.COMMANDS.keys()
 )
+COMMANDS = [  # those of scripts that have several
+    (script, command)
+    for script in SCRIPTS
+    for command in getattr(import_module(script), "COMMANDS", (None,))
+]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_option_is_explained_in_sentences(script, monkeypatch, run_command):
+@pytest.mark.parametrize(("script", "command"), COMMANDS)
+def test_every_option_is_explained_in_sentences(script, command, monkeypatch, run_command):
     monkeypatch.setenv("COLUMNS", "500")
-    code, shown, _ = run_command(import_module(script), "--help")
+    words = [] if command is None else [command]
+    code, shown, _ = run_command(import_module(script), *words, "--help")
     assert code == 0
     options = re.findall(r"^  (--?\w\S*(?:, --\S+)?.*?)(?:  +|\n +)(\S.*)$", shown, re.MULTILINE)
     assert len(options) == len(re.findall(r"^  -", shown, re.MULTILINE)) >= 3
     for option, text in options:
         assert re.fullmatch(r"[A-Z].*\.", text), (option, text)
-    assert f"python scripts/{script}.py" in shown
+    assert " ".join([f"python scripts/{script}.py", *words]) in shown
+
+
+def test_a_script_of_several_commands_lists_them(monkeypatch, run_command):
+    monkeypatch.setenv("COLUMNS", "500")
+    _, shown, _ = run_command(evaluate, "--help")
+    for name, purpose in evaluate.COMMANDS.items():
+        assert re.search(rf"  {name}\s+{re.escape(purpose)}\n", shown)
 
 
 @dataclass(kw_only=True)

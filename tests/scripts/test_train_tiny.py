@@ -11,13 +11,13 @@ from random import Random
 import pytest
 import torch
 import train_tiny
+from evaluation.values import leaves
 from safetensors.torch import load_file, save_file
 from training import batches, directory, steps
 from training.extraction import extract
 from training.lessons import sample
 from transformers import AutoTokenizer
 
-from dlm.cli.compare.judging import leaves
 from dlm.engine import BUILT_IN
 from dlm.models import checkpoint
 from dlm.models.diffusion_gemma.layers import Experts

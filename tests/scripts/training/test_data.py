@@ -7,6 +7,7 @@ from random import Random
 
 import jsonschema
 import pytest
+from evaluation.values import leaves
 from training import extraction
 from training.extraction import extract
 from training.kinds import SMALL, TITLES, draw
@@ -24,8 +25,6 @@ from training.patterns import domains, ruffled
 from training.samples import dumps, plain
 from training.toolbox import native
 from training.words import Draw, accented, listed
-
-from dlm.cli.compare.judging import leaves
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from random import Random
 
 import jsonschema
 import pytest
-from evaluate import spec_of, wanted
+from evaluation.judging import wanted
+from evaluation.tasks import spec_of
 from processes import printed
 from training import batches, directory, toolbox
 from training.extraction import bare, extract
@@ -125,7 +126,7 @@ def test_every_answer_is_accepted_by_its_own_grammar_and_ends(make, split, compi
         if not item.tools:
             continue
         tokens = tokenizer()(item.answer, add_special_tokens=False)["input_ids"]
-        matcher = Matcher(compiler.compile(spec_of(item)))
+        matcher = Matcher(compiler.compile(spec_of(item, {})))
         refused = [i for i, token in enumerate(tokens) if not matcher.accept(token)]
         assert not refused, (item.answer, tokenizer().decode(tokens[: refused[0]]))
         assert matcher.accept(answer[-1])
@@ -136,7 +137,7 @@ def test_every_answer_is_accepted_by_its_own_grammar_and_ends(make, split, compi
 def test_calls_mean_their_values_and_obey_their_schemas(split, compiler):
     for item in drawn(made_up_call, split):
         tokens = tokenizer()(item.answer, add_special_tokens=False)["input_ids"]
-        calls = spec_of(item).read(tokens, compiler.vocabulary).tool_calls
+        calls = spec_of(item, {}).read(tokens, compiler.vocabulary).tool_calls
         found = [{call.name: call.arguments} for call in calls]
         assert (found if len(found) > 1 else found[0]) == wanted(item)
         schemas = {t["function"]["name"]: t["function"]["parameters"] for t in item.tools}
@@ -148,7 +149,7 @@ def test_calls_mean_their_values_and_obey_their_schemas(split, compiler):
 def test_extractions_are_accepted_by_their_own_grammar(split, compiler):
     for item in drawn(extract, split, 60):
         text = item.answer.removeprefix("```json\n").removesuffix("\n```")
-        matcher = Matcher(compiler.compile(spec_of(item)))
+        matcher = Matcher(compiler.compile(spec_of(item, {})))
         tokens = tokenizer()(text, add_special_tokens=False)["input_ids"]
         assert all(map(matcher.accept, tokens)), (item.schema, text)
 

@@ -1,6 +1,6 @@
 """Measure how well the probabilities of decisions are calibrated, on held-out choices.
 
-    python scripts/calibration.py --n 200
+    python scripts/evaluate.py decisions --prompts 200
 
 Two tasks: "words", a word of a closed list, for which the built-in model is trained, and "fields",
 the value that a text gives a field, one of four, for which it is not. Each is decided from a canvas
@@ -77,18 +77,18 @@ class CalibrationRow(ResultRow):
         return "\n".join(f"{b.confidence:.2f}:{b.right:.2f} ({b.count})" for b in self.bins if b)
 
 
-def main() -> None:
+def main(command: str) -> None:
     parser = MeasureParser(__doc__, "model", "seed", "json")
-    parser.add_count("--n", 200, "The decisions of each task.")
+    parser.add_count("--prompts", 200, "The decisions of each task.")
     args = parser.parsed()
     engine = dlm.Engine.load(args.model)
-    print_rows(report(engine, args.n, args.seed), args.json)
+    print_rows(report(engine, args.prompts, args.seed), args.json)
 
 
 def report(engine: dlm.Engine, n: int, seed: int) -> list[CalibrationRow]:
     """Return a row for each task and way of deciding."""
     rows = []
-    for task, make in (("words", word), ("fields", field)):
+    for task, make in (("words", word), ("fields", field_value)):
         random = Random(f"calibration/{task}/{seed}")
         cases = [make(random) for _ in range(n)]
         written = generated(engine, cases, seed)
@@ -101,7 +101,7 @@ def word(random: Random) -> LabelledPrompt:
     return LabelledPrompt(item.prompt, list((item.schema or {})["enum"]), str(item.value))
 
 
-def field(random: Random) -> LabelledPrompt:
+def field_value(random: Random) -> LabelledPrompt:
     """Draw a text with a string field. The labels are its value and three others of its kind."""
     draw = Draw(random, "heldout")
     while True:
@@ -111,14 +111,14 @@ def field(random: Random) -> LabelledPrompt:
         if strings:
             break
     name = random.choice(strings)
-    drawn, right, text = domain.fields[name], values[name].value, " ".join(sentences)
+    field, right, text = domain.fields[name], values[name].value, " ".join(sentences)
     labels = [right]
     while len(labels) <= _OTHERS:
-        other = kinds.draw(drawn.kind, draw).value
+        other = kinds.draw(field.kind, draw).value
         if other not in labels and other.lower() not in text.lower():
             labels.append(other)
     random.shuffle(labels)
-    key = random.choice(drawn.names).replace("_", " ")
+    key = random.choice(field.names).replace("_", " ")
     prompt = f"What is the {key}? Answer with one of {', '.join(labels)}. {text}"
     return LabelledPrompt(prompt, labels, right)
 
@@ -183,7 +183,3 @@ def ece(confidences: Sequence[float], hits: Sequence[bool]) -> float:
     """Return the mean gap between confidence and share of hits over bins (Naeini, 2015)."""
     bins = [one for one in reliability(confidences, hits) if one]
     return sum(b.count * abs(b.confidence - b.right) for b in bins) / len(confidences)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Modes of a comparison: how an engine decodes, and what is done with an answer.
+"""Modes of an evaluation: how an engine decodes, and what is done with an answer.
 
 The decodings here lost against the engine's own. They are kept only to be compared with it.
 """
@@ -178,6 +178,11 @@ AT_COMMIT = Mode(
     what="denoised without a grammar, which corrects only what is committed",
     decoding=Guided(frontier=AtCommit),
 )
+DRAFTED = Mode(
+    name="left to right drafted",
+    what="canvases draft; the causal half keeps the tokens it would write, under the grammar",
+    decoding=dlm.Autoregressive(drafts=True),
+)
 DECODINGS = (
     CONSTRAINED,
     FREE,
@@ -199,11 +204,18 @@ DECODINGS = (
         decoding=dlm.Autoregressive(),
         constrained=False,
     ),
+    DRAFTED,
+)
+EXAMS = (
+    FREE,
+    CONSTRAINED,
     Mode(
-        name="left to right drafted",
-        what="canvases draft; the causal half keeps the tokens it would write, under the grammar",
+        name="left to right drafted free",
+        what="canvases draft, and the causal half keeps the tokens it would write",
         decoding=dlm.Autoregressive(drafts=True),
+        constrained=False,
     ),
+    DRAFTED,
 )
 POLICIES = (
     CONSTRAINED,
@@ -244,7 +256,7 @@ POLICIES = (
 
 def _settings(name: str, what: str, field: str, values: Sequence[float]) -> list[Mode]:
     """Return a mode for each value of a field of `DecodeConfig`."""
-    return [Mode(name=f"{name} {one:g}", what=what, config={field: one}) for one in values]
+    return [Mode(name=f"{name} {value:g}", what=what, config={field: value}) for value in values]
 
 
 NUMBERS = (
@@ -282,4 +294,10 @@ NUMBERS = (
         for most in (1, 2, 32)
     ),
 )
-STUDIES = {"decodings": DECODINGS, "policies": POLICIES, "numbers": NUMBERS}
+STUDIES = {
+    "decodings": DECODINGS,
+    "policies": POLICIES,
+    "numbers": NUMBERS,
+    "exams": EXAMS,
+    "constraint": (FREE, CONSTRAINED),
+}

@@ -1,12 +1,13 @@
-"""Compare the engine with transformers' own `generate`, on the same model, prompts and machine.
+"""Compare the engine with transformers' own `generate`, on the same model, tasks and machine.
 
-    python scripts/compare_transformers.py --prompts 100
+    python scripts/evaluate.py transformers --prompts 100
 
-Unconstrained, one prompt at a time on both sides and in turns, so that a noisy machine is noisy for
-both. Prints exact-match rates, which have to agree within their error, and seconds a denoising
-step. The random streams differ; the distribution has to be the same.
+Extractions are answered one at a time on both sides and in turns, so that a noisy machine is noisy
+for both, without the constraint and with it: in transformers' `generate` by logits processors. The
+random streams differ; the distribution has to be the same, so the exact answers without a
+constraint have to agree within their error.
 
-    python scripts/compare_transformers.py --vocab 262144 --json
+    python scripts/evaluate.py transformers --vocab 262144 --json
 
 Measures the time and the memory of one step of 256 positions on both sides, the engine's under a
 JSON schema, each in a process of its own, on the same random model. Time is the median of a few
@@ -18,49 +19,55 @@ import argparse
 import ctypes
 import gc
 import json
-import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from measure.options import MeasureParser
+from measure.report import ResultRow, print_rows
 from measure.schemas import L, tokenizer_of
 from measure.weightless import TokenChat, fill_
-from training.extraction import extract
+from scipy import stats
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
 import dlm
 from dlm.chat import Chat
-from dlm.cli.compare.judging import is_exact
 from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
+from dlm.integrations.transformers import Constrain
 from dlm.models import checkpoint
+from evaluation.tasks import Task, extractions
+from evaluation.values import is_exact, is_valid
 
-_SCHEMA = Path(__file__).parent.parent / "examples" / "invoice.json"
+ROOT = Path(__file__).parents[2]
 _KINDS = ["sliding_attention", "full_attention"]
 _PROMPT = [2]
 
 
-def main() -> None:
+def main(command: str) -> None:
     args = arguments()
     if args.side:
         run = SIDES[args.side](args)
         run(1)
         print(json.dumps(run(args.steps)))
-    elif args.vocab:
+        return
+    if args.vocab:
         with TemporaryDirectory() as folder:
-            found = compare_steps(args, Path(folder))
-        print(json.dumps(found, indent=None if args.json else 2))
-    else:
-        found = compare(args.model, args.prompts, args.seed, args.max_tokens)
-        print(json.dumps(found, indent=2))
+            figures = compare_steps(args, Path(folder))
+        print(json.dumps(figures, indent=None if args.json else 2))
+        return
+    torch.set_num_threads(1)  # the built-in model is too small for more
+    rows = compare(args.model, extractions(args.prompts, args.seed), args.max_tokens)
+    print_rows(rows, args.json)
+    if not args.json:
+        print(f"exact without the constraint, by chance this unlike: p = {likeness(rows):.2g}")
 
 
 def arguments() -> argparse.Namespace:
@@ -72,74 +79,115 @@ def arguments() -> argparse.Namespace:
     purpose = "Measure one step of a random model with a vocabulary of V tokens instead."
     add("--vocab", type=int, metavar="V", help=purpose)
     parser.add_count("--steps", 4, "The steps that are timed.")
-    add("--schema", type=Path, default=_SCHEMA, metavar="FILE", help="The schema of the step.")
+    schema = ROOT / "examples" / "invoice.json"
+    add("--schema", type=Path, default=schema, metavar="FILE", help="The schema of the step.")
     add("--side", choices=SIDES, help="Run only one side of a step, in this process.")
     return parser.parsed()
 
 
-def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[str, float]:
-    """Answer held-out prompts on both sides; return exact-match rates and times of steps."""
+@dataclass(kw_only=True)
+class SideRow(ResultRow):
+    """Answers of one side, with or without the constraint."""
+
+    COLUMNS: ClassVar = {
+        "by": "{0.by}",
+        "constraint": "{0.constraint}",
+        "valid": "{0.valid}/{0.prompts}",
+        "exact": "{0.exact}/{0.prompts}",
+        "passes": "{0.passes_per_prompt:.2f}",
+        "ms/pass": "{0.milliseconds:.2f}",
+    }
+
+    by: str
+    constrained: bool
+    prompts: int
+    valid: int = 0
+    exact: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def constraint(self) -> str:
+        return "yes" if self.constrained else "no"
+
+    @property
+    def passes_per_prompt(self) -> float:
+        return self.passes / self.prompts
+
+    @property
+    def milliseconds(self) -> float:
+        return 1000 * self.seconds / self.passes
+
+    def add(self, task: Task, text: str, passes: int, seconds: float) -> None:
+        self.valid += is_valid(text, task.item.schema)
+        self.exact += is_exact(text, task.item.value)
+        self.passes += passes
+        self.seconds += seconds
+
+
+def compare(directory: str, tasks: Sequence[Task], max_tokens: int) -> list[SideRow]:
+    """Answer all tasks on both sides, without the constraint and with it."""
     engine = dlm.Engine.load(directory, device="cpu", slots=1)
     thoughts = Reasoning.of(engine.vocabulary)
     if thoughts is None:
         raise SystemExit(f"{directory}: its tokenizer has no markers of reasoning")
     reference = DiffusionGemmaForBlockDiffusion.from_pretrained(directory).eval()
-    random = Random(f"compare/{seed}")
-    ours = theirs = our_calls = their_calls = 0
-    our_seconds = their_seconds = 0.0
-    for i in range(prompts):
-        item = extract(random, "heldout")
-        request = dlm.Request(
-            prompt=item.prompt,
-            max_tokens=max_tokens,
-            seed=seed * 1_000_003 + i,
-            thinking=item.thought is not None,
-        )
-        tokens = engine.chat.prompt(request)
+    constrain = Constrain(reference, engine.chat.tokenizer)
+    rows = [
+        SideRow(by=by, constrained=constrained, prompts=len(tasks))
+        for constrained in (False, True)
+        for by in SIDES
+    ]
+    for task in tasks:
+        for ours, theirs in (rows[:2], rows[2:]):
+            spec = task.spec({}) if ours.constrained else None
+            if spec is not None:
+                engine.compile(spec).result()
+            request = task.request(spec, max_tokens, 1)
+            tokens = engine.chat.prompt(request)
+            started = time.perf_counter()
+            result = engine.generate(request)
+            seconds = time.perf_counter() - started
+            ours.add(task, result.text, result.stats.denoiser_calls, seconds)
 
-        started = time.perf_counter()
-        result = engine.generate(request)
-        our_seconds += time.perf_counter() - started
-        our_calls += result.stats.denoiser_calls
-        ours += is_exact(result.text, item.value)
+            processors = constrain(spec, max_new_tokens=max_tokens)
+            torch.manual_seed(task.seed)
+            inputs: Any = torch.tensor([tokens])
+            started = time.perf_counter()
+            output: Any = reference.generate(
+                inputs, max_new_tokens=max_tokens, logits_processor=processors
+            )
+            seconds = time.perf_counter() - started
+            answer = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
+            passes = round(len(answer) / output.tokens_per_forward.item())
+            text = engine.vocabulary.text(thoughts.split(answer)[1])
+            theirs.add(task, text, passes, seconds)
+    engine.close()
+    return rows
 
-        torch.manual_seed(seed * 1_000_003 + i)
-        started = time.perf_counter()
-        inputs: Any = torch.tensor([tokens])
-        output: Any = reference.generate(inputs, max_new_tokens=max_tokens)
-        their_seconds += time.perf_counter() - started
-        answer = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
-        their_calls += round(len(answer) / output.tokens_per_forward.item())
-        theirs += is_exact(engine.vocabulary.text(thoughts.split(answer)[1]), item.value)
-    pooled = (ours + theirs) / (2 * prompts)
-    error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * 2 / prompts)
-    return {
-        "prompts": prompts,
-        "exact": ours / prompts,
-        "exact_transformers": theirs / prompts,
-        "standard_errors_apart": abs(ours - theirs) / prompts / error,
-        "calls": our_calls / prompts,
-        "calls_transformers": their_calls / prompts,
-        "milliseconds_a_step": 1000 * our_seconds / our_calls,
-        "milliseconds_a_step_transformers": 1000 * their_seconds / their_calls,
-        "speed": (their_seconds / their_calls) / (our_seconds / our_calls),
-    }
+
+def likeness(rows: Sequence[SideRow]) -> float:
+    """Return how likely shares of exact answers without a constraint are so unlike by chance."""
+    counts = [[row.exact, row.prompts - row.exact] for row in rows if not row.constrained]
+    result: Any = stats.fisher_exact(counts)
+    return float(result.pvalue)
 
 
 def compare_steps(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
     """Return the figures of both sides, on a model that is written to `folder`."""
     torch.manual_seed(0)
     DiffusionGemmaForBlockDiffusion(config(args.vocab)).save_pretrained(folder)
-    command = [sys.executable, __file__, "--model", folder, "--steps", args.steps]
+    command = [sys.executable, ROOT / "scripts" / "evaluate.py", "transformers"]
+    command += ["--model", folder, "--steps", args.steps]
     command += ["--schema", args.schema]
     command += ["--tokenizer", args.tokenizer] if args.tokenizer else []
-    found = {}
+    figures = {}
     for side in SIDES:
         output = subprocess.run(
             [*map(str, command), "--side", side], check=True, stdout=subprocess.PIPE, text=True
         ).stdout
-        found[side] = json.loads(output)
-    return found
+        figures[side] = json.loads(output)
+    return figures
 
 
 def config(vocab: int) -> DiffusionGemmaConfig:
@@ -181,11 +229,11 @@ class StepMeter:
     def step(self) -> None:
         self._times.append(time.perf_counter())
 
-    def found(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """Return the figures, without the first step, which has no soft embedding."""
-        each = [b - a for a, b in zip(self._times[1:], self._times[2:], strict=False)]
+        steps = [b - a for a, b in zip(self._times[1:], self._times[2:], strict=False)]
         peak = _memory("VmHWM") - self._before
-        return {"seconds_per_step": statistics.median(each), "peak_bytes": peak}
+        return {"seconds_per_step": statistics.median(steps), "peak_bytes": peak}
 
 
 def _memory(name: str) -> int:
@@ -211,7 +259,7 @@ def by_engine(args: argparse.Namespace) -> Callable[[int], dict[str, float]]:
             drafts += sum(isinstance(event, dlm.Draft) for event in engine.step())
             meter.step()
         engine.cancel(number)
-        return meter.found()
+        return meter.figures()
 
     return run
 
@@ -224,7 +272,7 @@ def by_transformers(args: argparse.Namespace) -> Callable[[int], dict[str, float
         meter = StepMeter()
         streamer: Any = _DraftCounter(meter)
         model.generate(inputs, max_new_tokens=L, max_denoising_steps=steps + 1, streamer=streamer)
-        return meter.found()
+        return meter.figures()
 
     return run
 
@@ -244,7 +292,3 @@ class _DraftCounter:
 
 
 SIDES = {"dlm": by_engine, "transformers": by_transformers}
-
-
-if __name__ == "__main__":
-    main()
