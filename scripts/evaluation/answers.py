@@ -43,8 +43,8 @@ from dlm.cli.command_line import fail
 from dlm.models import ModelError
 from evaluation.modes import STUDIES, Mode
 from evaluation.report import Table, figures, page, pairs, png, quality, table_rows, text_of
-from evaluation.runs import Records, Settings, run_tasks
-from evaluation.tasks import Task, TaskError, exam_tasks, extractions, kind_tasks, read
+from evaluation.runs import EvaluationSettings, Records, run_tasks
+from evaluation.tasks import EvaluationTask, TaskError, exam_tasks, extractions, kind_tasks, read
 
 _SHOWN = "valid", "cut", "exact", "fields", "text", "passes", "tokens a pass", "ms"
 # Of each command: its study, the number of prompts (of each set, for exams), and of slots.
@@ -121,7 +121,7 @@ def arguments(command: str) -> argparse.Namespace:
     return args
 
 
-def tasks_of(command: str, args: argparse.Namespace) -> list[Task]:
+def tasks_of(command: str, args: argparse.Namespace) -> list[EvaluationTask]:
     """Return the tasks of a command. Raises `TaskError`."""
     if command == "exams":
         return exam_tasks(args.prompts, args.seed, args.only)
@@ -144,7 +144,7 @@ def chosen(modes: tuple[Mode, ...], names: str | None) -> list[Mode]:
     return [mode for mode in modes if mode.name in wanted]
 
 
-def settings(args: argparse.Namespace, tasks: list[Task]) -> dict[str, Any]:
+def settings(args: argparse.Namespace, tasks: list[EvaluationTask]) -> dict[str, Any]:
     """Return the settings that runs depend on; runs of other settings are not mixed in."""
     contents = [(task.id, task.item.messages, task.item.schema, task.item.value) for task in tasks]
     digest = hashlib.sha256(repr(contents).encode()).hexdigest()
@@ -160,10 +160,12 @@ def settings(args: argparse.Namespace, tasks: list[Task]) -> dict[str, Any]:
 
 
 def measure(
-    records: Records, modes: list[Mode], tasks: list[Task], args: argparse.Namespace
+    records: Records, modes: list[Mode], tasks: list[EvaluationTask], args: argparse.Namespace
 ) -> None:
     """Run all tasks in all modes, but for the runs that are on disk already."""
-    engines = Settings(model=args.model, kv=args.kv, slots=args.slots, max_tokens=args.max_tokens)
+    engines = EvaluationSettings(
+        model=args.model, kv=args.kv, slots=args.slots, max_tokens=args.max_tokens
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         for mode in modes:

@@ -8,13 +8,13 @@ from training.samples import Sample
 
 import dlm
 from dlm.grammar import InvalidValueError, Spec, Vocabulary
-from evaluation.tasks import Task, words_of
+from evaluation.tasks import EvaluationTask, words_of
 from evaluation.values import MISSING, f1, is_valid, right_leaves, same, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """How good an answer is; the last four are None where no wanted answer is known."""
+    """Judgement of an answer; the last four are None where no wanted answer is known."""
 
     valid: bool  # as it stands: JSON of the schema, a call of a tool, a word of the list
     exact: bool | None = None  # the wanted value, a code fence forgiven
@@ -24,7 +24,7 @@ class Judgement:
 
 
 def judged(
-    task: Task, result: dlm.Result | None, spec: Spec | None, vocabulary: Vocabulary
+    task: EvaluationTask, result: dlm.Result | None, spec: Spec | None, vocabulary: Vocabulary
 ) -> Judgement:
     """Judge an answer, or the lack of one; `spec` is the task's, which calls of tools need."""
     valid, value = False, MISSING

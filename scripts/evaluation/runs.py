@@ -13,7 +13,7 @@ from dlm.batch.rows import Lines
 from dlm.grammar import Spec
 from evaluation.judging import Judgement, judged
 from evaluation.modes import Mode
-from evaluation.tasks import Task
+from evaluation.tasks import EvaluationTask
 
 WARM = 3  # tasks that are run first and not counted, so that code and caches are warm
 
@@ -35,7 +35,7 @@ class Run:
     calls: int  # forward passes, of all tries
     tokens: int  # of the answer, the stop among them
     tries: int
-    seconds: float  # wall-clock since the run before it ended, its grammar's compilation excluded
+    seconds: float  # wall-clock since the run before it ended; with one slot without compilation
     model_seconds: float
     grammar_seconds: float
     first_seconds: float | None  # until the first committed text; None: none before the end
@@ -49,16 +49,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class EvaluationSettings:
     """Settings of the engines that run tasks."""
 
     model: str | None  # None: the built-in model
     kv: str
-    slots: int  # tasks that run at once; with one, a run's time is that of its task
+    slots: int  # tasks that run at once; with one, a run's time is that of its task alone
     max_tokens: int
 
 
-def engine_of(mode: Mode, settings: Settings) -> dlm.Engine:
+def engine_of(mode: Mode, settings: EvaluationSettings) -> dlm.Engine:
     """Return the engine of a mode. Raises `DlmError` if it cannot have the cache's type."""
     slots, decoding = settings.slots, mode.decoding
     engine = dlm.Engine.load(settings.model, slots=slots, kv=settings.kv, decoding=decoding)
@@ -71,8 +71,14 @@ def engine_of(mode: Mode, settings: Settings) -> dlm.Engine:
     return dlm.Engine(engine.model, engine.chat, config, slots=slots, decoding=decoding)
 
 
-def run_tasks(mode: Mode, tasks: Sequence[Task], settings: Settings) -> Iterator[Run]:
-    """Yield the run of each task, as it ends. A grammar is compiled before, as in a service."""
+def run_tasks(
+    mode: Mode, tasks: Sequence[EvaluationTask], settings: EvaluationSettings
+) -> Iterator[Run]:
+    """Yield the run of each task, as it ends.
+
+    With one slot its grammar is compiled before. With several, grammars are compiled while other
+    tasks run, as in a service.
+    """
     engine = engine_of(mode, settings)
     try:
         for counted, some in ((False, tasks[:WARM]), (True, tasks)):
@@ -91,7 +97,7 @@ def run_tasks(mode: Mode, tasks: Sequence[Task], settings: Settings) -> Iterator
 class _Attempts:
     """Tries of one task so far."""
 
-    task: Task
+    task: EvaluationTask
     spec: Spec | None
     begun: float
     tries: int = 0
@@ -102,31 +108,33 @@ class _Attempts:
 
 
 class _Runner:
-    """Runner of tasks on an engine in a mode, as many at once as the engine has slots."""
+    """Runner of tasks on an engine in a mode, with as many again waiting as the engine has
+    slots."""
 
-    def __init__(self, engine: dlm.Engine, mode: Mode, settings: Settings):
+    def __init__(self, engine: dlm.Engine, mode: Mode, settings: EvaluationSettings):
         self._engine, self._mode, self._settings = engine, mode, settings
+        self._alone = settings.slots == 1  # each task begins when the one before it has ended
         self._running: dict[int, _Attempts] = {}  # by request number
         self._ended: list[Run] = []
         self._last = time.perf_counter()  # when a run ended, or a grammar had been compiled
 
     @property
     def has_capacity(self) -> bool:
-        return len(self._running) < self._settings.slots
+        return len(self._running) < (1 if self._alone else 2 * self._settings.slots)
 
     @property
     def busy(self) -> bool:
         """Whether a task that has begun has no run yet."""
         return bool(self._running or self._ended)
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: EvaluationTask) -> None:
         """Begin a task. Raises `DlmError` for a constraint that cannot be compiled."""
         mode = self._mode
         spec = task.spec(mode.schema) if mode.constrained or task.item.tools else None
-        if spec is not None and mode.constrained:
+        if spec is not None and mode.constrained and self._alone:
             self._engine.compile(spec).result()
-        self._last = time.perf_counter()
-        self._try(_Attempts(task, spec, self._last))
+            self._last = time.perf_counter()
+        self._try(_Attempts(task, spec, time.perf_counter()))
 
     def step(self) -> list[Run]:
         """Run one step of the engine; return the runs that have ended."""

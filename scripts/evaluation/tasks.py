@@ -32,7 +32,7 @@ class TaskError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class EvaluationTask:
     """A conversation, with its constraint and its wanted answer."""
 
     id: int  # its number among the tasks
@@ -81,12 +81,12 @@ def words_of(item: Sample) -> list[str]:
     return (item.schema or {})["enum"]
 
 
-def extractions(count: int, seed: int) -> list[Task]:
+def extractions(count: int, seed: int) -> list[EvaluationTask]:
     """Draw extractions of trained sentence patterns; their thoughts are left out."""
     random = Random(f"compare/{seed}")
     samples = [extract(random, "heldout") for _ in range(count)]
     return [
-        Task(
+        EvaluationTask(
             id=i,
             group="extractions",
             item=replace(sample, thought=None),
@@ -100,13 +100,13 @@ def _first_seed(seed: int, number: int) -> int:
     return seed * _SPREAD + number * _TRIES + 1
 
 
-def exam_tasks(count: int, seed: int, names: Sequence[str]) -> list[Task]:
+def exam_tasks(count: int, seed: int, names: Sequence[str]) -> list[EvaluationTask]:
     """Return the tasks of the exams whose names contain one of `names`. Raises `TaskError`."""
     groups = chosen(exams(1, seed), names)  # before all samples are drawn
     drawn = exams(count, seed)
     pairs = [(group, i, item) for group in groups for i, item in enumerate(drawn[group])]
     return [
-        Task(id=id, group=group, item=item, seed=seed * _SPREAD + i)
+        EvaluationTask(id=id, group=group, item=item, seed=seed * _SPREAD + i)
         for id, (group, i, item) in enumerate(pairs)
     ]
 
@@ -119,7 +119,7 @@ def chosen(groups: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [group for group in groups if any(name in group for name in names)]
 
 
-def kind_tasks(count: int, seed: int, names: Sequence[str]) -> list[Task]:
+def kind_tasks(count: int, seed: int, names: Sequence[str]) -> list[EvaluationTask]:
     """Draw tasks of every kind of constraint, in turns. Raises `TaskError`."""
     groups, random = chosen(_KINDS, names), Random(f"kinds/{seed}")
     kinds = [*_KINDS]
@@ -128,7 +128,9 @@ def kind_tasks(count: int, seed: int, names: Sequence[str]) -> list[Task]:
         group = kinds[id % len(kinds)]
         draw, constrained = _KINDS[group]
         item, constraint = constrained(draw(random, "heldout"))
-        task = Task(id=id, group=group, item=item, seed=seed * _SPREAD + id, constraint=constraint)
+        task = EvaluationTask(
+            id=id, group=group, item=item, seed=seed * _SPREAD + id, constraint=constraint
+        )
         tasks += [task] * (group in groups)
     return tasks
 
@@ -161,7 +163,7 @@ _KINDS: dict[str, tuple[Any, Constrained]] = {
 }
 
 
-def read(path: Path, count: int | None, seed: int) -> list[Task]:
+def read(path: Path, count: int | None, seed: int) -> list[EvaluationTask]:
     """Read the first `count` tasks of a file, or all.
 
     A line is `{"prompt", "schema", "expected"?}`. Raises `TaskError`.
@@ -171,7 +173,7 @@ def read(path: Path, count: int | None, seed: int) -> list[Task]:
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path.name} cannot be read: {error}") from error
     tasks = [
-        Task(id=i, group="prompts", item=item, seed=_first_seed(seed, i), known=known)
+        EvaluationTask(id=i, group="prompts", item=item, seed=_first_seed(seed, i), known=known)
         for i, (item, known) in enumerate(_parsed(lines, path.name))
     ]
     if not tasks:

@@ -43,7 +43,7 @@ from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
 from dlm.integrations.transformers import Constrain
 from dlm.models import checkpoint
-from evaluation.tasks import Task, extractions
+from evaluation.tasks import EvaluationTask, extractions
 from evaluation.values import is_exact, is_valid
 
 ROOT = Path(__file__).parents[2]
@@ -118,14 +118,14 @@ class SideRow(ResultRow):
     def milliseconds(self) -> float:
         return 1000 * self.seconds / self.passes
 
-    def add(self, task: Task, text: str, passes: int, seconds: float) -> None:
+    def add(self, task: EvaluationTask, text: str, passes: int, seconds: float) -> None:
         self.valid += is_valid(text, task.item.schema)
         self.exact += is_exact(text, task.item.value)
         self.passes += passes
         self.seconds += seconds
 
 
-def compare(directory: str, tasks: Sequence[Task], max_tokens: int) -> list[SideRow]:
+def compare(directory: str, tasks: Sequence[EvaluationTask], max_tokens: int) -> list[SideRow]:
     """Answer all tasks on both sides, without the constraint and with it."""
     engine = dlm.Engine.load(directory, device="cpu", slots=1)
     thoughts = Reasoning.of(engine.vocabulary)

@@ -13,7 +13,7 @@ from evaluation import answers, tasks
 from evaluation import runs as runs_module
 from evaluation.modes import AT_COMMIT, CONSTRAINED, DRAFTED, FREE, STUDIES
 from evaluation.report import estimate, figures, page, paired, pairs
-from evaluation.runs import Records, Run, Settings, engine_of, run_tasks
+from evaluation.runs import EvaluationSettings, Records, Run, engine_of, run_tasks
 from evaluation.tasks import TaskError, exam_tasks, extractions, kind_tasks, read
 from evaluation.values import is_valid
 from exhaustive import by_default
@@ -46,7 +46,7 @@ RUN = Run(
     drafts_kept=0,
     text="{}",
 )
-ONE = Settings(model=None, kv="auto", slots=1, max_tokens=96)
+ONE = EvaluationSettings(model=None, kv="auto", slots=1, max_tokens=96)
 
 
 @pytest.fixture(autouse=True)
