@@ -8,6 +8,7 @@ neither what an item or a property is nor how it is written.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 from typing import Literal, get_args
 
@@ -360,8 +361,8 @@ class ObjectWriter:
     `order` "required": required properties come in their order, and others anywhere. "schema": all
     named properties come in their order, and others after them. "any": all come anywhere.
 
-    `distinct`: there are `low` different keys even if those without a name repeat. Without it, the
-    caller sees to it that no key repeats.
+    `distinct`: there are `low` different keys even if those without a name repeat, and none of
+    these replaces a property that is needed. Without it, the caller sees to it that no key repeats.
     """
 
     members: Members
@@ -392,9 +393,33 @@ class ObjectWriter:
             return NOTHING
         if len(self.members.needed) > _MOST_NEEDED:
             raise TooManyError
-        parts = [] if high == 0 else self._parts()
         empty = not self._least and not self.low
+        if self.distinct and self.members.needed:
+            return enclosed("{}", self._kept(), empty, self.dialect)
+        parts = [] if high == 0 else self._parts()
         return enclosed("{}", self._content(parts) if parts else NOTHING, empty, self.dialect)
+
+    def _kept(self) -> Node:
+        """Return one property or more, of which one is needed, and no later one of its name fits
+        less: it is the last, or all properties fit that may have its name.
+
+        Raises `TooManyError`.
+        """
+        if len(self.members.needed) > 1 or self.low:
+            raise TooManyError
+        options = self.members.needed[0]
+        names = reduce(Automaton.union, (member.keys for member in options))
+        others = (replace(m, keys=m.keys.difference(names)) for m in self.members.free)
+        free = (*options, *(member for member in others if not member.keys.is_empty))
+        fitting = replace(self, members=replace(self.members, free=free), distinct=False)
+        found = [fitting._content(fitting._parts())]
+        most = None if self.high is None else self.high - 1
+        if most != 0:
+            before = replace(self, members=replace(self.members, needed=()), high=most)
+            needed = alternation(*map(self._member, options))
+            comma = self.dialect.mark(",")
+            found.append(concatenation(before._content(before._parts()), comma, needed))
+        return alternation(*found)
 
     def _has_enough_keys(self) -> bool:
         """Whether there are at least `low` different keys, as far as they can be listed."""

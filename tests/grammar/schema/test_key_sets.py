@@ -64,6 +64,55 @@ def test_keys_that_are_not_needed_may_repeat_and_do_not_count():
     assert taken == {"ab", "ba", "aab", "aba", "abb", "baa", "bab", "bba"}
 
 
+def test_keys_that_begin_alike_count_once_and_others_for_themselves():
+    schema = objects() | ANY | {"minProperties": 2}
+    reader = recogniser(tools(schema))
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pairs = [(f"{x}{y}", f"{x}{z}") for x in letters for y, z in (("a", "b"), ("y", "z"))]
+    assert not any(reader.accepts(arguments(one, one)) for one, _ in pairs)
+    for one, other in pairs:  # of one set or of two: with a key of another set they are enough
+        assert any(reader.accepts(arguments(one, other, third)) for third in "01")
+
+
+MIXED = {"additionalProperties": {"type": ["integer", "boolean"]}}
+NEEDED: list[tuple[dict[str, Any], Any]] = [
+    ({"not": {"patternProperties": {"^x": {"type": "integer"}}}}, lambda k, v: k[0] == "x" and v),
+    ({"not": {"additionalProperties": {"type": "integer"}}}, lambda k, v: v),
+]
+
+
+@pytest.mark.parametrize("named", [{}, {"n": {"type": "integer"}}])
+@pytest.mark.parametrize(("needed", "fits"), NEEDED)
+@pytest.mark.parametrize("most", [None, 2])
+def test_no_repetition_replaces_the_value_that_a_pattern_needs(needed, fits, named, most):
+    """A boolean is needed; the last value of a key is the argument."""
+    bound = {} if most is None else {"maxProperties": most}
+    reader = recogniser(tools(objects([*named], **named) | MIXED | needed | bound))
+    members = [(key, value) for key in ("x", "xy", "z") for value in (1, True)]
+    texts = [way for n in range(4) for way in product(members, repeat=n)]
+    for text in texts:
+        written = [*text, *((name, 1) for name in named)]
+        inner = ",".join(f"{key}:{'true' if value is True else value}" for key, value in written)
+        accepted = reader.accepts(f"{TOKENS[1]}call:f{{{inner}}}{TOKENS[2]}")
+        arguments = dict(written)
+        valid = any(fits(key, value is True) for key, value in arguments.items())
+        valid &= most is None or len(arguments) <= most
+        if accepted:
+            assert valid, inner
+        different = len(arguments) == len(written)
+        if different and valid and not named:
+            last = fits(written[-1][0], written[-1][1] is True)
+            every = all(v is True for k, v in written if needed is NEEDED[1][0] or k[0] == "x")
+            assert accepted or not (last or every), inner
+
+
+def test_a_needed_property_beside_a_number_of_them_is_refused_within_calls():
+    schema = objects() | MIXED | NEEDED[0][0] | {"minProperties": 2}
+    assert tools(schema).checked
+    with pytest.raises(InvalidGrammarError, match="too many rules to count"):
+        tools(schema, strict=True).rules(None)
+
+
 def test_objects_within_arguments_have_enough_different_keys_too():
     reader = recogniser(tools(objects(["a"], **UNDER_A)))
 
