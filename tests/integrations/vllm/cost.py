@@ -1,9 +1,10 @@
 """Measure the cost of constraints in a step of vLLM: its sampler's time, with and without them.
 
-    PYTHONPATH=scripts python tests/integrations/vllm/cost.py [MODEL]
+    PYTHONPATH=scripts python tests/integrations/vllm/cost.py [MODEL [REQUESTS...]]
 
 Run it in the environment of `make vllm`, with the variables of `conftest.ENVIRONMENT`. Steps with
-and without constraints alternate in one run, since machines are noisy.
+constraints, without any, and with a free request among constrained ones alternate in one run, since
+machines are noisy. "longest" is the longest step of the sampler: what a free request waits for.
 """
 
 import json
@@ -17,9 +18,11 @@ from conftest import ENVIRONMENT, TINY
 from training.extraction import extract
 
 REQUESTS, TURNS = (1, 8, 16), 1
+FREE = {"constrained": 0, "one free": 1, "free": sys.maxsize}  # requests without a constraint
 
 
-def main(model: str = str(TINY)) -> None:
+def main(model: str = str(TINY), *counts: str) -> None:
+    requests = [int(count) for count in counts] or REQUESTS
     os.environ.update(ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
     import answers
     from vllm import LLM
@@ -44,18 +47,17 @@ def main(model: str = str(TINY)) -> None:
     timed(ConstrainedSampler, "__call__", "sampler")
     timed(LogitsGuide, "guide_", "logits")
     timed(Slot, "guide", "grammar")
-    llm = LLM(model, **answers.ENGINE | {"max_num_seqs": max(REQUESTS)})
+    llm = LLM(model, **answers.ENGINE | {"max_num_seqs": max(requests)})
     from random import Random
 
-    items = [extract(Random(f"built in/{i}"), "heldout") for i in range(max(REQUESTS))]
-    for count in REQUESTS:
-        rows: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-        for turn in range(2 * TURNS):
-            bound = turn % 2 == 0
+    items = [extract(Random(f"built in/{i}"), "heldout") for i in range(max(requests))]
+    for count in requests:
+        rows: dict[str, list[dict[str, float]]] = {mix: [] for mix in FREE}
+        for mix in [*FREE] * TURNS:
             jobs = [
                 {"prompt": item.prompt, "max_tokens": 128}
-                | ({"structured_outputs": {"json": item.schema}} if bound else {})
-                for item in items[:count]
+                | ({"structured_outputs": {"json": item.schema}} if i >= FREE[mix] else {})
+                for i, item in enumerate(items[:count])
             ]
             for part in spent.values():
                 part.clear()
@@ -64,11 +66,12 @@ def main(model: str = str(TINY)) -> None:
             steps = len(spent["sampler"])
             row = {"steps": steps, "step ms": 1e3 * (perf_counter() - begun) / steps}
             row |= {f"{part} ms": 1e3 * sum(times) / steps for part, times in spent.items()}
-            row["a guide ms"] = 1e3 * median(spent["grammar"]) if bound else 0.0
-            rows[bound].append(row)
-        for bound, found in rows.items():
-            row = {name: round(median(one[name] for one in found), 2) for name in found[0]}
-            print(json.dumps({"requests": count, "constrained": bound} | row), flush=True)
+            row["longest ms"] = 1e3 * max(spent["sampler"])
+            row["a guide ms"] = 1e3 * median(spent["grammar"]) if spent["grammar"] else 0.0
+            rows[mix].append(row)
+        for mix, measured in rows.items():
+            row = {name: round(median(row[name] for row in measured), 2) for name in measured[0]}
+            print(json.dumps({"requests": count, "mix": mix} | row), flush=True)
 
 
 if __name__ == "__main__":
