@@ -4,11 +4,13 @@ Each condition is a choice: the object fits one of its alternatives, as "if a is
 Properties are written in an order, and a rule stands for a place in it and for the choices that are
 open there: those of which some properties are written and others are not. A choice is forgotten
 once it is decided, so that conditions about neighbours cost a few rules each. Optional properties
-are written next to those that share a condition with them; required ones keep the schema's order.
+are written next to those that share a condition with them; required ones keep the schema's order,
+unless any order is allowed and another takes fewer rules.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
@@ -24,7 +26,14 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.conditions import FALSE, TRUE, Formula, Objects, every
-from dlm.grammar.schema.structures import MOST_STATES, Member, Members, TooManyError, key_of
+from dlm.grammar.schema.structures import (
+    MOST_STATES,
+    Member,
+    Members,
+    PropertyOrder,
+    TooManyError,
+    key_of,
+)
 from dlm.grammar.schema.values import Dialect, enclosed
 
 Viable = frozenset[int]  # indices of the alternatives of a choice that still fit
@@ -46,6 +55,7 @@ class ChoiceWriter:
         self,
         members: Members,
         objects: Objects,
+        order: PropertyOrder,
         closed: bool,
         possible: Callable[[Formula], bool],
         count: Callable[[int], None],
@@ -66,7 +76,17 @@ class ChoiceWriter:
             [(set(each.all_names()), set(each.required)) for each in choice]
             for choice in self._choices
         ]
-        self._members = _neighbours(members.named, self._names)
+        self._free = members.free
+        for named in _orders(members.named, self._names, order):
+            self._place(named)
+            with suppress(TooManyError):
+                self._search()
+                return
+        raise TooManyError
+
+    def _place(self, members: list[Member]) -> None:
+        """Find where in the order of `members` each choice begins and ends."""
+        self._members = members
         at = {member.name or "": i for i, member in enumerate(self._members)}
         places = [
             [at[name] for names, _ in choice for name in names if name in at]
@@ -74,7 +94,6 @@ class ChoiceWriter:
         ]
         self._first = [min(some, default=0) for some in places]
         self._last = [max(some, default=0) for some in places]
-        self._free = members.free
         self._missing = {
             name
             for choice in self._names
@@ -83,11 +102,10 @@ class ChoiceWriter:
             if name not in at
         }
         self._rest = [frozenset(list(at)[i:]) for i in range(len(at) + 1)]
-        self._steps: list[dict[Open, list[_Step]]] = []
-        self._search()
 
     def _search(self) -> None:
-        """Find what may be open before each property."""
+        """Find what may be open before each property. Raises `TooManyError`."""
+        self._steps: list[dict[Open, list[_Step]]] = []
         states, total = dict[Open, None]({self._begun((), 0): None}), 0
         for at, member in enumerate(self._members):
             self._steps.append({state: list(self._next(at, member, state)) for state in states})
@@ -207,23 +225,39 @@ class ChoiceWriter:
         return enclosed("{}", content, empty, dialect)
 
 
-def _neighbours(
-    named: tuple[Member, ...], choices: list[list[tuple[set[str], set[str]]]]
-) -> list[Member]:
-    """Return `named` with each optional property right after the first that shares a choice."""
+def _orders(
+    named: tuple[Member, ...], choices: list[list[tuple[set[str], set[str]]]], order: PropertyOrder
+) -> Iterator[list[Member]]:
+    """Yield orders of `named`: with each optional property right after the first that shares a
+    choice, with it right after the first required one that does, and with all in any order."""
     together: dict[str, set[str]] = {}
     for choice in choices:
         names = set(chain.from_iterable(pair[0] for pair in choice))
         for name in names:
             together.setdefault(name, set()).update(names)
+    required = {member.name or "" for member in named if member.required}
+    yield _neighbours(named, together, required, set())
+    yield _neighbours(named, together, required, required)
+    if order == "any":
+        yield _neighbours(named, together, set(), set())
+
+
+def _neighbours(
+    named: tuple[Member, ...], together: dict[str, set[str]], fixed: set[str], awaited: set[str]
+) -> list[Member]:
+    """Return `named` with each property that is not `fixed` right after the first, or the first of
+    `awaited`, that it has in common with others in `together`."""
     order: dict[Member, None] = {}
     for member in named:
+        name = member.name or ""
+        if name not in fixed and together.get(name, set()) & awaited:
+            continue  # it comes after one of these
         waiting = [member]
         while waiting:
-            each = waiting.pop(0)
-            if each in order:
+            current = waiting.pop(0)
+            if current in order:
                 continue
-            order[each] = None
-            linked = together.get(each.name or "", ())
-            waiting += (m for m in named if m.name in linked and not m.required)
+            order[current] = None
+            linked = together.get(current.name or "", ())
+            waiting += (m for m in named if m.name in linked and m.name not in fixed)
     return list(order)

@@ -407,7 +407,7 @@ class ObjectWriter:
         """
         if len(self.members.needed) > 1 or self.low:
             raise TooManyError
-        options = self.members.needed[0]
+        options = next(iter(self.members.needed))
         names = reduce(Automaton.union, (member.keys for member in options))
         others = (replace(m, keys=m.keys.difference(names)) for m in self.members.free)
         free = (*options, *(member for member in others if not member.keys.is_empty))

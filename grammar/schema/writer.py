@@ -149,7 +149,8 @@ def _too_many_choices(formula: Formula) -> str:
     words = [word for word in _CONDITIONS if node.get(word)] or ["its conditions"]
     return (
         f"{' and '.join(words)} take over {MOST_STATES:,} rules together: the conditions are about "
-        "properties that are far apart, or counted"
+        "required properties that are far apart, or counted. The properties of a condition have to "
+        'be neighbours in `properties`, or to come in any order (property_order="any")'
     )
 
 
@@ -345,7 +346,9 @@ class Writer:
             self.free_keys |= bool(each.free)
             self.few_keys |= not all(member.keys.is_roomy for member in each.free)
             try:
-                writer = ChoiceWriter(each, objects, closed, self._normal.possible, count)
+                writer = ChoiceWriter(
+                    each, objects, self._order, closed, self._normal.possible, count
+                )
             except TooManyError:
                 self.inexact[pointer_of(self._formula)] = _too_many_choices(self._formula)
                 return self.members(wider, value, dialect)

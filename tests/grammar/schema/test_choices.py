@@ -162,7 +162,14 @@ def test_conditions_are_enforced_exactly(name: str, opened: bool):
 
 
 @pytest.mark.parametrize(
-    "make", [pairs, flags, lambda n: pairs(n, False), lambda n: flags(n, False)]
+    "make",
+    [
+        pairs,
+        flags,
+        lambda n: pairs(n, False),
+        lambda n: flags(n, False),
+        lambda n: values_before_flags(n, "f"),
+    ],
 )
 def test_rules_grow_with_the_number_of_conditions(make: Any):
     sizes = []
@@ -194,3 +201,52 @@ def test_conditions_about_required_keys_far_apart_are_refused_by_name():
         JsonSchema({"items": schema}).rules(None)
     assert error.value.where == "/items"
     assert JsonSchema({"items": schema}, unenforced="check").rules(None).inexact
+
+
+def values_before_flags(number: int, required: str) -> dict[str, Any]:
+    """Values `v0`, `v1`, ... and after all of them flags, each of which limits a value."""
+    properties = {f"v{i}": WHOLE for i in range(number)} | {f"f{i}": FLAG for i in range(number)}
+    rules = [
+        {
+            "if": {"properties": {f"f{i}": {"const": True}}, "required": [f"f{i}"]},
+            "then": {"required": [f"v{i}"], "properties": {f"v{i}": {"minimum": 5}}},
+        }
+        for i in range(number)
+    ]
+    names = [name for name in properties if name[0] in required]
+    return closed(properties, required=names, allOf=rules)
+
+
+@pytest.mark.parametrize(
+    ("required", "order", "pair"),
+    [("f", "required", "fv"), ("v", "required", "vf"), ("vf", "any", "vf"), ("", "required", "vf")],
+)
+def test_conditions_about_keys_far_apart_are_enforced_where_the_order_is_free(
+    required: str, order: Any, pair: str
+):
+    spec = JsonSchema(values_before_flags(14, required), property_order=order)
+    assert not spec.checked
+    accepts = Recogniser(spec.rules(None)).accepts
+    choose, seen = random.Random(0), {True: 0, False: 0}
+    for _ in range(16):
+        value: dict[str, Any] = {}
+        for i in range(14):
+            flag = choose.random() < 0.5
+            value[f"f{i}"] = flag
+            if "v" in required or flag or choose.random() < 0.5:
+                value[f"v{i}"] = choose.choice((5, 7)) if flag else choose.choice((3, 5))
+        if choose.random() < 0.5:
+            i = choose.randrange(14)
+            value |= {f"f{i}": True, f"v{i}": 4}
+        names = [f"{letter}{i}" for i in range(14) for letter in pair]
+        text = json.dumps({name: value[name] for name in names if name in value})
+        seen[fits(spec, text)] += 1
+        assert accepts(text) == fits(spec, text), text
+    assert all(seen.values())
+
+
+def test_where_the_order_is_not_free_the_error_says_what_would_be():
+    with pytest.raises(
+        InvalidGrammarError, match=r'neighbours in `properties`.*property_order="any"'
+    ):
+        JsonSchema(values_before_flags(14, "vf")).rules(None)
