@@ -63,11 +63,17 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """Restrictions of one step on a canvas."""
+    """Restrictions of one step on a canvas.
+
+    A sampler that unmasks positions leaves tokens that stand, perhaps with holes between them: they
+    are `held`. Each must have been at its position in the guess of the step before.
+    """
 
     pinned: Sequence[int] = ()  # the canvas's leading tokens
     banned: Mapping[int, Collection[int]] = field(default_factory=dict)  # tokens, by position
     last: bool = False  # the whole guess may be committed, so all of it must be valid
+    held: Mapping[int, int] = field(default_factory=dict)  # tokens that stand, by position
+    edits: Collection[int] = ()  # positions of `held` where the model may replace the token
 
 
 NOTHING = Fixed()

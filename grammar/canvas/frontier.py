@@ -15,13 +15,11 @@ whether that happened in the committed text.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from sys import maxsize
 
-from jaxtyping import Int32
-from torch import Tensor
-
+from dlm.grammar.canvas.canvas_pass import CanvasPass
 from dlm.grammar.canvas.squeezes import Squeezes
+from dlm.grammar.canvas.witness import Witness
 from dlm.grammar.constraint import (
     NOTHING,
     Candidates,
@@ -36,65 +34,6 @@ from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import CONTEXT, Matcher
 from dlm.grammar.vocabulary import Reasoning, common_prefix
-
-
-@dataclass(slots=True)
-class CanvasPass:
-    """One pass over a canvas so far: its guess, its masks, and the first refusal."""
-
-    fixed: Fixed
-    wanted: list[int] = field(default_factory=list)  # pinned tokens, then the model's choices
-    guess: list[int] = field(default_factory=list)
-    masks: list[Mask] = field(default_factory=list)  # of the positions before `suspect`
-    forced: list[int] = field(default_factory=list)  # the forced tokens after the guess
-    forced_at: dict[int, list[int]] = field(default_factory=dict)  # `forced` at each such position
-    completions: dict[int, list[int]] = field(default_factory=dict)  # begun ones, by position
-    repair: int | None = None  # the first position at which the model's choice was refused
-    suspect: int | None = None  # the first position after the repair and its forced tokens
-    mass: float = 1.0
-
-    def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
-        """Return the guidance for the canvas. `ended`: the guess's last token is its stop."""
-        L, read = len(self.wanted), len(self.guess)
-        guess = self.guess if ended else self.guess + self.wanted[read:]
-        suspect = L if self.suspect is None else self.suspect
-        return Guidance(
-            guess=guess + [pad] * (L - len(guess)),
-            bitmask=bitmask,
-            rows=self.masks + [~pad] * (suspect - len(guess)),
-            suspect=suspect,
-            repaired=self.repair is not None,
-            stop=read - 1 if ended else L,
-            scored=len(guess),
-            read=L if ended else read,
-            mass=self.mass,
-            choice=self.choice,
-        )
-
-    def sure_of(self, token: int) -> bool:
-        """Whether the next token is pinned, or continues a completion, which fits the budget."""
-        position = len(self.guess)
-        if position < len(self.fixed.pinned):
-            return True
-        return self.completions.get(position, [])[:1] == [token]
-
-    @property
-    def ends_at_refusal(self) -> bool:
-        """Whether nothing is read from the next refusal on, since the next pass may predict it."""
-        return self.suspect is not None and not self.fixed.last
-
-    @property
-    def agreed(self) -> int:
-        """The number of leading positions that hold the model's own choice."""
-        return len(self.guess) if self.repair is None else self.repair
-
-    @property
-    def choice(self) -> int:
-        """The last position before the repair that was neither forced nor pinned; -1: none."""
-        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
-        last = -1 if self.repair is None else next(free, -1)
-        return last if last >= len(self.fixed.pinned) else -1
-
 
 _TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
 
@@ -124,6 +63,7 @@ class Frontier:
         self.spent = 0  # units that the last `guide` took
         self._committed: list[int] = []
         self._squeezes = Squeezes()
+        self._witness = Witness(self._matcher, self._vocabulary.pad)
         self._begin_canvas()
         self._matcher.check_budget(budget, work)
 
@@ -141,6 +81,7 @@ class Frontier:
 
     def _guide(self, scores: Scores, fixed: Fixed) -> Guidance:
         self._masks.trim()
+        self._witness.check(fixed.held)
         last = self._last
         if last.repair is not None and fixed.banned != last.fixed.banned:
             self._squeezes.note_bans(last.guess[: last.repair], fixed.banned)
@@ -148,6 +89,7 @@ class Frontier:
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing has changed
         self._last, self._guidance = CanvasPass(NOTHING), None
+        here.reached = self._witness.text[len(here.guess) : 1 + max(fixed.held, default=-1)]
         try:
             with self._compiled.meter.limited(self.work):
                 self._seek(here.guess)
@@ -157,8 +99,9 @@ class Frontier:
             raise
         self._last, self._age = here, self._masks.age
         pad, bitmask = self._vocabulary.pad, self._masks.table
-        self._guidance = here.guidance(self._matcher.ended, pad, bitmask)
-        return self._guidance
+        self._guidance = guidance = here.guidance(self._matcher.ended, pad, bitmask)
+        self._witness.text = guidance.guess[: guidance.read]
+        return guidance
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past `tokens`. Raises `GrammarError`, and does not move, if they are not allowed."""
@@ -188,6 +131,7 @@ class Frontier:
         self._accepted: list[int] = []  # tokens of the canvas that the matcher has accepted
         self._last, self._age = CanvasPass(NOTHING), self._masks.age
         self._guidance: Guidance | None = None  # of the last pass
+        self._witness.text = []
 
     def _rewind(self) -> None:
         """Move the matcher back to the canvas's beginning."""
@@ -206,6 +150,8 @@ class Frontier:
         """Return the last pass, cut off at the first difference to the model's new choices."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
+        for position in fixed.held.keys() - set(fixed.edits):
+            wanted[position] = fixed.held[position]
         same, keep = fixed == last.fixed, common_prefix(wanted, last.guess)
         known = keep if same else min([keep, *fixed.banned])
         completions = {p: text for p, text in last.completions.items() if p <= known}
@@ -223,7 +169,8 @@ class Frontier:
         )
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
-        """Extend the guess to the stop, the canvas's end, or the second refusal.
+        """Extend the guess to the stop, the canvas's end, or the second refusal, and from there to
+        the last token that stands, or the stop before it.
 
         Forced tokens right after a repair are not suspect.
         """
@@ -237,6 +184,9 @@ class Frontier:
             if here.repair is not None and here.suspect is None and not here.forced:
                 here.suspect = position
             going_on = self._advance(scores, here)
+        tail = here.reached[: self._matcher.accept_all(here.reached)]
+        here.guess += tail
+        self._accepted += tail
 
     def _run(self, here: CanvasPass) -> None:
         """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
@@ -246,10 +196,13 @@ class Frontier:
         if state is None or self._compiled.may_run_out or (trusted and here.repair is not None):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
+        reached, end = here.reached, begin + len(here.reached)
         trail: list[tuple[State, Keys | None]] = []
         keys, parser, pieces = self._matcher.keys, self._compiled.parser, self._vocabulary.pieces
         for position in range(begin, len(wanted)):
             token = wanted[position]
+            if position < end and token != reached[position - begin]:
+                break
             onward = parser.after(state, token, pieces[token])
             if onward is None or onward.cost is None or position in banned or position in ends:
                 break
@@ -261,7 +214,7 @@ class Frontier:
                 forced = self._spelled(here.guess, parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
-                alone = is_forced or position < len(here.fixed.pinned)
+                alone = is_forced or here.stands(position)
                 mask = ~token if alone else self._compiled.known_mask(state, keys)
                 if mask is None:
                     break
@@ -272,7 +225,7 @@ class Frontier:
             here.guess.append(token)
             trail.append((state, keys))
             state, keys = onward, read
-        here.forced = forced
+        here.forced, here.reached = forced, reached[len(trail) :]
         self._matcher.follow(trail, state, keys)
         self._accepted += here.guess[begin:]
 
@@ -305,18 +258,37 @@ class Frontier:
         squeezed = list[int]()
         for token, mask in self._proposals(scores, here, refused):
             if matcher.accept(token):
-                if here.sure_of(token) or matcher.closes_within(self._left(position)):
+                fits = here.sure_of(token) or matcher.closes_within(self._left(position))
+                over_budget = False
+                if fits and here.reached:
+                    fits, over_budget = self._reach(here, token)
+                if fits:
                     if squeezed:
                         self._squeezes.note_replacement(position, squeezed[0], token)
                     return token, mask
                 matcher.rollback(1)
-                if self._note_squeeze(here, token):
+                if over_budget and not here.ends_at_refusal:
+                    self._squeezes.note(here.guess, token)
+                    squeezed.append(token)
+                elif self._note_squeeze(here, token):
                     squeezed.append(token)
             refused.add(token)
         if here.ends_at_refusal:
             return None
         text = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {text!r}")
+
+    def _reach(self, here: CanvasPass, token: int) -> tuple[bool, bool]:
+        """Return whether the tokens that stand can be reached after `token`, which the matcher has
+        accepted, and whether a larger budget would reach them."""
+        begin = len(here.guess) + 1
+        own = here.wanted[begin : begin + len(here.reached) - 1]
+        standing = [here.stands(begin + i) for i in range(len(own))]
+        left = self._left(begin - 1)
+        reached, over_budget = self._witness.reach(token, own, standing, here.reached, left)
+        if reached is not None:
+            here.reached = reached
+        return reached is not None, over_budget
 
     def _note_squeeze(self, here: CanvasPass, token: int) -> bool:
         """Note a token that the budget alone refuses, where the guess may be committed as it is.
@@ -337,13 +309,17 @@ class Frontier:
         return self._budget - len(self._committed) - position - 2
 
     def _proposals(
-        self, scores: Scores, here: CanvasPass, refused: Collection[int]
+        self, scores: Scores, here: CanvasPass, refused: set[int]
     ) -> Iterator[tuple[int, Mask]]:
         """Yield candidates for the next token, with masks: the model's own choice comes first."""
         position, forced = len(here.guess), here.forced
         wanted = here.wanted[position]
-        if position < len(here.fixed.pinned):
+        if here.stands(position):
             yield wanted, ~wanted
+            return
+        if position in here.fixed.edits:  # a refused edit leaves the token, and repairs nothing
+            yield wanted, ~wanted
+            yield here.reached[0], ~here.reached[0]
             return
         if wanted not in refused and (not self._ends(here) or wanted in self._vocabulary.stops):
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
@@ -366,7 +342,12 @@ class Frontier:
                     yield token, self._mask(here, refused)
         elif here.suspect is not None:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
-        yield self._stop(scores, here) if self._ends(here) else self._completing(scores, here)
+        if self._ends(here):
+            yield self._stop(scores, here)
+        if here.reached:
+            yield here.reached[0], self._mask(here, refused - {here.reached[0]})
+        elif not self._ends(here):
+            yield self._completing(scores, here)
 
     def _ends(self, here: CanvasPass) -> bool:
         """Whether the text ends here, since the budget refused a token after this complete text."""

@@ -1,0 +1,73 @@
+"""One pass over a canvas, as far as the frontier has read it."""
+
+from dataclasses import dataclass, field
+
+from jaxtyping import Int32
+from torch import Tensor
+
+from dlm.grammar.constraint import Fixed, Guidance
+from dlm.grammar.masks import Mask
+
+
+@dataclass(slots=True)
+class CanvasPass:
+    """One pass over a canvas so far: its guess, its masks, and the first refusal."""
+
+    fixed: Fixed
+    wanted: list[int] = field(default_factory=list)  # fixed tokens, and the model's choices
+    guess: list[int] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)  # of the positions before `suspect`
+    forced: list[int] = field(default_factory=list)  # the forced tokens after the guess
+    forced_at: dict[int, list[int]] = field(default_factory=dict)  # `forced` at each such position
+    completions: dict[int, list[int]] = field(default_factory=dict)  # begun ones, by position
+    repair: int | None = None  # the first position at which the model's choice was refused
+    suspect: int | None = None  # the first position after the repair and its forced tokens
+    mass: float = 1.0
+    reached: list[int] = field(default_factory=list)  # after the guess, up to the last held token
+
+    def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
+        """Return the guidance for the canvas. `ended`: the guess's last token is its stop."""
+        L, read = len(self.wanted), len(self.guess)
+        guess = self.guess if ended else self.guess + self.wanted[read:]
+        suspect = L if self.suspect is None else self.suspect
+        return Guidance(
+            guess=guess + [pad] * (L - len(guess)),
+            bitmask=bitmask,
+            rows=self.masks + [~pad] * (suspect - len(guess)),
+            suspect=suspect,
+            repaired=self.repair is not None,
+            stop=read - 1 if ended else L,
+            scored=len(guess),
+            read=L if ended else read,
+            mass=self.mass,
+            choice=self.choice,
+        )
+
+    def sure_of(self, token: int) -> bool:
+        """Whether the next token is fixed, or continues a text that fits the budget."""
+        position = len(self.guess)
+        known = self.reached[:1], self.completions.get(position, [])[:1]
+        return self.stands(position) or [token] in known
+
+    def stands(self, position: int) -> bool:
+        """Whether the token at `position` is fixed."""
+        fixed = self.fixed
+        held = position in fixed.held and position not in fixed.edits
+        return held or position < len(fixed.pinned)
+
+    @property
+    def ends_at_refusal(self) -> bool:
+        """Whether nothing is read from the next refusal on, since the next pass may predict it."""
+        return self.suspect is not None and not self.fixed.last
+
+    @property
+    def agreed(self) -> int:
+        """The number of leading positions that hold the model's own choice."""
+        return len(self.guess) if self.repair is None else self.repair
+
+    @property
+    def choice(self) -> int:
+        """The last position before the repair that was neither forced nor pinned; -1: none."""
+        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
+        last = -1 if self.repair is None else next(free, -1)
+        return last if last >= len(self.fixed.pinned) else -1
