@@ -60,6 +60,15 @@ class Guidance:
     mass: float = 1.0  # the model's probability of the allowed tokens at the first refusal
     choice: int = -1  # the last free choice before the first refusal; -1: none
 
+    def misplaced(self, tokens: Mapping[int, int]) -> list[int]:
+        """Return the positions whose tokens cannot stand: those that a sampler that unmasks
+        positions did not take from the guess. They must be masked again."""
+        return [
+            position
+            for position, token in tokens.items()
+            if position >= self.read or self.guess[position] != token
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:

@@ -8,11 +8,17 @@ rewrites those logits in place, so that a sampler that knows no grammar reads th
 - rows before the first suspect position are masked, or take one token alone;
 - rows from there on are nearly uniform, so that nothing about them counts as sure.
 
-The guess is the argmax of every row.
+There are two kinds of samplers:
 
-A sampler that accepts sure positions, replaces the others by noise, and commits the argmax of a
-stable and confident canvas thus never commits what a grammar forbids. If it commits any canvas
-after its last pass, `Fixed(last=True)` makes the whole guess valid.
+- One replaces unsure positions by noise, and commits the argmax of a stable and confident canvas.
+  The guess is the argmax of every row. If it commits any canvas after its last pass,
+  `Fixed(last=True)` makes the whole guess valid.
+- One unmasks sure positions, whose tokens then stand (`masked=True`). `Fixed(held=...)` has the
+  tokens that stand; their rows take one token alone. The guess is the argmax of all rows that are
+  not suspect, and those are exactly uniform. `Guidance.misplaced` finds what must be masked again
+  if a sampler unmasks a suspect position all the same.
+
+Neither commits what a grammar forbids.
 
 This module knows neither the tokens of a canvas nor the engine. Its decisions depend on logits and
 constraints alone, and work is counted in units, not seconds: ranks that have the same logits decide
@@ -20,7 +26,7 @@ alike.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -98,6 +104,46 @@ class GuidedCanvas:
     length: int
     fixed: Fixed = NOTHING
     cut: Cut | None = None  # applied to the tokens that the constraint allows
+    masked: bool = False  # whether positions without a token in `fixed.held` are masks, not noise
+    edit_threshold: float | None = None  # probability of tokens that may replace those that stand
+    # With a probability, positions after the first masked one whose token is not surer are suspect.
+    prefix_threshold: float | None = None
+
+    def fixed_by(self, found: VocabPass) -> Fixed:
+        """Return what is fixed, given a pass over the canvas: also which tokens may be replaced."""
+        if self.edit_threshold is None:
+            return self.fixed
+        probability, held = _sureness(found), self.fixed.held
+        edits = [
+            position
+            for position, token in held.items()
+            if found.argmax[position] != token and probability[position] > self.edit_threshold
+        ]
+        return replace(self.fixed, edits=edits)
+
+    def hidden_from(self, guidance: Guidance, found: VocabPass) -> int:
+        """Return the first suspect position."""
+        if self.prefix_threshold is None:
+            return guidance.suspect
+        probability = _sureness(found)
+        for position in range(guidance.suspect):
+            own = found.argmax[position] == guidance.guess[position]
+            sure = guidance.rows[position] < 0 or (
+                own and probability[position] > self.prefix_threshold
+            )
+            if not sure:
+                return position + 1
+        return guidance.suspect
+
+
+def _sureness(found: VocabPass) -> np.ndarray:
+    """Return the probability of each row's argmax; if the row lists no tokens, its least value for
+    the row's entropy."""
+    above = found.above.numpy()
+    listed = np.arange(CANDIDATES) < np.where(above <= CANDIDATES, above, 0)[:, None]
+    best = found.logits.numpy().max(1, initial=-np.inf, where=listed)
+    least = np.exp(-found.entropy.numpy())
+    return np.where(listed.any(1), np.exp(best - found.lse.numpy()), least)
 
 
 _Pairs = list[tuple[np.ndarray, np.ndarray]]  # rows of the logits, and a token for each
@@ -110,6 +156,7 @@ class _PendingRows:
         self.masked: _Pairs = []
         self.named: _Pairs = []
         self.suspect: _Pairs = []
+        self.hidden: list[np.ndarray] = []  # suspect rows of masks
         self.wanted: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
         self.at_wanted: list[np.ndarray] = []  # indices into `masked` of the rows under these masks
         self.cut_at: list[int] = []  # indices into `masked` of the rows with a cut
@@ -122,7 +169,8 @@ class _PendingRows:
         """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
         nothing, for guidance that does not fit the canvas."""
         L, guess = canvas.length, np.asarray(guidance.guess, dtype=np.int64)
-        masks = checked_rows(guidance, L, vocab_size)[: guidance.suspect]
+        begin = canvas.hidden_from(guidance, found)
+        masks = checked_rows(guidance, L, vocab_size)[:begin]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
         named = named[~certain(found, named, ~masks[named])]
@@ -132,10 +180,15 @@ class _PendingRows:
             changed = changed_by_masks(found, masked, words, masks[masked])
             changed |= found.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
-        unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))
-        suspect = np.arange(guidance.suspect, L)
+        unmasked = np.arange(len(masks), begin if canvas.cut is not None else len(masks))
+        suspect = np.arange(begin, L)
         self.named.append((canvas.first + named, ~masks[named]))
-        self.suspect.append((canvas.first + suspect, guess[suspect]))
+        if canvas.masked:
+            standing = np.isin(suspect, list(canvas.fixed.held))
+            self.named.append((canvas.first + suspect[standing], guess[suspect[standing]]))
+            self.hidden.append(canvas.first + suspect[~standing])
+        else:
+            self.suspect.append((canvas.first + suspect, guess[suspect]))
         self._mask(canvas, masked, unmasked, guess)
         if len(masked) and guidance.bitmask is not None:
             self.wanted.append((guidance.bitmask, masks[masked].tolist()))
@@ -235,7 +288,7 @@ class LogitsGuide:
         """Query a canvas's constraint, and note the rows that it changes."""
         try:
             canvas.constraint.work = work
-            guidance = canvas.constraint.guide(scores, canvas.fixed)
+            guidance = canvas.constraint.guide(scores, canvas.fixed_by(found))
             pending.add(canvas, guidance, found, self._vocab_size)
         except Exception as error:
             return error
@@ -277,9 +330,10 @@ class LogitsGuide:
         masked = [part[~cut] for part in (rows, guess, masks)]
         to_cut = [part[cut] for part in (rows, guess, masks)]
         heat, cuts = columns(pending.cuts)
-        sent = copies.to_device(*masked, *to_cut, *named, *suspect, heat, *cuts)
+        hidden = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *pending.hidden]))
+        sent = copies.to_device(*masked, *to_cut, *named, *suspect, hidden, heat, *cuts)
         rows, guess, masks, cut_rows, cut_guess, cut_under, *sent = sent
-        named_rows, tokens, suspect_rows, suspect_guess, heat, top_k, top_p, min_p = sent
+        named_rows, tokens, suspect_rows, suspect_guess, hidden, heat, top_k, top_p, min_p = sent
         bitmask = self._table.bitmask
         if len(rows):
             mask_rows_(logits, rows, RowMasks(bitmask, masks), guess)
@@ -295,3 +349,4 @@ class LogitsGuide:
             mask_rows_(logits, cut_rows, left, cut_guess)
         name_rows_(logits, named_rows, tokens)
         flatten_rows_(logits, suspect_rows, suspect_guess)
+        logits[hidden] = 0.0

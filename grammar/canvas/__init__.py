@@ -8,7 +8,7 @@ __getattr__ = lazily(
         {
             "compiler": "Compiler Warmup",
             "bounded": "Bounded BoundedTokens",
-            "frontier": "CanvasPass Frontier",
+            "frontier": "Frontier",
             "workers": "Task Workers",
         }
     ),

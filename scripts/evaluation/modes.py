@@ -21,7 +21,7 @@ from dlm.grammar import (
     Reasoning,
     Scores,
 )
-from dlm.grammar.canvas.frontier import CanvasPass
+from dlm.grammar.canvas.canvas_pass import CanvasPass
 from dlm.grammar.masks import tokens_in
 from dlm.kernels.expectation import Distributions
 from dlm.logits.distributions import TokenDistributions

@@ -47,7 +47,7 @@ class Unmasking:
 
 @dataclass(kw_only=True)
 class Unmasked:
-    """What became of an answer."""
+    """Answer of a sampler that unmasks."""
 
     tokens: list[int]  # with the stop
     passes: list[int]  # of each block

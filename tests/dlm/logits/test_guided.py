@@ -206,6 +206,70 @@ def test_what_is_committed_of_any_logits_is_valid_and_two_ranks_decide_alike(com
         spec.value(vocabulary.text(ranks[0]))
 
 
+def unmasked(compiler, spec, seed, L, order, editing, scale=12.0, budget=40):
+    """The tokens of an answer that a sampler by confidence unmasks from random logits, and the
+    passes of each canvas. A token that stands is another one only if it was edited."""
+    rng, constraint = torch.Generator().manual_seed(seed), Frontier(compiler.compile(spec), budget)
+    guide, tokens, passes, threshold = LogitsGuide(V), [], [], 0.9
+    while not set(STOPS).intersection(tokens):
+        held: dict[int, int] = {}
+        count = 0
+        while len(held) < L:
+            count += 1
+            logits = scale * torch.randn(L, V, generator=rng)
+            canvas = GuidedCanvas(
+                constraint=constraint,
+                first=0,
+                length=L,
+                fixed=Fixed(held=held),
+                masked=True,
+                edit_threshold=0.5 if editing else None,
+                prefix_threshold=threshold if order == "prefix" else None,
+            )
+            (read,) = guide.guide_(logits, [canvas])
+            assert isinstance(read, Guidance)
+            sure, best = logits.softmax(-1).max(-1)
+            edited = {p: int(best[p]) for p, token in held.items() if best[p] != token}
+            assert editing or not edited
+            holes = [p for p in range(L) if p not in held]
+            above = [p for p in holes if sure[p] > threshold]
+            picked = above or [max(holes, key=lambda p: sure[p])]
+            held = held | edited | {p: int(best[p]) for p in picked}
+            assert read.misplaced(held) == []
+            assert order == "joint" or sorted(held) == [*range(len(held))]
+        block = [held[p] for p in range(L)]
+        stop = next((i + 1 for i, token in enumerate(block) if token in STOPS), L)
+        constraint.commit(block[:stop])
+        tokens, passes = tokens + block[:stop], [*passes, count]
+    return tokens, passes
+
+
+@pytest.mark.parametrize("order", ["joint", "prefix"])
+@pytest.mark.parametrize("editing", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_what_a_sampler_by_confidence_unmasks_is_valid(compiler, vocabulary, order, editing, scale):
+    specs = [Regex("[a-f]{3,30}"), JsonSchema({"type": "array", "items": {"type": "integer"}})]
+    for i, spec in enumerate(specs):
+        for L in (4, 16):
+            tokens, passes = unmasked(compiler, spec, i, L, order, editing, scale)
+            assert max(passes) <= L
+            spec.value(vocabulary.text(tokens))
+
+
+def test_a_suspect_mask_that_is_unmasked_all_the_same_is_found():
+    read = Guidance(
+        guess=[9, 4, 5], bitmask=allowing(9), rows=[0], suspect=1, repaired=True, stop=3, scored=2,
+        read=2,
+    )  # fmt: skip
+    assert read.misplaced({0: 9, 1: 4}) == []
+    assert read.misplaced({0: 8, 1: 4, 2: 5}) == [0, 2]
+    logits = torch.randn(3, SIZE)
+    LogitsGuide(SIZE).guide_(logits, [canvas_of(read, masked=True, fixed=Fixed(held={1: 4}))])
+    assert logits[0].argmax() == 9
+    assert logits[1].softmax(-1)[4] == 1
+    assert torch.equal(logits[2], torch.zeros(SIZE))
+
+
 def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocabulary):
     """Numbers to read by, what was read, new masks, and the rows to rewrite."""
     guide, spec = LogitsGuide(V, work=10**6), Regex("[a-f]{3,30}")
