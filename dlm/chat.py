@@ -30,7 +30,7 @@ from dlm.chat_template import ChatTemplate
 from dlm.errors import RequestError, TemplateError
 from dlm.grammar.regex import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
-from dlm.grammar.specs.tools import function_of
+from dlm.grammar.specs.tool_forms import function_of
 from dlm.images import (
     Picture,
     RemoteImage,

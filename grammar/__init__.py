@@ -6,13 +6,12 @@ builds rules starts without them.
 
 # ruff: noqa: F401  # type checkers read the imports, Python the table
 
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dlm.grammar.lazy import homes, lazily
 
 if TYPE_CHECKING:
-    from dlm.grammar.calls import Answer, ToolCall
+    from dlm.grammar.calls.answer import Answer, ToolCall
     from dlm.grammar.canvas.bounded import Bounded, BoundedTokens
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Frontier
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
         Unfinished,
     )
     from dlm.grammar.parse.compiled import Compiled
-    from dlm.grammar.parse.matcher import LeftToRight, Matcher
+    from dlm.grammar.parse.left_to_right import LeftToRight
+    from dlm.grammar.parse.matcher import Matcher
     from dlm.grammar.specs import (
         Choice,
         Grammar,
@@ -52,25 +52,8 @@ if TYPE_CHECKING:
         StructuralTag,
         Tools,
     )
-    from dlm.grammar.vocabulary import Reasoning, Vocabulary
-
-
-def homes(exports: dict[str, str]) -> dict[str, str]:
-    """Return the submodule of each name; `exports` has the names of each submodule."""
-    return {name: module for module, names in exports.items() for name in names.split()}
-
-
-def lazily(module: str, homes: dict[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` of `module` that imports names from their submodules at first use."""
-
-    def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{module}.{homes[name]}"), name)
-        setattr(sys.modules[module], name, value)
-        return value
-
-    return get
+    from dlm.grammar.vocabulary.markers import Reasoning
+    from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 
 _HOMES = homes(

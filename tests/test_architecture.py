@@ -109,13 +109,14 @@ _IMPORTS = ast.Import | ast.ImportFrom
 ROOMS = {  # the rooms of each folder, folders or files, and those that each of them may import
     "grammar": {
         "masks": set(),
+        "vocabulary": {"masks"},
         "regex": set(),
         "rules": {"regex"},  # what is regular in a grammar is an automaton
         "schema": {"regex", "rules"},
-        "calls": {"schema", "regex", "rules"},
-        "specs": {"calls", "schema", "regex", "rules"},
-        "parse": {"masks", "regex", "rules"},
-        "canvas": {"specs", "calls", "parse", "masks"},
+        "calls": {"schema", "regex", "rules", "vocabulary"},
+        "specs": {"calls", "schema", "regex", "rules", "vocabulary"},
+        "parse": {"masks", "regex", "rules", "vocabulary"},
+        "canvas": {"specs", "parse", "masks", "vocabulary"},
     },
     "dlm": {
         "logits": set(),
@@ -131,20 +132,27 @@ ROOMS = {  # the rooms of each folder, folders or files, and those that each of 
 }
 
 
+ALWAYS = {"grammar", "kernels"}  # folders whose imports under `TYPE_CHECKING` count as well
+
+
 def imports_within(folder: str) -> dict[str, set[str]]:
-    """The modules of a folder that each of them imports at run time, by their names in it."""
+    """The modules of a folder that each of them imports, by their names in it; a package has the
+    name of its face."""
     prefix = "dlm." if folder == "dlm" else f"dlm.{folder}."
     trees = {}
     for path in sources(folder):
         tree = ast.parse(path.read_text())
-        tree.body = [node for node in tree.body if not isinstance(node, ast.If)]  # TYPE_CHECKING
-        trees[".".join(path.relative_to(ROOT / folder).with_suffix("").parts)] = tree
+        if folder not in ALWAYS:
+            tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
+        name = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
+        trees[name.removesuffix(".__init__") if folder in ALWAYS else name] = tree
     found = {}
     for name, tree in trees.items():
         taken = {
             n.removeprefix(prefix) for n in imported(ast.unparse(tree)) if n.startswith(prefix)
         }
-        found[name] = (taken | {n.rpartition(".")[0] for n in taken}) & trees.keys()
+        modules = {n if n in trees else n.rpartition(".")[0] for n in taken}
+        found[name] = modules & trees.keys()
     return found
 
 

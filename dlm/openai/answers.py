@@ -21,7 +21,7 @@ from dlm.errors import (
 )
 from dlm.events import Committed, Draft
 from dlm.grammar import CrashError, GrammarError, ToolCall
-from dlm.grammar.specs.tools import INPUT
+from dlm.grammar.specs.tool_forms import INPUT
 from dlm.models import ModelError
 from dlm.openai.body import Body, sendable
 from dlm.openai.decisions import DecisionFields

@@ -27,7 +27,7 @@ from dlm.grammar import (
     Tools,
 )
 from dlm.grammar.schema import PropertyOrder
-from dlm.grammar.specs.tools import input_spec
+from dlm.grammar.specs.tool_forms import input_spec
 from dlm.openai.body import (
     REQUIRED,
     ByField,

@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.grammar.regex import SURROGATES
-from dlm.grammar.specs.tools import INPUT
+from dlm.grammar.specs.tool_forms import INPUT
 from dlm.images import ImageFile, RemoteImage
 from dlm.openai.body import (
     REQUIRED,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 
 from dlm.errors import RequestError
-from dlm.grammar.specs.tools import INPUT
+from dlm.grammar.specs.tool_forms import INPUT
 from dlm.openai.body import (
     MOST_PARTS,
     REQUIRED,

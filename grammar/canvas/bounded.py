@@ -19,7 +19,8 @@ from dlm.grammar.constraint import (
     NextTokens,
     Scores,
 )
-from dlm.grammar.vocabulary import Reasoning, common_prefix
+from dlm.grammar.vocabulary.markers import Reasoning
+from dlm.grammar.vocabulary.spelling import common_prefix
 
 
 class Bounded(Free):

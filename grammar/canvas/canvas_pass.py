@@ -6,7 +6,7 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from dlm.grammar.constraint import Fixed, Guidance
-from dlm.grammar.masks import Mask
+from dlm.grammar.masks.table import Mask
 
 
 @dataclass(slots=True)

@@ -28,12 +28,13 @@ from dlm.grammar.constraint import (
     Scores,
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
-from dlm.grammar.masks import Mask
+from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled, most_tokens
-from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import CONTEXT, Matcher
-from dlm.grammar.vocabulary import Reasoning, common_prefix
+from dlm.grammar.parse.states import State
+from dlm.grammar.vocabulary.markers import Reasoning
+from dlm.grammar.vocabulary.spelling import common_prefix
 
 _TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
 

@@ -31,10 +31,10 @@ from threading import Lock, Thread, current_thread
 from time import monotonic
 from typing import Any
 
-from dlm.grammar.calls import CallMarkers, VocabularySlice
 from dlm.grammar.errors import CrashError, GrammarError, LimitError
 from dlm.grammar.parse.network import Network
 from dlm.grammar.specs.spec import Spec
+from dlm.grammar.vocabulary.pieces import CallMarkers, VocabularySlice
 
 _SECONDS = struct.Struct("<d")  # the prefix of a task
 _MOST_BYTES = 1 << 30  # of memory

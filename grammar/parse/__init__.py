@@ -3,21 +3,23 @@
 Names are imported at their first use: a network needs neither numpy nor torch.
 """
 
-from dlm.grammar import homes, lazily
+from dlm.grammar.lazy import homes, lazily
 
 __getattr__ = lazily(
     __name__,
     homes(
         {
             "compiled": "Compiled",
-            "earley": "Parser StackNode State",
+            "earley": "Parser",
             "keys": "Keys",
+            "left_to_right": "LeftToRight",
             "lengths": "Lengths",
-            "matcher": "LeftToRight Matcher",
+            "matcher": "Matcher",
             "network": "Network scanner_of",
             "remainders": "NEVER",
             "scanner": "LiteralScanner Scanner",
-            "state_masks": "Terminals",
+            "states": "StackNode State",
+            "terminal_tokens": "Terminals",
         }
     ),
 )

@@ -16,7 +16,8 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from dlm.grammar.masks import Nodes, Owners, Reached, Trie, WalkTable, ranges
+from dlm.grammar.masks.trie import Nodes, Trie, ranges
+from dlm.grammar.masks.walks import Owners, Reached, WalkTable
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 
 TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices

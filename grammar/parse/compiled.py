@@ -16,14 +16,21 @@ from jaxtyping import UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError
 from dlm.grammar.limits import LimitedCache, Meter
-from dlm.grammar.masks import GrammarMasks, Mask, token_words, tokens_in
-from dlm.grammar.parse.earley import Parser, State
+from dlm.grammar.masks.bits import token_words, tokens_in
+from dlm.grammar.masks.table import GrammarMasks, Mask
+from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.exploration import Exploration
+from dlm.grammar.parse.fewest_tokens import FewestTokens
+from dlm.grammar.parse.following import Following
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
-from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks, Terminals
-from dlm.grammar.parse.uniqueness import Detour, Uniqueness, UniqueText
-from dlm.grammar.vocabulary import Vocabulary
+from dlm.grammar.parse.remainders import NEVER, Remainders
+from dlm.grammar.parse.state_masks import StateMasks
+from dlm.grammar.parse.states import State
+from dlm.grammar.parse.terminal_tokens import Terminals
+from dlm.grammar.parse.unique_text import UniqueText
+from dlm.grammar.parse.uniqueness import Detour, Uniqueness
+from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # approximate memory of Python objects
 _COMPLETIONS = 4096  # cached completions

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dlm.grammar.regex.nodes import bits
+from dlm.grammar.regex.characters import bits
 
 _REMEMBERED = 4096  # shortest texts of a group
 AT, AFTER, WITHIN = 0, 1, 2  # phases: before a part, after one; `WITHIN + i`: after the key of `i`

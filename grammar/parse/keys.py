@@ -5,163 +5,20 @@ that come twice (RFC 8259, section 4). So `Keys` follows the text beside the par
 tokens, and no grammar: the caller reports which arrays have distinct items.
 
 A repeated key or item is refused at its end. That may be too late: if all keys of three letters are
-taken, no other end is left. `Partial` is an unfinished item: JSON values are equal whatever the
-order of keys and the spelling of numbers and strings.
+taken, no other end is left.
 """
 
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, UInt32
 
-from dlm.grammar.vocabulary import QuotedTokens
-
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.eE0-9]+|true|false|null|[\[\]{},:]', re.DOTALL)
-_NUMBER_BYTES = b"0123456789-"
-
-
-def hashable(item: Any) -> Hashable:
-    """Return a hashable value, equal for equal JSON values only. Numbers have to be `Decimal`."""
-    match item:
-        case Decimal():
-            sign, digits, exponent = item.as_tuple()
-            plain = "".join(map(str, digits)).rstrip("0")
-            zeros = len(digits) - len(plain)
-            return ("number", sign, plain, int(exponent) + zeros) if plain.strip("0") else "zero"
-        case list():
-            return ("array", *map(hashable, item))
-        case dict():
-            return ("object", frozenset((key, hashable(each)) for key, each in item.items()))
-        case str():
-            return ("string", item)
-    return ("literal", item)
-
-
-@dataclass
-class _Open:
-    """An array or an object that is not closed yet."""
-
-    kind: str
-    children: list[Any] = field(default_factory=list)  # values; pairs of key and value
-    key: str | None = None  # the key whose value is next, or is begun
-    ended: bool = False  # a child has ended: a comma or the end is next
-
-
-class Partial:
-    """The beginning of an array or an object, without white space."""
-
-    def __init__(self, text: bytes):
-        self._open: list[_Open] = []
-        self._tail = b""  # the string, number or literal that has begun
-        at = 0
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            number = found is not None and text[at] in _NUMBER_BYTES
-            if found is None or (number and found.end() == len(text)):
-                self._tail = text[at:]
-                return
-            self._read(found[0])
-            at = found.end()
-
-    def continuations(self, value: Hashable) -> list[bytes]:
-        """Return continuations of the text to `value`, each up to the end of one JSON token.
-
-        `hashable` returned `value`. None are left if the text cannot be completed to equal it.
-        """
-        try:
-            return [*self._continuations(0, value)]
-        except RecursionError:  # Python can not hold the value
-            return []
-
-    def _read(self, token: bytes) -> None:
-        top = self._open[-1] if self._open else _Open("array")
-        match token:
-            case b"[" | b"{":
-                self._open.append(_Open("array" if token == b"[" else "object"))
-            case b"]" | b"}":
-                children = self._open.pop().children
-                closed = (top.kind, *children) if token == b"]" else (top.kind, frozenset(children))
-                self._add(closed)
-            case b",":
-                top.ended = False
-            case b":":
-                pass
-            case _ if token[:1] == b'"' and top.kind == "object" and top.key is None:
-                top.key = json.loads(token)
-            case _:
-                self._add(_value_of(token))
-
-    def _add(self, value: Hashable) -> None:
-        if self._open:
-            top = self._open[-1]
-            top.children.append((top.key, value) if top.kind == "object" else value)
-            top.key, top.ended = None, True
-
-    def _continuations(self, depth: int, value: Hashable) -> Iterator[bytes]:
-        if depth == len(self._open):
-            yield from _rests(self._tail, value)
-            return
-        here = self._open[depth]
-        if not isinstance(value, tuple) or value[0] != here.kind:
-            return
-        done = len(here.children)
-        if here.kind == "array":
-            items = value[1:]
-            if items[:done] != tuple(here.children):
-                return
-            if here.ended:
-                yield b"]" if len(items) == done else b","
-            elif done < len(items):
-                yield from self._continuations(depth + 1, items[done])
-            elif not items and depth + 1 == len(self._open) and not self._tail:
-                yield b"]"
-            return
-        pairs: Any = value[1]
-        if not all(pair in pairs for pair in here.children):
-            return
-        if here.ended:
-            yield b"}" if len(pairs) == done else b","
-            return
-        if not pairs and here.key is None and not self._tail:
-            yield b"}"
-        for key, inner in pairs:
-            if here.key is None and (key, inner) not in here.children:
-                yield from _rests(self._tail, ("string", key))
-            elif here.key == key:
-                yield from self._continuations(depth + 1, inner)
-
-
-def _value_of(token: bytes) -> Hashable:
-    """Return the value of a string, a number or a literal; `token` itself if Python has none."""
-    try:
-        return hashable(json.loads(token, parse_float=Decimal, parse_int=Decimal))
-    except (ArithmeticError, ValueError):
-        return token
-
-
-def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
-    """Yield the rests of a token of `value` that begins with `tail`."""
-    kind, *more = value if isinstance(value, tuple) else ("number",)
-    if kind == "string" and tail[:1] in (b"", b'"'):
-        text = json.dumps(more[0], ensure_ascii=False).encode(errors="surrogatepass")
-        if text.startswith(tail):
-            yield text[len(tail) :]
-        elif b"\\" in tail:  # another spelling of it
-            yield b""
-    elif kind == "number" and (not tail or tail[0] in _NUMBER_BYTES):
-        yield b""
-    elif kind == "literal":
-        text = json.dumps(more[0]).encode()
-        if text.startswith(tail):
-            yield text[len(tail) :]
-    elif not tail and kind in ("array", "object"):
-        yield b"[" if kind == "array" else b"{"
-
+from dlm.grammar.parse.partial_values import Partial, hashable
+from dlm.grammar.vocabulary.quoted import QuotedTokens
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"

@@ -1,23 +1,19 @@
-"""The shortest text from a parser state to the end, and the fewest tokens that spell it.
+"""The shortest text from a parser state to the end, and the tokens that spell it.
 
 A `Remainder` is a chain: one piece of the text, then the remainder after it. States share the ends
 of their chains, so each piece is counted once. Tokens are counted from the right and across the
 boundaries of pieces, so the count is exact for the text.
-
-The shortest text in bytes may not be the shortest in tokens: "ought" may be one token, and "zqj"
-three. `FewestTokens` searches for a text of fewer tokens, breadth first by tokens. It gives up
-after a limit, for example inside a free string.
 """
 
 from array import array
-from collections import deque
 from typing import NamedTuple
 
 from dlm.grammar.errors import Unfinished
 from dlm.grammar.limits import Meter
-from dlm.grammar.parse.earley import Item, Parser, State, Thread
+from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.network import RuleEdge, TerminalEdge, TokenEdge
-from dlm.grammar.vocabulary import Vocabulary
+from dlm.grammar.parse.states import Item, State, Thread
+from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 NEVER = 1 << 30  # tokens: the vocabulary does not spell the text
 _PIECE = 64  # bytes: longer texts are counted in pieces, which are kept if work runs out
@@ -267,101 +263,3 @@ class Remainders:
         self._counted.clear()
         self._unfinished = None
         self.nbytes = 0
-
-
-_MOST_BYTES = 50_000  # read in one search
-_BYTES = 12  # read for a unit of work
-_SEVERAL = 64  # children of a node, beyond which only likely bytes are looked up
-
-TokenPath = list[tuple[State, int]]  # tokens, each with the state before it
-
-
-class FewestTokens:
-    """A search for a text of the fewest tokens, from the first state of a grammar to an end."""
-
-    def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter, most: int):
-        """`most` is the largest number of tokens to try."""
-        self._parser, self._meter = parser, meter
-        self._trie, self._longest = vocabulary.trie, vocabulary.longest
-        self._left, self._bytes_read = most, 0
-        self._seen = {parser.start}
-        self._level: deque[tuple[State, TokenPath]] = deque()  # states to visit, with their paths
-        self._next: list[tuple[State, TokenPath]] = [(parser.start, [])]  # one token further
-        self._found: dict[State, int] = {}  # states after the visited one, with their tokens
-        self._todo: list[tuple[State, int]] = []  # states within tokens, with their trie nodes
-        self._path: TokenPath | None = None
-
-    def path(self) -> TokenPath:
-        """Return the tokens of the text; empty if none was found within the limits.
-
-        Raises `Unfinished`; a second call continues the search.
-        """
-        while self._path is None:
-            if self._todo:
-                self._read()
-            elif self._level:
-                self._leave()
-            elif self._left and self._next:
-                self._level, self._next = deque(self._next), []
-                self._left -= 1
-                self._todo = [(self._level[0][0], 0)]
-            else:
-                self._path = []
-        return self._path
-
-    def _read(self) -> None:
-        """Read the tokens from the first state of the level, byte by byte."""
-        trie, meter, todo = self._trie, self._meter, self._todo
-        held = trie.token_count.data
-        while todo:
-            at, node = todo[-1]
-            if not node:
-                named = sorted(self._parser.named(at))
-                after = {self._parser.after(at, token, b""): token for token in named}
-                self._found = {state: token for state, token in after.items() if state is not None}
-            if self._bytes_read >= _MOST_BYTES:
-                todo.clear()
-                return
-            onward: list[tuple[State, int]] = []
-            if count := trie.child_count(node):
-                meter.spend(1)
-                onward = self._onward(at, node)
-                # Charged at the end: a search that runs out of work keeps what it has found.
-                meter.add(count // _BYTES)
-                self._bytes_read += count
-            if held[node]:
-                self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
-            todo.pop()
-            todo += onward
-
-    def _onward(self, at: State, node: int) -> list[tuple[State, int]]:
-        """Return the states after each next byte, with the trie nodes there."""
-        trie, parser, known = self._trie, self._parser, at.next
-        children = trie.each_child(node)
-        if trie.child_count(node) > _SEVERAL:
-            scanners, likely = parser.scanners, set[int]()
-            for thread in at.threads:
-                for low, high, _ in scanners[thread.terminal].moves(thread.at):
-                    likely.update(range(low, high + 1))
-            if len(likely) <= _SEVERAL:
-                children = trie.children_by(node, sorted(likely))
-        onward: list[tuple[State, int]] = []
-        for byte, child in children:
-            after = known[byte] if byte in known else parser.after_byte(at, byte)
-            if after is not None:
-                onward.append((after, child))
-        return onward
-
-    def _leave(self) -> None:
-        """Record the states that tokens lead to, and turn to the next state of the level."""
-        here, path = self._level.popleft()
-        for at, token in self._found.items():
-            if at.cost == 0:
-                self._path = [*path, (here, token)]
-                return
-            if at in self._seen or at.cost is None or at.cost > self._left * self._longest:
-                continue
-            self._seen.add(at)
-            self._next.append((at, [*path, (here, token)]))
-        if self._level:
-            self._todo = [(self._level[0][0], 0)]

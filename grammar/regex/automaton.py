@@ -1,6 +1,6 @@
-"""Deterministic automata of characters: minimization, products, complement, words and lengths.
+"""Deterministic automata of characters: minimization, products, complement and words.
 
-Knows no notation: `build.py` makes automata of nodes, and `patterns.py` of regexes.
+The module knows no notation: `build.py` makes automata of nodes, and `patterns.py` of regexes.
 """
 
 from bisect import bisect_right
@@ -11,17 +11,16 @@ from itertools import chain
 from typing import ClassVar, TypeVar
 
 from dlm.grammar.limits import RESULTS, spend
-from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverted, union
+from dlm.grammar.regex.characters import EVERY, SURROGATES, Ranges, alphabet, inverted, union
+from dlm.grammar.regex.refinement import alive_states, equivalent_blocks
 
 MOST_STATES = 4096
 _MOST_PRODUCT = 16 * MOST_STATES
 _MOST_EDGES = 300_000  # of one construction: about a second
 _MOST_MINIMAL_EDGES = 600_000  # of one result, where a range of characters counts as an edge
-_MOST_SETS = 4096  # sets of states that `any_of_length` examines
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 _ROOMY = 8  # printable characters, without quotes and backslashes
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
-
 Transition = tuple[int, int, int]  # first character, last character, next state
 Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
 AnyState = TypeVar("AnyState", bound=Hashable)
@@ -232,30 +231,6 @@ def _plain(low: int, high: int) -> tuple[int, str]:
     return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
 
 
-def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
-    """Whether a text of `low` to `high` characters is accepted; True if that takes too long.
-
-    The set of states after all texts of a length follows from the set for one character less. Once
-    a set recurs, whole cycles are skipped.
-    """
-    if automaton.is_empty or (high is not None and high < low):
-        return False
-    if automaton == Automaton.ANY or (not low and high is None):
-        return True
-    states, length, seen = frozenset((0,)), 0, dict[frozenset[int], int]()
-    for _ in range(_MOST_SETS):
-        if states in seen and length < low:
-            length += (low - length) // (length - seen[states]) * (length - seen[states])
-        if not states or (high is not None and length > high) or seen.get(states, -1) >= low:
-            return False
-        if length >= low and not states.isdisjoint(automaton.final):
-            return True
-        seen[states] = length
-        states = frozenset(to for state in states for _, _, to in automaton.edges[state])
-        length += 1
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class TransitionTable:
     """A deterministic automaton over classes of characters; it starts in state 0."""
@@ -305,14 +280,14 @@ def minimal(table: TransitionTable) -> Automaton:
     for state, row in enumerate(table.rows):
         for letter, to in row.items():
             inverse[to].append((letter, state))
-    alive = _alive(inverse, table.final)
+    alive = alive_states(inverse, table.final)
     if 0 not in alive:
         return Automaton.NONE
     rows = [
         {letter: to for letter, to in row.items() if to in alive} if state in alive else {}
         for state, row in enumerate(table.rows)
     ]
-    block_of = _refined(rows, inverse, alive, table.final)
+    block_of = equivalent_blocks(rows, inverse, alive, table.final)
     state_of: dict[int, int] = {}  # one state of each block
     for state in alive:
         state_of.setdefault(block_of[state], state)
@@ -379,59 +354,6 @@ def _numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 
             merged.append((low, high, number))
         edges.append(tuple(merged))
     return Automaton(tuple(edges), frozenset(numbers[s] for s in final if s in numbers))
-
-
-def _alive(inverse: list[list[tuple[int, int]]], final: Iterable[int]) -> set[int]:
-    """Return the states from which a final state can be reached."""
-    alive, work = set(final), list(final)
-    while work:
-        for _, state in inverse[work.pop()]:
-            if state not in alive:
-                alive.add(state)
-                work.append(state)
-    return alive
-
-
-def _refined(
-    rows: list[dict[int, int]],
-    inverse: list[list[tuple[int, int]]],
-    alive: set[int],
-    final: set[int],
-) -> list[int]:
-    """Return the block of equivalent states (Hopcroft) of each state; -1 if it is not alive."""
-    block_of = [-1] * len(rows)
-    kinds: dict[Hashable, set[int]] = {}
-    for state in alive:
-        kinds.setdefault((state in final, frozenset(rows[state])), set()).add(state)
-    blocks = list(kinds.values())
-    for number, block in enumerate(blocks):
-        for state in block:
-            block_of[state] = number
-    work = list(range(len(blocks)))
-    while work:
-        sources: dict[int, list[int]] = {}
-        for to in blocks[work.pop()]:
-            for letter, state in inverse[to]:
-                sources.setdefault(letter, []).append(state)
-        for states in sources.values():
-            touched: dict[int, list[int]] = {}
-            for state in states:
-                touched.setdefault(block_of[state], []).append(state)
-            for number, part in touched.items():
-                if number < 0 or len(part) == len(block := blocks[number]):
-                    continue
-                # The smaller part gets a new number, and only that one is processed again.
-                if 2 * len(part) <= len(block):
-                    new = set(part)
-                    block -= new
-                else:
-                    new = block.difference(part)
-                    blocks[number] = set(part)
-                for state in new:
-                    block_of[state] = len(blocks)
-                work.append(len(blocks))
-                blocks.append(new)
-    return block_of
 
 
 def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:

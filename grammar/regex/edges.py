@@ -7,9 +7,9 @@ those about more than one character, are left to `build.py`.
 """
 
 from dlm.grammar.limits import spend
+from dlm.grammar.regex.characters import EVERY, Ranges, inverted, union
 from dlm.grammar.regex.nodes import (
     EMPTY,
-    EVERY,
     NOTHING,
     Alternation,
     Characters,
@@ -18,12 +18,9 @@ from dlm.grammar.regex.nodes import (
     Lookahead,
     Lookbehind,
     Node,
-    Ranges,
     Repetition,
     alternation_of,
     concatenation,
-    inverted,
-    union,
 )
 
 _MOST_STEPS = 400  # nodes that are split at an assertion

@@ -1,21 +1,14 @@
-"""Nodes of patterns and of grammar rules, and sets of characters.
+"""Nodes of patterns and of grammar rules.
 
-Sets of characters are ranges of code points. Knows no notation, no vocabulary and no schema.
+The module knows no notation, no vocabulary and no schema.
 """
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dlm.grammar.regex.automaton import Automaton
-
-
-Ranges = tuple[tuple[int, int], ...]  # code points: sorted, disjoint, both ends included
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.characters import Ranges
 
 
 class Node:
@@ -130,7 +123,7 @@ class Terminal(Node):
     Terminals are read without a parser stack. Characters are counted, not unrolled into states.
     """
 
-    automaton: "Automaton"
+    automaton: Automaton
     low: int = 0
     high: int | None = None
     spelling: Spelling = Spelling.RAW
@@ -178,58 +171,3 @@ def alternation_of(options: list[Node]) -> Node:
     """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
     kept = [option for option in dict.fromkeys(options) if option != NOTHING]
     return alternation(*kept) if kept else NOTHING
-
-
-EVERY: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # Unicode scalar values: no surrogates
-_FOREIGN = ((0xD800, 0xDFFF), (0x110000, 0x110000))
-SURROGATES = re.compile("[\ud800-\udfff]")  # lone ones are not text
-
-
-def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return `ranges` sorted, merging those that overlap or touch."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(high, merged[-1][1])
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def inverted(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return all characters that are not in `ranges`."""
-    gaps, start = [], 0
-    for low, high in union((*ranges, *_FOREIGN)):
-        if start < low:
-            gaps.append((start, low - 1))
-        start = high + 1
-    return tuple(gaps)
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Yield the indices of the set bits of `mask`, the lowest first."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[int]]]:
-    """Return classes of characters that no set divides, and by set the indices of its classes."""
-    distinct = list(dict.fromkeys(sets))
-    toggles: dict[int, int] = defaultdict(int)
-    for number, ranges in enumerate(distinct):
-        for low, high in ranges:
-            toggles[low] ^= 1 << number
-            toggles[high + 1] ^= 1 << number
-    classes: dict[int, list[tuple[int, int]]] = {}
-    within = 0
-    for low, end in pairwise(sorted(toggles)):
-        within ^= toggles[low]
-        if within:
-            classes.setdefault(within, []).append((low, end - 1))
-    members: list[list[int]] = [[] for _ in distinct]
-    for number, mask in enumerate(classes):
-        for member in bits(mask):
-            members[member].append(number)
-    return [tuple(ranges) for ranges in classes.values()], dict(zip(distinct, members, strict=True))

@@ -15,22 +15,20 @@ from dlm.grammar.regex.automaton import (
     minimal,
 )
 from dlm.grammar.regex.build import determinized
+from dlm.grammar.regex.characters import EVERY, Ranges, inverted
 from dlm.grammar.regex.edges import without_edges
 from dlm.grammar.regex.nodes import (
     EMPTY,
-    EVERY,
     Alternation,
     Characters,
     Concatenation,
     Lookahead,
     Lookbehind,
     Node,
-    Ranges,
     Repetition,
     Terminal,
     alternation,
     concatenation,
-    inverted,
 )
 from dlm.grammar.regex.reader import END, START, read_regex
 

@@ -2,6 +2,8 @@
 
 # ruff: noqa: F401
 
+from dlm.grammar.rules.folding import with_terminals
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
-from dlm.grammar.rules.rules import Rules, check_rules, with_terminals
+from dlm.grammar.rules.properties import check_rules
+from dlm.grammar.rules.rules import Rules

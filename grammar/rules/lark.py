@@ -36,6 +36,7 @@ from dlm.grammar.regex.nodes import (
     optional,
 )
 from dlm.grammar.regex.patterns import automaton_of
+from dlm.grammar.rules.folding import matching
 from dlm.grammar.rules.lark_syntax import (
     COMMON,
     START,
@@ -50,7 +51,7 @@ from dlm.grammar.rules.lark_syntax import (
     parse,
 )
 from dlm.grammar.rules.notation import NotationText
-from dlm.grammar.rules.rules import Rules, matching
+from dlm.grammar.rules.rules import Rules
 
 Schemas = Callable[[Any, Rules], Node]  # adds the rules of a JSON schema, returns their node
 

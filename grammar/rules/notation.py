@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import NoReturn, cast
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.characters import EVERY, SURROGATES, inverted
 from dlm.grammar.regex.nodes import (
-    EVERY,
-    SURROGATES,
     Characters,
     Literal,
     Node,
@@ -29,7 +28,6 @@ from dlm.grammar.regex.nodes import (
     Repetition,
     alternation,
     concatenation,
-    inverted,
 )
 from dlm.grammar.rules.rules import Rules
 

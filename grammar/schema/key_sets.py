@@ -7,7 +7,8 @@ from collections import deque
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.build import determinized
-from dlm.grammar.regex.nodes import EVERY, Characters, Concatenation, Repetition, alternation
+from dlm.grammar.regex.characters import EVERY
+from dlm.grammar.regex.nodes import Characters, Concatenation, Repetition, alternation
 
 _PARTS = 26  # of a range of characters, or one for each set
 

@@ -16,14 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import (
-    MOST_STATES,
-    Automaton,
-    TooLargeError,
-    any_of_length,
-)
+from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.regex.build import MOST_POSITIONS, positions
 from dlm.grammar.regex.edges import has_assertions
+from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.regex.nodes import Node
 from dlm.grammar.regex.patterns import (
     BoundedTexts,
@@ -31,9 +27,9 @@ from dlm.grammar.regex.patterns import (
     bounded,
     parse,
 )
-from dlm.grammar.regex.reader import looked_up
 from dlm.grammar.regex.texts import accepts, lengths_of, within
-from dlm.grammar.rules.rules import folded
+from dlm.grammar.regex.unicode_sets import looked_up
+from dlm.grammar.rules.folding import folded
 from dlm.grammar.schema.backtracking import can_be_judged
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work

@@ -13,7 +13,8 @@ from itertools import combinations
 from math import prod
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import TooLargeError, any_of_length
+from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.schema.conditions import (
     EMPTY,
     FALSE,

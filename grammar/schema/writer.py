@@ -26,7 +26,8 @@ from dlm.grammar.regex.nodes import (
     concatenation,
 )
 from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, free_of
-from dlm.grammar.rules.rules import Rules, without_endless
+from dlm.grammar.rules.properties import without_endless
+from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.choices import ChoiceWriter
 from dlm.grammar.schema.conditions import (
     FALSE,

@@ -2,6 +2,8 @@
 
 # ruff: noqa: F401
 
-from dlm.grammar.specs.spec import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec
+from dlm.grammar.specs.json_schema import JsonObject, JsonSchema
+from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.structural_tag import StructuralTag
+from dlm.grammar.specs.text import Choice, Grammar, Regex
 from dlm.grammar.specs.tools import Tools

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
-from dlm.grammar.calls import CallMarkers
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.nodes import (
@@ -23,14 +22,17 @@ from dlm.grammar.regex.nodes import (
     optional,
 )
 from dlm.grammar.regex.patterns import dispatch, free_of
+from dlm.grammar.rules.folding import matching, with_terminals
 from dlm.grammar.rules.notation import read_ebnf
-from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
+from dlm.grammar.rules.properties import check_rules
+from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.documents import pointer
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FORMS, write
 from dlm.grammar.specs.spec import Spec
+from dlm.grammar.vocabulary.pieces import CallMarkers
 
 KIND = "structural tag"
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Literal
 
 from dlm.grammar import Grammar, JsonSchema, Spec, Tools, Vocabulary
-from dlm.grammar.calls import CallMarkers
+from dlm.grammar.vocabulary import CallMarkers
 
 Form = Literal["json", "gemma", "ebnf", "lark"]
 FORMS: tuple[Form, ...] = ("json", "json", "json", "gemma", "ebnf", "lark")

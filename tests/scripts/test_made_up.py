@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import dlm.models
 from dlm import Choice, Grammar, InvalidGrammarError, Regex, Tools
 from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.calls import CallMarkers
+from dlm.grammar.vocabulary import CallMarkers
 
 BUILT_IN = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
 MODELS = st.sampled_from(["random", "spiteful", "endless"])

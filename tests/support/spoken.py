@@ -8,7 +8,6 @@ from typing import Any
 from recogniser import Recogniser
 
 from dlm.grammar import Spec, ToolCall, Tools
-from dlm.grammar.calls import CallMarkers
 from dlm.grammar.regex import (
     Alternation,
     AnyOrder,
@@ -24,6 +23,7 @@ from dlm.grammar.regex import (
     Terminal,
 )
 from dlm.grammar.rules import Rules
+from dlm.grammar.vocabulary import CallMarkers
 
 MARKERS = CallMarkers(open=1, close=2, quote=3)
 TOKENS = {1: "\ue001", 2: "\ue002", 3: "\ue003"}

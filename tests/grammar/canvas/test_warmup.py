@@ -121,7 +121,7 @@ def test_a_warmup_makes_a_bounded_number_of_masks_and_states_which_are_kept(warm
 @pytest.mark.parametrize("work", by_default([100, 1]))
 def test_a_warmup_in_parts_computes_the_same_states_and_masks(vocabulary, name, work, monkeypatch):
     """Each part exceeds its limit of work by at most one piece."""
-    monkeypatch.setattr("dlm.grammar.canvas.compiler._MOST_WORK", maxsize)
+    monkeypatch.setattr("dlm.grammar.canvas.warmup._MOST_WORK", maxsize)
     whole, parts = (Compiler(vocabulary).compile(SMALL[name]) for _ in range(2))
     piece = READINGS if name == "recursion" else PIECE
     Warmup(whole).go_on(maxsize)

@@ -77,7 +77,7 @@ def test_shared_walks_are_kept_when_all_other_masks_are_dropped(vocabulary, shar
     walks, walk = [], WalkTable.walk
     monkeypatch.setattr(WalkTable, "walk", lambda *args: walks.append(args) or walk(*args))
     for most in (1 << 40, 0):
-        monkeypatch.setattr("dlm.grammar.parse.state_masks._MOST_BYTES", most)
+        monkeypatch.setattr("dlm.grammar.parse.terminal_tokens._MOST_BYTES", most)
         grammar.masks.clear()
         sharing._terminals.trim()
         assert np.array_equal(Matcher(grammar).allowed(), before)

@@ -69,7 +69,7 @@ def test_if_the_search_is_too_long_the_text_of_the_fewest_bytes_counts(
         {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     )
     compiled = Compiler(vocabulary).compile(spec)
-    monkeypatch.setattr("dlm.grammar.parse.remainders._MOST_BYTES", 10)
+    monkeypatch.setattr("dlm.grammar.parse.fewest_tokens._MOST_BYTES", 10)
     assert needed_tokens(compiled) == 1 + len(vocabulary.fewest([b'{"a":""}']))
 
 

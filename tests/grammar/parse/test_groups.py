@@ -31,7 +31,7 @@ from dlm.grammar.regex import (
     Terminal,
 )
 from dlm.grammar.rules import Rules, with_terminals
-from dlm.grammar.rules.rules import without_endless
+from dlm.grammar.rules.properties import without_endless
 
 CONTENTS = {  # the texts of a part, with a node of them
     ("a",): Literal("a"),

@@ -14,7 +14,7 @@ from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema, Tool
 from dlm.grammar.limits import Meter
 from dlm.grammar.parse import Network, Parser, scanner_of
 from dlm.grammar.regex import bounded
-from dlm.grammar.specs import spec as spec_module
+from dlm.grammar.specs import json_schema as spec_module
 
 LAX: list[tuple[str, str, str, list[str], list[str]]] = [
     ("a reference", r"^(['\"]).*\1$", "a reference to a group", ["'a'", '"b"'], ["'a\"", "a"]),

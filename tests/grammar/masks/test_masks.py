@@ -5,7 +5,7 @@ import pytest
 from masked import outcome, tokens_in
 from scores import random_scores
 
-from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema, masks
+from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
 from dlm.grammar.masks import GrammarMasks, Trie, walk
 
 SIZE, L = 100, 12
@@ -14,7 +14,7 @@ SIZE, L = 100, 12
 @pytest.fixture
 def few(monkeypatch):
     """A table of few rows."""
-    monkeypatch.setattr(masks, "_ROWS", 1)
+    monkeypatch.setattr("dlm.grammar.masks.table._ROWS", 1)
 
 
 def test_equal_sets_share_a_row_and_others_do_not(few):
@@ -77,7 +77,7 @@ def test_the_number_of_masks_that_are_kept_changes_nothing(compiler, vocabulary,
     spec = JsonSchema(schema)
     known = compiler.compile(spec)
     plenty = [Frontier(known, 200) for _ in range(2)]
-    monkeypatch.setattr(masks, "_ROWS", 1)
+    monkeypatch.setattr("dlm.grammar.masks.table._ROWS", 1)
     scarce = Compiler(vocabulary).compile(spec)
     short = [Frontier(scarce, 200) for _ in range(2)]
     for step in range(12):

@@ -1,14 +1,10 @@
-"""Forms of tool calls: rules and parsers.
+"""Gemma 4's own form of calls: rules and a parser.
 
-In Gemma 4's own form, `call:NAME{key:value,...}` between markers, keys are bare, and the token
-`<|"|>` quotes strings; there are no escapes and no spaces. A key ends at the first colon that a
-value follows (`schema.values.is_bare`). A marker is a token; text that looks like one is text.
-`CallReader` turns calls into JSON, token by token; a finished call is what its pieces add up to.
-`CallMarkers` are the tokens of this form, and a `VocabularySlice` is what reading one answer needs.
-
-Diffusion models were made from models that write calls in the textual forms of Qwen, Hermes and
-Llama: `MARKUPS`. A parser raises `InvalidValueError` for a malformed call. It does not check
-arguments. `Answer` is the result for every form. Knows no tools.
+In `call:NAME{key:value,...}` between markers, keys are bare, and the token `<|"|>` quotes strings;
+there are no escapes and no spaces. A key ends at the first colon that a value follows
+(`schema.values.is_bare`). A marker is a token; text that looks like one is text. `CallReader` turns
+calls into JSON, token by token; a finished call is what its pieces add up to. A parser raises
+`InvalidValueError` for a malformed call. It does not check arguments, and knows no tools.
 """
 
 import codecs
@@ -17,77 +13,13 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
+from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
-from dlm.grammar.schema.evaluate import decoded
-from dlm.grammar.schema.values import BARE_VALUE, Dialect
-from dlm.grammar.schema.writer import FORMS, PARAMETER_END, FormWriter, as_object
-
-if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class CallMarkers:
-    """The control tokens that open and close a tool call, and quote a string within it."""
-
-    open: int
-    close: int
-    quote: int
-
-
-@dataclass(frozen=True, slots=True)
-class VocabularySlice:
-    """The part of a `Vocabulary` that a `Spec` needs to read an answer. It is quick to pickle."""
-
-    pieces: dict[int, bytes]  # by token; b"" for control tokens
-    control: frozenset[int]
-    call: CallMarkers | None
-
-    @classmethod
-    def of(cls, vocabulary: "Vocabulary", tokens: Sequence[int]) -> "VocabularySlice":
-        pieces = {token: vocabulary.pieces[token] for token in tokens}
-        control = frozenset(vocabulary.control.intersection(tokens))
-        return cls(pieces, control, vocabulary.call)
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of `tokens` without control tokens; U+FFFD replaces invalid UTF-8."""
-        return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call of a tool."""
-
-    name: str
-    arguments: dict[str, Any]
-
-    def to_openai(self, id: str) -> dict[str, Any]:
-        """Return the call in the form of OpenAI's chat API, its arguments as JSON text."""
-        arguments = json.dumps(self.arguments, ensure_ascii=False)
-        function = {"name": self.name, "arguments": arguments}
-        return {"id": id, "type": "function", "function": function}
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A finished answer: its text outside of calls, None if it is empty, and its calls."""
-
-    content: str | None
-    tool_calls: tuple[ToolCall, ...]
-
-
-@dataclass(slots=True)
-class CallDelta:
-    """A piece of a call: either its name, without arguments, or some JSON text of its arguments."""
-
-    index: int  # number of the call in its answer, from 0
-    name: str | None
-    arguments: str
-
+from dlm.grammar.schema.values import BARE_VALUE
+from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
 
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 _WORDS = "|".join(
@@ -106,7 +38,7 @@ def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
     return concatenation(opened, f"{_CALL}{name}", arguments, closed)
 
 
-def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
+def read_calls(tokens: Sequence[int], vocabulary: TokenPieces) -> Answer:
     """Return the text and the calls of an answer. Raises `InvalidValueError` if malformed."""
     if vocabulary.call is None:
         return Answer(vocabulary.text(tokens) or None, ())
@@ -117,7 +49,7 @@ def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice"
 
 def span_of(
     tokens: Sequence[int],
-    vocabulary: "Vocabulary | VocabularySlice",
+    vocabulary: TokenPieces,
     call: int,
     path: Sequence[str | int],
 ) -> tuple[int, int] | None:
@@ -156,9 +88,7 @@ class _Call:
 class CallReader:
     """Incremental parser of an answer, with its calls."""
 
-    def __init__(
-        self, vocabulary: "Vocabulary | VocabularySlice", wanted: Sequence[str | int] = ()
-    ):
+    def __init__(self, vocabulary: TokenPieces, wanted: Sequence[str | int] = ()):
         """Start at the first token.
 
         `wanted` is a call's index and a path in its arguments; `span` becomes the part's tokens.
@@ -409,131 +339,3 @@ class CallReader:
 
     def _path(self) -> list[str | int | None]:
         return [len(self._calls) - 1, *(container.step for container in self._call.containers)]
-
-
-Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits
-
-_FUNCTION = re.compile(r"([^>\s]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
-_END = re.compile(r"\s*</function>\s*</tool_call>")
-_SPACE = re.compile(r"\s*")
-_JSON = Dialect()
-
-
-@dataclass(frozen=True, slots=True)
-class Markup:
-    """One form of calls. A call begins with `opening`, which occurs nowhere else in an answer.
-
-    `write` returns the rest of a call, given the tool's name and the node of its arguments, which
-    `arguments` writes. `call` parses one call after its opening, and returns it with the index of
-    its end.
-    """
-
-    opening: str
-    arguments: FormWriter
-    write: Callable[[str, Node], Node]
-    call: Callable[[str, int, Accepts], tuple[ToolCall, int]]
-
-    def read(self, text: str, accepts: Accepts) -> Answer:
-        """Return the text and the calls of an answer."""
-        content, calls, at = [], [], 0
-        while (found := text.find(self.opening, at)) >= 0:
-            content.append(text[at:found])
-            read, at = self.call(text, found + len(self.opening), accepts)
-            calls.append(read)
-        content.append(text[at:])
-        return Answer("".join(content) or None, tuple(calls))
-
-
-def _hermes(name: str, arguments: Node) -> Node:
-    begun = concatenation(_JSON.space, _JSON.mark("{"), '"name"', _JSON.mark(":"))
-    call = _named(name, "arguments", arguments)
-    return concatenation(begun, call, _JSON.space, "</tool_call>")
-
-
-def _named(name: str, key: str, arguments: Node) -> Node:
-    """Return the rest of an object with a name and arguments."""
-    comma, colon = _JSON.mark(","), _JSON.mark(":")
-    return concatenation(f'"{name}"', comma, f'"{key}"', colon, arguments, _JSON.mark("}"))
-
-
-def _qwen_coder(name: str, arguments: Node) -> Node:
-    return concatenation(f"{name}>", arguments, "</function>", _JSON.space, "</tool_call>")
-
-
-def _error(text: str, at: int, reason: str) -> InvalidValueError:
-    return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
-
-
-def _json_call(
-    begun: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
-) -> tuple[ToolCall, int]:
-    """Parse an object with a `name` and `arguments`; the opening contains its beginning `begun`."""
-    body = begun + text[at:]
-    start = _skip(body, 0)
-    try:
-        value, end = decoded(body, start)
-    except (ValueError, RecursionError) as error:
-        raise _error(text, at, f"not JSON: {error}") from error
-    if not (
-        isinstance(value, dict)
-        and value.keys() == {"name", arguments}
-        and isinstance(value["name"], str)
-        and isinstance(value[arguments], dict)
-    ):
-        raise _error(text, at, f"not an object of a name and {arguments}")
-    at += _skip(body, end) - len(begun) if closing else end - len(begun)
-    if not text.startswith(closing, at):
-        raise _error(text, at, f"{closing} is missing")
-    return ToolCall(value["name"], value[arguments]), at + len(closing)
-
-
-def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
-    if not (named := _FUNCTION.match(text, at)):
-        raise _error(text, at, "a function's name is missing")
-    name, at = named[1], named.end()
-    arguments = {}
-    while found := _PARAMETER.match(text, at):
-        accepted = partial(accepts, name, found[1])
-        arguments[found[1]], at = _xml_value(text, found.end(), accepted)
-    if not (ended := _END.match(text, at)):
-        raise _error(text, at, "</function> and </tool_call> are missing")
-    return ToolCall(name, arguments), ended.end()
-
-
-def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any, int]:
-    """Return the value of a parameter, and the index after its end tag.
-
-    Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON may
-    contain the end tag.
-    """
-    try:
-        value, end = decoded(text, _skip(text, at))
-    except (ValueError, RecursionError):
-        value, end = "", at
-    end = _skip(text, end)
-    if isinstance(value, str) or not text.startswith(PARAMETER_END, end) or not accepts(value):
-        if (end := text.find(PARAMETER_END, at)) < 0:
-            raise _error(text, at, f"{PARAMETER_END} is missing")
-        value = text[at:end].removeprefix("\n").removesuffix("\n")
-    return value, end + len(PARAMETER_END)
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-_TAG, _OBJECT = "<tool_call>", '{"name": '
-_HERMES = Markup(_TAG, as_object, _hermes, partial(_json_call, "", "arguments", "</tool_call>"))
-MARKUPS = {
-    "hermes": _HERMES,
-    "qwen3": _HERMES,
-    "qwen3_coder": Markup(f"{_TAG}\n<function=", FORMS["qwen_xml"].form, _qwen_coder, _xml_call),
-    "llama": Markup(
-        _OBJECT,
-        as_object,
-        lambda name, arguments: _named(name, "parameters", arguments),
-        partial(_json_call, _OBJECT, "parameters", ""),
-    ),
-}

@@ -1,0 +1,8 @@
+"""Sets of tokens: packed bits, a table of them, a trie of a vocabulary, and walks along it."""
+
+# ruff: noqa: F401
+
+from dlm.grammar.masks.bits import packed, token_words, tokens_in, unpacked
+from dlm.grammar.masks.table import GrammarMasks, Mask
+from dlm.grammar.masks.trie import Nodes, Trie, ranges
+from dlm.grammar.masks.walks import Machine, Owners, Reached, WalkTable, walk

@@ -1,0 +1,42 @@
+"""Sets of tokens as packed bits, the format that grammars and mask kernels share."""
+
+from collections.abc import Collection
+
+import numpy as np
+from jaxtyping import UInt32
+
+_FEW_TOKENS = 1024  # tokens that are set one by one
+_SPARSE = 8  # if at most one of as many words holds a bit, only these are unpacked
+
+
+def packed(tokens: np.ndarray) -> np.ndarray:
+    """Return the packed bits of a set, given as a bool for each token."""
+    bits = np.zeros(-(-len(tokens) // 32) * 32, dtype=bool)
+    bits[: len(tokens)] = tokens
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+def unpacked(words: np.ndarray) -> np.ndarray:
+    """Return a byte for each bit."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little")
+
+
+def tokens_in(words: np.ndarray) -> np.ndarray:
+    """Return the numbers of the bits that are set, ascending."""
+    at = np.flatnonzero(words != 0)  # comparing first takes a fourth of the time
+    if len(at) * _SPARSE > len(words):
+        return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
+    found = np.flatnonzero(unpacked(words[at]).view(np.bool_))
+    return (at[found >> 5] << 5) + (found & 31)
+
+
+def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:
+    """Return the packed bits of a set, given as its tokens out of `size`."""
+    numbers = tokens if isinstance(tokens, np.ndarray) else np.array([*tokens], np.int32)
+    if len(numbers) > _FEW_TOKENS:
+        members = np.zeros(size, dtype=bool)
+        members[numbers] = True
+        return packed(members)
+    words = np.zeros(-(-size // 32), np.uint32)
+    np.bitwise_or.at(words, numbers >> 5, np.uint32(1) << (numbers & 31).astype(np.uint32))
+    return words

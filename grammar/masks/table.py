@@ -1,0 +1,92 @@
+"""The sets of tokens of one grammar, each kept once.
+
+Positions of a canvas share most sets: inside a string, all allow the same tokens. So a position's
+mask is a row of the table, or one token.
+"""
+
+from collections.abc import Collection, Hashable
+
+import numpy as np
+import torch
+import xgrammar as xgr
+from jaxtyping import Int32
+from torch import Tensor
+
+from dlm.grammar.masks.bits import token_words
+
+Mask = int  # a row of the table; or ~token, if only that token is allowed
+_ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
+
+
+class GrammarMasks:
+    """A growing table of masks. A row does not change until `trim`."""
+
+    def __init__(self, vocab_size: int):
+        self._vocab_size = vocab_size
+        self.known: dict[Hashable, Mask] = {}  # by the caller's keys
+        self._rows: dict[int, Mask] = {}  # by the hash of their words
+        self.age = 0  # number of times that the table was cleared
+        self.count = 0  # rows in use
+        self._allocate(2 * _ROWS)
+
+    @property
+    def nbytes(self) -> int:
+        return self._words[: self.count].nbytes
+
+    def trim(self) -> None:
+        """Clear the table if it has too many rows or keys. Call it between two passes."""
+        if self.count > _ROWS or len(self.known) > _KNOWN:
+            self.clear()
+
+    def clear(self) -> None:
+        self._allocate(2 * _ROWS)
+        self.count = 0
+        self.known.clear()
+        self._rows.clear()
+        self.age += 1
+
+    def words(self, mask: Mask) -> np.ndarray:
+        """Return the allowed tokens as packed bits."""
+        return self._words[self.changed(None, [~mask]) if mask < 0 else mask]
+
+    def kept(self, key: Hashable, words: np.ndarray) -> Mask:
+        """Return the row of `words`, and store it under `key`."""
+        if key not in self.known:
+            hashed = hash(words.tobytes())
+            row = self._rows.get(hashed)
+            if row is None or not np.array_equal(self._words[row], words):
+                row = self._rows[hashed] = self._new()
+                self._words[row] = words
+            self.known[key] = row
+        return self.known[key]
+
+    def changed(
+        self, mask: Mask | None, more: Collection[int] = (), fewer: Collection[int] = ()
+    ) -> Mask:
+        """Return the row `mask` with the tokens `more`, without `fewer`; None: the empty row."""
+        held = None if mask is None or not fewer else self.words(mask)
+        if held is not None:  # most tokens that are taken out are not in the row
+            fewer = [token for token in fewer if held[token >> 5] >> (token & 31) & 1]
+        if mask is not None and not more and not fewer:
+            return mask
+        key = mask, frozenset(more), frozenset(fewer)
+        if key not in self.known:
+            words = token_words(more, self._vocab_size)
+            words = words if mask is None else self.words(mask) | words
+            return self.kept(key, words & ~token_words(fewer, self._vocab_size))
+        return self.known[key]
+
+    def _new(self) -> Mask:
+        """Return the number of an unused row."""
+        if self.count == len(self._words):
+            held = self._words
+            self._allocate(2 * self.count)
+            self._words[: self.count] = held
+        self.count += 1
+        return self.count - 1
+
+    def _allocate(self, rows: int) -> None:
+        """Make the table, in xgrammar's form. Rows take no memory before they are written."""
+        shape = xgr.get_bitmask_shape(rows, self._vocab_size)
+        self.table: Int32[Tensor, "rows words"] = torch.empty(shape, dtype=xgr.bitmask_dtype)
+        self._words = self.table.numpy().view(np.uint32)  # shares memory

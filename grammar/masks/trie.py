@@ -1,0 +1,129 @@
+"""A trie of the tokens of a vocabulary, by their bytes."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+
+class Trie:
+    """A trie of tokens by their bytes. Node 0 is the root, the empty text."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        """`pieces[i]` holds the bytes of token `i`; tokens without bytes are left out."""
+        tokens = np.array([i for i, piece in enumerate(pieces) if piece], dtype=np.int32)
+        raw = np.array([pieces[i] for i in tokens] or [b""])
+        sizes = np.array([len(pieces[i]) for i in tokens] or [0], dtype=np.int32)
+        order = np.lexsort((sizes, raw))
+        tokens, sizes = tokens[order[: len(tokens)]], sizes[order]
+        table = raw[order].view(np.uint8).reshape(len(order), -1)
+
+        self.levels = [0, 1]  # the first node of each depth, then the number of nodes
+        values, parents = [np.zeros(1, np.uint8)], [np.zeros(1, np.int32)]
+        node_of = np.zeros(len(order), dtype=np.int32)  # by piece: its node at the current depth
+        count = 1
+        for depth in range(int(sizes.max())):
+            rows = np.flatnonzero(sizes > depth)
+            byte, parent = table[rows, depth], node_of[rows]
+            new = np.ones(len(rows), dtype=bool)
+            new[1:] = (byte[1:] != byte[:-1]) | (parent[1:] != parent[:-1])
+            node_of[rows] = count + np.cumsum(new) - 1
+            values.append(byte[new])
+            parents.append(parent[new])
+            count += len(values[-1])
+            self.levels.append(count)
+        self.byte: UInt8[np.ndarray, " nodes"] = np.concatenate(values)
+        self.parent: Int32[np.ndarray, " nodes"] = np.concatenate(parents)
+        children = np.bincount(self.parent[1:], minlength=count)
+        self.children: Int32[np.ndarray, " nodes"] = children.astype(np.int32)  # how many
+        self.first: Int32[np.ndarray, " nodes"] = (1 + np.cumsum(children) - children).astype(
+            np.int32
+        )
+        by_node = np.argsort(node_of[: len(tokens)], kind="stable")
+        self.tokens: Int32[np.ndarray, " tokens"] = tokens[by_node]  # sorted by node
+        held = np.bincount(node_of[: len(tokens)], minlength=count)
+        self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
+        self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
+        self._first, self._children = self.first.data, self.children.data
+        self._bytes = self.byte.tobytes()
+        self.first_bytes = dict(self.each_child(0))  # the root's children, by byte
+
+    @cached_property
+    def sizes(self) -> Int32[np.ndarray, " nodes"]:
+        """The number of nodes below each node, itself included."""
+        sizes = np.ones(len(self), np.int32)
+        for begin, end in zip(self.levels[-2:0:-1], self.levels[:1:-1], strict=True):
+            np.add.at(sizes, self.parent[begin:end], sizes[begin:end])
+        return sizes
+
+    @cached_property
+    def places(self) -> Int32[np.ndarray, " nodes"]:
+        """The place of each node in preorder, where all nodes below a node come right after it."""
+        places = np.zeros(len(self), np.int32)
+        for begin, end in pairwise(self.levels[1:]):
+            sizes = self.sizes[begin:end]
+            before = np.cumsum(sizes) - sizes
+            parent = self.parent[begin:end]
+            first = np.maximum.accumulate(np.where(np.diff(parent, prepend=-1) != 0, before, 0))
+            places[begin:end] = places[parent] + 1 + before - first
+        return places
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.byte)
+
+    def children_of(
+        self, nodes: Int32[np.ndarray, " n"]
+    ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+        """Return all children of `nodes`, and for each the index of its parent in `nodes`."""
+        return ranges(self.first[nodes], self.children[nodes])
+
+    def each_child(self, node: int) -> Iterator[tuple[int, int]]:
+        """Yield bytes and numbers of one node's children, which is quicker for a few nodes."""
+        first = self._first[node]
+        end = first + self._children[node]
+        return zip(self._bytes[first:end], range(first, end), strict=True)
+
+    def child_count(self, node: int) -> int:
+        return self._children[node]
+
+    def children_by(self, node: int, bytes_: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield those children of one node whose byte is in `bytes_`."""
+        first = self._first[node]
+        end = first + self._children[node]
+        for byte in bytes_:
+            child = self._bytes.find(byte, first, end)
+            if child >= 0:
+                yield byte, child
+
+    def along(self, text: bytes, start: int = 0) -> Iterator[int]:
+        """Yield the nodes that spell `text[start:]`, byte by byte, up to its first unknown byte."""
+        node = 0
+        for place in range(start, len(text)):
+            first = self._first[node]
+            node = self._bytes.find(text[place], first, first + self._children[node])
+            if node < 0:
+                return
+            yield node
+
+    def tokens_at(
+        self, nodes: Int32[np.ndarray, " n"]
+    ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+        """Return the tokens that end at `nodes`, and for each the index of its node."""
+        held = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
+        places, owner = ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
+        return self.tokens[places], held[owner]
+
+
+def ranges(
+    first: Int32[np.ndarray, " n"], count: Int32[np.ndarray, " n"]
+) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+    """Return the numbers `first[i]` to `first[i] + count[i] - 1` for each `i`, and their `i`."""
+    owner = np.repeat(np.arange(len(first), dtype=np.int32), count)
+    begin = np.cumsum(count) - count
+    return np.arange(len(owner), dtype=np.int32) + (first - begin).astype(np.int32)[owner], owner
+
+
+Nodes = Int32[np.ndarray, " _"]

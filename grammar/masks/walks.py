@@ -1,0 +1,230 @@
+"""Walks that read many tokens at once, level by level of a trie, in arrays.
+
+A machine returns the state after a byte. The module knows tokens as numbers, and neither terminals
+nor rules.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int16, UInt8
+
+from dlm.grammar.masks.trie import Nodes, Trie
+
+Owners = Int16[np.ndarray, " _"]  # for each node, the index of the root it is reached from
+_NOWHERE = -1
+_DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
+_FEW = 100  # nodes up to which a level is read one by one
+_TABLE_BYTES = 1500  # of memory of a table without moves
+_SEVERAL = 24  # children of a node, beyond which only likely bytes are looked up
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The trie nodes that a walk reaches, with the states there."""
+
+    nodes: Nodes
+    states: Nodes
+    counts: Nodes  # counted moves up to each node; empty if moves are not counted
+
+
+class WalkTable:
+    """A machine of numbered states, whose moves are tabulated at their first use.
+
+    Bytes that all states so far treat alike share a column: an automaton of thousands of words has
+    a column for each letter, not for each byte.
+    """
+
+    def __init__(self, moves: Callable[[int], list[tuple[int, int, int, bool]]]):
+        """`moves(state)` returns first and last byte, next state, and whether the move counts."""
+        self._moves = moves
+        self._column = np.zeros(256, np.uint8)  # by byte
+        self._begins = [0]  # the first byte of each run of bytes with one column, sorted
+        self._to = np.full((16, 1), _NOWHERE, dtype=np.int32)
+        self._counts = np.zeros((16, 1), dtype=np.bool_)
+        self._written: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        return _TABLE_BYTES + self._to.nbytes + self._counts.nbytes
+
+    def walk(
+        self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
+    ) -> tuple[Reached, Owners]:
+        """Return the nodes reached from `roots`, these included, and the root of each.
+
+        `roots` holds children of the trie's root, each with the state there.
+        """
+        nodes, states = np.array(roots, np.int32).reshape(-1, 2).T
+        counts, owner = np.zeros(len(nodes), np.int32), np.arange(len(nodes), dtype=np.int16)
+        found = [(nodes, states, counts if counting else nodes[:0], owner)]
+        levels = trie.levels[1:]
+        for begin, end, last in zip(levels, levels[1:], levels[2:], strict=False):
+            if not len(nodes):
+                break
+            self._write(np.flatnonzero(np.bincount(states)).tolist())
+            if len(nodes) * _DENSE < end - begin:
+                children, parent = trie.children_of(nodes)
+                byte = trie.byte[children]
+            else:  # most of a level: the whole next level is computed
+                children, byte = np.arange(end, last, dtype=np.int32), trie.byte[end:last]
+                place = np.full(end - begin, len(nodes), np.int32)
+                place[nodes - begin] = np.arange(len(nodes), dtype=np.int32)
+                parent = place[trie.parent[end:last] - begin]
+                states = np.append(states, np.int32(len(self._to) - 1))  # for nodes not reached
+            moves = self._places(states[parent], byte)
+            to = self._to.ravel().take(moves)
+            kept = np.flatnonzero(to != _NOWHERE)
+            if counting:
+                counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
+            nodes, states, owner = children[kept], to[kept], owner[parent[kept]]
+            found.append((nodes, states, counts if counting else nodes[:0], owner))
+        nodes, states, counts, owner = map(np.concatenate, zip(*found, strict=True))
+        return Reached(nodes, states, counts), owner
+
+    def walk_below(self, trie: Trie, nodes: Nodes, state: int) -> Reached:
+        """Return the nodes reached below `nodes`, which may have any depth and are in `state`."""
+        states = np.full(len(nodes), state, np.int32)
+        found = [(nodes[:0], states[:0])]
+        while len(nodes):
+            self._write(np.flatnonzero(np.bincount(states)).tolist())
+            children, parent = trie.children_of(nodes)
+            to = self._to.ravel().take(self._places(states[parent], trie.byte[children]))
+            kept = np.flatnonzero(to != _NOWHERE)
+            nodes, states = children[kept], to[kept]
+            found.append((nodes, states))
+        nodes, states = (np.concatenate(each) for each in zip(*found, strict=True))
+        return Reached(nodes, states, nodes[:0])
+
+    def _places(self, states: Nodes, bytes_: UInt8[np.ndarray, " _"]) -> np.ndarray:
+        """Return the indices of moves in the flat tables."""
+        return states * np.int64(self._to.shape[1]) + self._column[bytes_]
+
+    def _write(self, states: list[int]) -> None:
+        for state in states:
+            if state in self._written:
+                continue
+            moves = self._moves(state)
+            self._grow(max([state, *(to for _, _, to, _ in moves)]))
+            for low, high, to, counts in moves:
+                self._part(low)
+                self._part(high + 1)
+                columns = self._column[low : high + 1]
+                self._to[state, columns] = to
+                self._counts[state, columns] = counts
+            self._written.add(state)
+
+    def _part(self, byte: int) -> None:
+        """Let the bytes from `byte` on have another column than those before it."""
+        place = bisect_left(self._begins, byte)
+        if byte > 0xFF or self._begins[place : place + 1] == [byte]:
+            return
+        end = self._begins[place] if place < len(self._begins) else 256
+        new, old = len(self._begins), self._column[byte]
+        if new == self._to.shape[1]:
+            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)], axis=1)
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
+        self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
+        self._column[byte:end] = new
+        self._begins.insert(place, byte)
+
+    def _grow(self, state: int) -> None:
+        while state >= len(self._to) - 1:  # the last row has no moves
+            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+
+
+@runtime_checkable
+class Machine(Protocol):
+    """A machine with any number of states, which are objects."""
+
+    def likely(self, state: Any) -> Bool[np.ndarray, " 256"]:
+        """Return a superset of the bytes for which `after` is not None."""
+        ...
+
+    def after(self, state: Any, byte: int) -> Any | None: ...
+
+
+def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:
+    """Return the nodes reached below `begin`, and the states by their numbers.
+
+    `begin` holds lists of nodes, each with the machine's state there.
+    """
+    states: list[Any] = []
+    numbers: dict[Any, int] = {}
+
+    def number(state: Any) -> int:
+        if state not in numbers:
+            numbers[state] = len(states)
+            states.append(state)
+        return numbers[state]
+
+    few: list[tuple[int, int]] = []  # nodes and states, from levels that are read one by one
+    found = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+    level: list[tuple[int, int]] = []
+    nodes, at = _joined(begin, number)
+    while len(nodes):
+        if len(nodes) > _FEW:
+            likely = np.stack([machine.likely(state) for state in states])
+            children, before = _likely_children(trie, nodes, at, likely)
+            moves, which = np.unique(before << 8 | trie.byte[children], return_inverse=True)
+            onward = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
+            to = np.array([_NOWHERE if s is None else number(s) for s in onward], np.int32)[which]
+            kept = np.flatnonzero(to != _NOWHERE)
+            nodes, at = children[kept], to[kept]
+            found.append((nodes, at))
+            continue
+        level = [*zip(nodes.tolist(), at.tolist(), strict=True)]
+        while level and len(level) <= _FEW:
+            level = [
+                (child, number(after))
+                for node, which in level
+                for byte, child in _worth(trie, machine, node, states[which])
+                if (after := machine.after(states[which], byte)) is not None
+            ]
+            few += level
+        nodes, at = np.array(level, np.int32).reshape(-1, 2).T
+    nodes, at = np.array(few, np.int32).reshape(-1, 2).T
+    found.append((nodes, at))
+    nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
+    return Reached(nodes, at, nodes[:0]), states
+
+
+def _joined(begin: list[tuple[Nodes, Any]], number: Callable[[Any], int]) -> tuple[Nodes, Nodes]:
+    """Return the nodes of several lists, with the numbers of their states."""
+    if not begin:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    at = [np.full(len(each), number(state), np.int32) for each, state in begin]
+    return np.concatenate([each for each, _ in begin]), np.concatenate(at)
+
+
+def _worth(trie: Trie, machine: Machine, node: int, state: Any) -> Iterator[tuple[int, int]]:
+    """Yield the children of one node; if there are many, only those by likely bytes."""
+    if trie.child_count(node) <= _SEVERAL:
+        return trie.each_child(node)
+    return trie.children_by(node, np.flatnonzero(machine.likely(state)).tolist())
+
+
+def _likely_children(
+    trie: Trie, nodes: Nodes, at: Nodes, likely: Bool[np.ndarray, "states 256"]
+) -> tuple[Nodes, Nodes]:
+    """Return the children of `nodes` by likely bytes, with the states of their parents.
+
+    `at` holds the state of each node. If the nodes are most of the trie, the search begins with
+    the likely bytes instead.
+    """
+    if len(nodes) * _DENSE < len(trie):
+        children, parent = trie.children_of(nodes)
+        before = at[parent]
+        worth = np.flatnonzero(likely[before, trie.byte[children]])
+        return children[worth], before[worth]
+    found, present = [], np.flatnonzero(np.bincount(at)).astype(np.int32)
+    for state in present.tolist():
+        reached = np.zeros(len(trie), bool)
+        reached[nodes[at == state]] = True
+        children = np.flatnonzero(likely[state][trie.byte]).astype(np.int32)
+        found.append(children[reached[trie.parent[children]]])
+    return np.concatenate(found), np.repeat(present, [*map(len, found)])

@@ -1,0 +1,295 @@
+"""The tokens that stay within one terminal, shared by all states and grammars that read it."""
+
+from functools import cached_property
+from weakref import WeakValueDictionary
+
+import numpy as np
+from jaxtyping import UInt32
+
+from dlm.grammar.limits import Meter
+from dlm.grammar.masks.bits import token_words
+from dlm.grammar.masks.trie import Nodes, Trie
+from dlm.grammar.masks.walks import Reached, WalkTable
+from dlm.grammar.parse.branches import (
+    AnyText,
+    Bounds,
+    Branch,
+    Costs,
+    TerminalTransitions,
+    branches,
+    completed,
+    moves_of,
+)
+from dlm.grammar.parse.network import scanner_of
+from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.nodes import Spelling, Terminal
+from dlm.grammar.regex.patterns import automaton_of
+
+_WALKED, _LOOKED = 100, 1000  # trie nodes walked, or looked at, for a unit of work
+_AT_ONCE, _GROUP = 32, 20  # branches built at once, and units of work for them
+_BELOW = 5  # units of work for the tokens after another terminal
+_NODE_BYTES, _BRANCH_BYTES = 20, 1500  # bytes of memory for a node, and for a branch without nodes
+_SET_BYTES, _TERMINAL_BYTES = 300, 1000  # for a cached set without its members, and for a terminal
+_MOST_BYTES = 256 << 20  # bytes of memory for all terminals
+Words = UInt32[np.ndarray, " words"]
+
+
+class TerminalTokens:
+    """The cached tokens of one terminal, over one vocabulary."""
+
+    def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
+        self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
+        self._cached = 0  # bytes
+        self.users = 0  # grammars
+        self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
+        self._transitions: dict[tuple[int, bool], TerminalTransitions] = {}
+        self.forget_sets()
+
+    @cached_property
+    def _table(self) -> WalkTable:
+        scanner = self._scanner  # the table refers to no `self`: there is no reference cycle
+        return WalkTable(lambda s: moves_of(scanner, s))
+
+    @cached_property
+    def _stopping(self) -> WalkTable:
+        scanner, terminals = self._scanner, self._all
+        return WalkTable(
+            lambda s: [] if terminals.reads_any_text(scanner, s) else moves_of(scanner, s)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of the caches, the tables and the scanner."""
+        tables = (each.nbytes for each in vars(self).values() if isinstance(each, WalkTable))
+        return _TERMINAL_BYTES + self._cached + self._scanner.nbytes + sum(tables)
+
+    def _hold(self, count: int) -> None:
+        """Count `count` more bytes of caches."""
+        self._cached += count
+        self._all.hold(count)
+
+    def forget(self) -> None:
+        """Clear all caches except the tables, which are small."""
+        self._branches.clear()
+        self._transitions.clear()
+        self.forget_sets()
+        self._cached = 0
+
+    def forget_sets(self) -> None:
+        """Clear the sets of tokens, but keep the walks they were made from."""
+        self._words: dict[tuple[int, Bounds], Words] = {}
+        self._ends: dict[tuple[int, Bounds], Nodes] = {}
+        self._below: dict[bytes, tuple[Words, Nodes]] = {}
+
+    def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
+        """Return bounds that allow the same tokens, one for many, so that masks are shared."""
+        if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
+            return 0, None
+        return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
+
+    @property
+    def start(self) -> int:
+        return self._scanner.start
+
+    def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
+        """Compute the transitions of `state`, also those for bounded masks if `bounded`.
+
+        Returns the next states. States within a character are skipped, since they are quick.
+        """
+        scanner = self._scanner
+        if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
+            self._at(state, (0, None), meter)
+            if bounded:
+                self._at(state, (0, 0), meter)
+        meter.add(1)
+        return [to for _, _, to in scanner.moves(state)]
+
+    def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
+        """Return the tokens that stay within the terminal, as packed bits."""
+        key = state, bounds
+        if key not in self._words:
+            transitions = self._at(state, bounds, meter)
+            meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
+            tokens = transitions.tokens(bounds)
+            self._words[key] = token_words(tokens, self._size)
+            self._hold(_SET_BYTES + self._words[key].nbytes)
+        return self._words[key]
+
+    def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
+        """Read the terminal from its start below `nodes` of the trie.
+
+        Returns the tokens that stay within it, as packed bits, and the nodes at which it may end
+        and a token may continue. These include `nodes` if its text may be empty.
+        """
+        key = nodes.tobytes()
+        if key not in self._below:
+            scanner, trie = self._scanner, self._trie
+            meter.spend(_BELOW)
+            table = self._table
+            reached = table.walk_below(trie, nodes, scanner.start)
+            meter.add(len(reached.nodes) // _WALKED)
+            words = token_words(trie.tokens_at(reached.nodes)[0], self._size)
+            final = np.array(scanner.final)[reached.states] & (trie.children[reached.nodes] > 0)
+            ends = reached.nodes[final]
+            if scanner.final[scanner.start]:
+                ends = np.concatenate([ends, nodes])
+            self._below[key] = words, ends
+            self._hold(_SET_BYTES + len(key) + words.nbytes + ends.nbytes)
+        return self._below[key]
+
+    def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
+        return self._at(state, bounds, meter).costs(bounds)
+
+    def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
+        """Return `TerminalTransitions.ends` of `state`."""
+        key = state, bounds
+        if key not in self._ends:
+            self._ends[key] = self._at(state, bounds, meter).ends(bounds)
+            self._hold(_SET_BYTES + self._ends[key].nbytes)
+        return self._ends[key]
+
+    def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
+        """Return the branch of a child of the root, for a terminal of any text.
+
+        `start`: the text is read from before its opening quote, else from within.
+        """
+        (_, _, inside), *_ = self._scanner.moves(self._scanner.start)
+        self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
+        return self._branches[node, inside, counting]
+
+    def _at(self, state: int, bounds: Bounds, meter: Meter) -> TerminalTransitions:
+        key = state, bounds != (0, None)
+        if key not in self._transitions:
+            if isinstance(self._scanner, LiteralScanner):
+                self._transitions[key] = self._along(state)
+            else:
+                self._transitions[key] = self._walked(*key, meter)
+        return self._transitions[key]
+
+    def _along(self, state: int) -> TerminalTransitions:
+        """Return the transitions of a literal."""
+        nodes = np.array([*self._trie.along(self._scanner.completion(state))], np.int32)
+        states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
+        if not len(nodes):
+            return TerminalTransitions([])
+        reached = Reached(nodes, states, nodes[:0])
+        owner = np.zeros(len(nodes), np.int16)
+        (branch,) = branches(self._scanner, reached, owner, 1, self._trie)
+        self._hold(_BRANCH_BYTES + _NODE_BYTES * branch.size)
+        return TerminalTransitions([(branch, 0)])
+
+    def _walked(self, state: int, counting: bool, meter: Meter) -> TerminalTransitions:
+        """Build the branches in groups, so that finished ones are kept if work runs out."""
+        scanner, children = self._scanner, self._trie.first_bytes
+        roots = [
+            ((children[byte], to), int(scanner.counts(state, to)))
+            for low, high, to in scanner.moves(state)
+            for byte in range(low, high + 1)
+            if byte in children
+        ]
+        sharing = self._sharing(state, counting, meter)
+        new = [root for root, _ in roots if (*root, counting) not in self._branches]
+        for begin in range(0, len(new), _AT_ONCE):
+            meter.spend(1)
+            some = new[begin : begin + _AT_ONCE]
+            table = self._table if sharing is None else self._stopping
+            reached, owner = table.walk(self._trie, some, counting)
+            if sharing is not None:
+                start = state == scanner.start
+                reached, owner = completed(self._all.any_text, sharing, reached, owner, start)
+            meter.add(_GROUP)
+            new_branches = branches(scanner, reached, owner, len(some), self._trie)
+            for root, branch in zip(some, new_branches, strict=True):
+                self._branches[*root, counting] = branch
+                meter.add(branch.size // _WALKED)
+                self._hold(_BRANCH_BYTES + _NODE_BYTES * branch.size)
+        return TerminalTransitions(
+            [(self._branches[*root, counting], first) for root, first in roots]
+        )
+
+    def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
+        """Copy the branches after which any text follows from the terminals of any text.
+
+        Returns the scanner; None if nothing can be shared: `state` is neither the start nor
+        between two characters, the terminal is not quoted, or it takes any text itself.
+        """
+        scanner = self._scanner
+        if not isinstance(scanner, Scanner) or not scanner.quoted:
+            return None
+        if not (scanner.boundary[state] or state == scanner.start):
+            return None
+        shared = self._all.any_text
+        if any(each.scanner is scanner for each in shared.values()):
+            return None
+        for low, high, to in scanner.moves(state):
+            if (any_text := shared.get(scanner.repeated(to))) is not None:
+                known = self._all.tokens(any_text.scanner)
+                for byte in range(low, high + 1):
+                    if (node := self._trie.first_bytes.get(byte)) is not None:
+                        branch = known.branch(node, state == scanner.start, counting, meter)
+                        self._branches.setdefault((node, to, counting), branch)
+        return scanner
+
+
+class Terminals:
+    """The terminals of all grammars over one vocabulary, each kept while a grammar uses it."""
+
+    def __init__(self, trie: Trie, size: int):
+        self._trie, self._size = trie, size
+        self._held = 0  # bytes
+        self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
+        self._scanners = WeakValueDictionary()
+        self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
+        self._tokens = WeakValueDictionary()
+        self.any_text: dict[CharacterRanges | None, AnyText] = {}
+        self._any: list[TerminalTokens] = []  # kept, since they are shared
+
+    def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
+        scanner = self._scanners.get(terminal)
+        if scanner is None:
+            scanner = self._scanners[terminal] = scanner_of(terminal)
+        return scanner
+
+    def tokens(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
+        known = self._tokens.get(scanner)
+        if known is None:
+            known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
+        return known
+
+    def used(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
+        """Return `tokens` of a scanner, and count one more grammar that uses them."""
+        known = self.tokens(scanner)
+        known.users += 1
+        return known
+
+    def keeps(self, known: TerminalTokens) -> bool:
+        """Whether a terminal is shared by all grammars, and never dropped."""
+        return known in self._any
+
+    def share_any_text(self) -> None:
+        """Walk the trie for any text and for any line, which takes .5 s at 262,144 tokens."""
+        for automaton in (Automaton.ANY, automaton_of(".*", True)):
+            scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
+            if isinstance(scanner, Scanner):
+                any_text, known = AnyText(scanner, self._trie), self.tokens(scanner)
+                self.any_text[any_text.characters] = any_text
+                self._any.append(known)
+                for bounded in (False, True):
+                    for to in known.explore(scanner.start, bounded, Meter()):
+                        known.explore(to, bounded, Meter())
+
+    def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
+        """Whether the rest of the text from `state` on is that of a shared `AnyText`."""
+        return isinstance(scanner, Scanner) and scanner.repeated(state) in self.any_text
+
+    def hold(self, count: int) -> None:
+        """Count `count` more bytes of caches."""
+        self._held += count
+
+    def trim(self) -> None:
+        """Clear the caches between masks if they are too large, except the shared walks."""
+        if self._held > _MOST_BYTES:
+            for known in self._tokens.values():
+                known.forget_sets() if known in self._any else known.forget()
+            self._held = 0

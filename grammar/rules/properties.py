@@ -1,0 +1,193 @@
+"""Properties of rules: which match a finite text, and which the empty text.
+
+Both are the least solution of the same equations, found in time linear in the rules.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    Alternation,
+    AnyOrder,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    Terminal,
+    alternation,
+)
+from dlm.grammar.rules.rules import Rules, references
+
+
+def check_rules(rules: Rules, kind: str = "grammar") -> None:
+    """Raise `InvalidGrammarError` if a rule matches no finite text."""
+    ending = _holding(rules.nodes, _ends)
+    for name in rules.nodes:
+        if name not in ending:
+            raise InvalidGrammarError(kind, "no finite text fits", f"rule {name}")
+
+
+def without_endless(rules: Rules, root: Node, start: int = 0) -> Node:
+    """Return `root` without parts that have no finite text, and remove these parts from the rules.
+
+    Only the rules from the index `start` on are changed. Those that cannot be reached from `root`
+    are deleted.
+    """
+    own = dict(islice(rules.nodes.items(), start, None))
+    endless = own.keys() - _holding(own, _ends)
+    root = _freed(root, endless)
+    reached: dict[str, Node] = {}
+    waiting = [root]
+    while waiting:
+        for name in references(waiting.pop()):
+            if name in own and name not in reached:
+                reached[name] = _freed(own[name], endless)
+                waiting.append(reached[name])
+    for name in own:
+        if name in reached:
+            rules.nodes[name] = reached[name]
+        else:
+            del rules.nodes[name]
+            rules.distinct.discard(name)
+    return root
+
+
+def _ends(leaf: Node) -> bool:
+    return not isinstance(leaf, Terminal) or not leaf.automaton.is_empty
+
+
+def _freed(node: Node, endless: Set[str]) -> Node:
+    match node:
+        case Reference(name) if name in endless:
+            return NOTHING
+        case Concatenation(parts):
+            freed = tuple(_freed(part, endless) for part in parts)
+            return NOTHING if NOTHING in freed else Concatenation(freed)
+        case Alternation(options):
+            freed = (_freed(option, endless) for option in options)
+            return alternation(*(option for option in freed if option != NOTHING))
+        case Repetition(part, low, high):
+            part = _freed(part, endless)
+            if part == NOTHING:
+                return NOTHING if low else EMPTY
+            return Repetition(part, low, high)
+        case AnyOrder():
+            return _freed_parts(node, endless)
+        case Terminal() if not _ends(node):
+            return NOTHING
+    return node
+
+
+def _freed_parts(node: AnyOrder, endless: Set[str]) -> Node:
+    """Return `node` without parts that have no finite text; `NOTHING` if these are needed."""
+    kept = []
+    for part in node.parts:
+        freed = _freed(part.node, endless)
+        if freed != NOTHING:
+            kept.append(replace(part, node=freed))
+        elif part.required:
+            return NOTHING
+    repeats = any(part.repeats for part in kept)
+    if len(kept) < max(1, node.low) and not repeats:
+        return NOTHING
+    return replace(node, parts=tuple(kept), separator=_freed(node.separator, endless))
+
+
+def nullable(rules: Rules) -> set[str]:
+    """Return the rules that match the empty text."""
+    return _holding(rules.nodes, _may_be_empty)
+
+
+def _may_be_empty(leaf: Node) -> bool:
+    match leaf:
+        case Literal(text):
+            return not text
+        case Terminal(automaton, low):
+            return low == 0 and 0 in automaton.final
+    return False
+
+
+def is_nullable(node: Node, rules: set[str]) -> bool:
+    """Whether `node` matches the empty text; `rules` are the rules that do."""
+    match node:
+        case Reference(name):
+            return name in rules
+        case Concatenation(parts):
+            return all(is_nullable(part, rules) for part in parts)
+        case Alternation(options):
+            return any(is_nullable(option, rules) for option in options)
+        case Repetition(part, low):
+            return low == 0 or is_nullable(part, rules)
+    return _may_be_empty(node)
+
+
+@dataclass(eq=False, slots=True)
+class _Gate:
+    """Counter of the parts of a node that hold; `above` is notified once `needed` parts hold."""
+
+    needed: int
+    above: "_Gate | str"  # the node around it, or the rule's name
+
+
+def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str]:
+    """Return the rules that hold, given which leaves hold.
+
+    A concatenation holds if all parts do, an alternation if one option does. Rules that are not
+    among `nodes` hold.
+    """
+    holding: set[str] = set()
+    users: dict[str, list[_Gate]] = {name: [] for name in nodes}
+
+    def count(gate: "_Gate | str") -> None:
+        waiting: list[_Gate | str] = [gate]
+        while waiting:
+            gate = waiting.pop()
+            if isinstance(gate, _Gate):
+                gate.needed -= 1
+                if gate.needed == 0:
+                    waiting.append(gate.above)
+            elif gate not in holding:
+                holding.add(gate)
+                waiting += users[gate]
+
+    def build(node: Node, above: _Gate) -> None:
+        match node:
+            case Reference(name) if name in holding or name not in users:
+                count(above)
+            case Reference(name):
+                users[name].append(above)
+            case Concatenation(parts) if parts:
+                gate = _Gate(len(parts), above)
+                for part in parts:
+                    build(part, gate)
+            case Alternation(options):
+                gate = _Gate(1, above)
+                for option in options:
+                    build(option, gate)
+            case Repetition(part, low) if low > 0:
+                build(part, above)
+            case AnyOrder(parts, _, low):
+                required = [part.node for part in parts if part.required]
+                every = _Gate(len(required) + 1, above)
+                enough = _Gate(1, every)
+                several = _Gate(max(1, low), enough)
+                for needed in required:
+                    build(needed, every)
+                for part in parts:
+                    build(part.node, enough if part.repeats else several)
+            case Concatenation() | Repetition():
+                count(above)
+            case Characters(ranges) if not ranges:
+                pass
+            case _ if leaf(node):
+                count(above)
+
+    for name, node in nodes.items():
+        build(node, _Gate(1, name))
+    return holding

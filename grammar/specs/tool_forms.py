@@ -1,0 +1,91 @@
+"""Tools in the form of OpenAI's APIs: functions, and custom tools of one text."""
+
+from typing import Any
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.specs.spec import Spec
+from dlm.grammar.specs.text import Grammar, Regex
+
+KIND = "tools"
+_NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_HOLDS = frozenset(  # keywords that describe an object's properties, unless they are empty
+    """properties patternProperties propertyNames required dependentRequired dependentSchemas
+    dependencies minProperties allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef enum
+    const""".split()
+)
+_OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, they allow all
+
+
+def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the schema of a tool's `parameters`.
+
+    If they do not describe an object's properties, the tool takes no arguments.
+    """
+    if parameters is None:
+        return _NONE
+    kinds = parameters.get("type", "object")
+    objects = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+    holds = any(parameters.get(word) not in (None, {}, []) for word in _HOLDS)
+    opened = any(parameters.get(word) is not None for word in _OPENS)
+    return parameters if holds or opened or not objects else {**parameters, **_NONE}
+
+
+INPUT = "input"  # name of the one argument of a custom tool
+_FORMATS = "text", "grammar"  # of a custom tool's text
+_INPUT_FORMS = "lark", "regex"
+
+
+def function_of(tool: Any) -> dict[str, Any] | None:
+    """Return the function that a model is shown for a tool in OpenAI's form; None if it is neither
+    `{"type": "function", "function": {...}}` nor `{"type": "custom", "custom": {...}}`.
+
+    A custom tool is a function of one text, `input`, whose grammar is part of its description.
+    """
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    function = tool.get(kind) if kind in ("function", "custom") else None
+    if not isinstance(function, dict) or kind == "function":
+        return function if isinstance(function, dict) else None
+    grammar = _format_of(function)
+    described = {"description": "The {}:\n{}".format(*grammar)} if grammar else {}
+    text = {"type": "string", **described}
+    parameters = {
+        "type": "object",
+        "properties": {INPUT: text},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    return {**function, "parameters": parameters}
+
+
+def input_spec(tool: dict[str, Any], where: str) -> Spec | None:
+    """Return the spec of a custom tool's text, from its `format`; None: any text.
+
+    `where` is the JSON pointer of the tool's `custom`. Raises `InvalidGrammarError`.
+    """
+    if tool.get("type") != "custom":
+        return None
+    form = tool["custom"].get("format")
+    if form is not None and not (isinstance(form, dict) and form.get("type") in _FORMATS):
+        reason = f"a format must have the type {' or '.join(_FORMATS)}, got {form!r:.60}"
+        raise InvalidGrammarError(KIND, reason, f"{where}/format")
+    if (grammar := _format_of(tool["custom"])) is None:
+        return None
+    syntax, definition = grammar
+    if syntax not in _INPUT_FORMS or not isinstance(definition, str):
+        reason = f"a grammar must have a definition, and the syntax {' or '.join(_INPUT_FORMS)}"
+        raise InvalidGrammarError(KIND, reason, f"{where}/format")
+    try:
+        return Regex(definition) if syntax == "regex" else Grammar(definition, "lark")
+    except InvalidGrammarError as error:
+        reason = f"{error.reason} ({error.where})" if error.where else error.reason
+        raise InvalidGrammarError(KIND, reason, f"{where}/format/definition") from error
+
+
+def _format_of(custom: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Return the syntax and the definition of a custom tool's grammar; None: it has none. They
+    stand in `format`, or in its field `grammar`, as chat completions have it."""
+    form = custom.get("format")
+    if not isinstance(form, dict) or form.get("type") != "grammar":
+        return None
+    inner = form["grammar"] if isinstance(form.get("grammar"), dict) else form
+    return inner.get("syntax"), inner.get("definition")

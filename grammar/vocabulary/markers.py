@@ -1,0 +1,167 @@
+"""The markers around reasoning, found in a text as it grows.
+
+Markers are control tokens, or words of text, each of one or several tokens. Text is matched by its
+bytes, so a marker is found in every spelling. The module knows no grammar.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlm.grammar.masks.bits import token_words
+from dlm.grammar.vocabulary.vocabulary import Vocabulary
+
+_CONTROL = 256  # symbols below are bytes; from here on, control tokens
+
+
+class Marker:
+    """A sequence of symbols, searched for incrementally (Knuth, Morris and Pratt)."""
+
+    def __init__(self, tokens: Sequence[int], vocabulary: Vocabulary):
+        self._vocabulary, self.pieces = vocabulary, vocabulary.pieces
+        self.symbols = [symbol for token in tokens for symbol in self._read(token)]
+        self.size = sum(symbol < _CONTROL for symbol in self.symbols)  # bytes of its text
+        self._rest = [self._spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
+        done = 0
+        for i, token in enumerate(tokens):  # prefer the tokenizer's spelling if none is shorter
+            if len(tokens) - i <= len(self._rest[done]) or not self._rest[done]:
+                self._rest[done] = list(tokens[i:])
+            done += len(self._read(token))
+        self.longest = max(map(len, self._rest))  # the most tokens that `rest` returns
+        self._allowed: dict[int, np.ndarray] = {}
+        self._back = [0] * (len(self.symbols) + 1)  # the longest border of each beginning
+        for i in range(1, len(self.symbols)):
+            self._back[i + 1] = self._matched(self._back[i], self.symbols[i])
+
+    def after(self, done: int, token: int) -> int | None:
+        """Return the number of symbols matched after `token`, if `done` were matched before it.
+
+        None if the marker would end within the token, or if the token is a control token with
+        which the marker does not continue.
+        """
+        symbols = self._read(token)
+        if symbols[0] >= _CONTROL and self.symbols[done : done + 1] != symbols:
+            return None
+        for symbol in symbols:
+            if done == len(self.symbols):
+                return None
+            done = self._matched(done, symbol)
+        return done
+
+    def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """Return start and end of the marker's first occurrence in `tokens`; None if absent."""
+        done, total, starts = 0, 0, []
+        begin = self._begin(tokens)
+        for at in range(begin, len(tokens)):
+            starts.append(total)
+            total += len(self._read(tokens[at]))
+            done = self.after(done, tokens[at]) or 0
+            if self.complete(done):
+                return begin + bisect_right(starts, total - len(self.symbols)) - 1, at + 1
+        return None
+
+    def _begin(self, tokens: Sequence[int]) -> int:
+        """Return an index before which the marker does not begin."""
+        first = self.symbols[0] - _CONTROL
+        if first < 0:
+            return 0
+        return tokens.index(first) if first in tokens else len(tokens)
+
+    def begun(self, tokens: Sequence[int]) -> int:
+        """Return the number of bytes at the end of `tokens` that may be the marker's beginning."""
+        done = 0
+        if self.symbols[0] >= _CONTROL:  # it can not have begun further back
+            tokens = tokens[-len(self.symbols) :]
+        for token in tokens:
+            done = self.after(done, token) or 0
+        return sum(symbol < _CONTROL for symbol in self.symbols[:done])
+
+    def complete(self, done: int) -> bool:
+        return done == len(self.symbols)
+
+    def rest(self, done: int) -> list[int]:
+        """Return the tokens that complete the marker after `done` of its symbols."""
+        return self._rest[done]
+
+    def allowed(self, done: int) -> np.ndarray:
+        """Return the tokens for which `after` is not None, as packed bits. The result is cached."""
+        if done not in self._allowed:
+            self._allowed[done] = self._compute_allowed(done)
+        return self._allowed[done]
+
+    def _compute_allowed(self, done: int) -> np.ndarray:
+        next_, last, size = self.symbols[done], self.symbols[-1], len(self.pieces)
+        words = self._vocabulary.text_words
+        if next_ >= _CONTROL:
+            words = words | token_words([next_ - _CONTROL], size)
+        refused = [
+            token
+            for token, piece in enumerate(self.pieces if last < _CONTROL else ())
+            if last in piece[:-1] and self.after(done, token) is None
+        ]
+        return words & ~token_words(refused, size)
+
+    def _matched(self, done: int, symbol: int) -> int:
+        while done and (done == len(self.symbols) or self.symbols[done] != symbol):
+            done = self._back[done]
+        return done + (self.symbols[done] == symbol)
+
+    def _read(self, token: int) -> list[int]:
+        piece = self.pieces[token]
+        return list(piece) if piece else [_CONTROL + token]
+
+    def _spell(self, symbols: Sequence[int]) -> list[int]:
+        text = [s - _CONTROL if s >= _CONTROL else bytes([s]) for s in symbols]
+        return self._vocabulary.fewest(text) or []
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """The markers and the limits of reasoning, in tokens.
+
+    `budget` bounds the reasoning, both markers included; None: it has no limit of its own.
+    `reserve` is the part of the whole budget that is left to the answer and its stop.
+    """
+
+    open: Marker
+    close: Marker
+    budget: int | None = None
+    reserve: int = 0
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, budget: int | None = None) -> "Reasoning | None":
+        """Return reasoning with the vocabulary's markers; None if it has none."""
+        if vocabulary.thought is None:
+            return None
+        opens, closes = vocabulary.thought.open, vocabulary.thought.close
+        return cls(Marker(opens, vocabulary), Marker(closes, vocabulary), budget)
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything but the answer's own needs limits it."""
+        return self.budget is not None or self.reserve > 0
+
+    def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
+        """Return the text between the markers, and the tokens of the answer.
+
+        An opening marker of text counts only at the beginning, since an answer may quote it. Until
+        the answer has `ended`, a possible beginning of a marker belongs to neither.
+        """
+        opened = self.open.find(tokens)
+        if opened is None or (self.open.size and opened[0]):
+            held = not ended and opened is None
+            if held:
+                size = sum(map(len, map(self.open.pieces.__getitem__, tokens)))
+                held = self.open.begun(tokens) == size
+            return b"", [] if held else list(tokens)
+        rest = tokens[opened[1] :]
+        closed = self.close.find(rest)
+        end = len(rest) if closed is None else closed[1]
+        text = b"".join(self.close.pieces[token] for token in rest[:end])
+        if closed is not None:
+            text = text[: len(text) - self.close.size]
+        elif not ended:
+            text = text[: len(text) - self.close.begun(rest)]
+        return text, [*tokens[: opened[0]], *rest[end:]]

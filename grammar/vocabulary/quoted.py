@@ -1,0 +1,49 @@
+"""The tokens that may end or begin a key, an item or a string of JSON text."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from dlm.grammar.masks.bits import token_words
+
+_ENDS_STRING, _STRUCTURES = re.compile(rb'["\\]'), re.compile(rb'[",{}\[\]]')
+_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
+_SPACE = re.compile(rb"[ \t\r\n]")  # outside of strings: the end of a number
+
+
+class QuotedTokens:
+    """The tokens that hold a double quote, a comma or a backslash, by their effect on keys."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        self.pieces = {token: piece for token, piece in enumerate(pieces) if b'"' in piece}
+        self.commas = {token for token, piece in enumerate(pieces) if b"," in piece}
+        self.escapes = {token for token, piece in enumerate(pieces) if b"\\" in piece}
+        self.joining = {  # tokens that can end a string and begin the next key
+            t for t, piece in self.pieces.items() if t in self.commas or piece.count(b'"') > 1
+        }
+        self.odd = [  # an escape may spell any key; three quotes end one key and hold another
+            t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
+        ]
+        self.escaping = self.escapes & self.pieces.keys()
+        self.ending: dict[bytes, list[int]] = {}  # by the bytes before the first quote
+        self.whole: dict[bytes, list[int]] = {}  # by the bytes between two quotes
+        for token, piece in self.pieces.items():
+            first, *enclosed, _ = piece.split(b'"')
+            self.ending.setdefault(first, []).append(token)
+            for each in enclosed:
+                self.whole.setdefault(each, []).append(token)
+        opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
+        structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
+        spaced = {t for t, piece in enumerate(pieces) if _SPACE.search(piece)}
+        kinds = {  # tokens that may end an item, by the position in the text
+            "opening": opening,
+            "joining": self.joining,
+            "ending": self.pieces.keys() | self.escapes,
+            "structural": structural,
+            "after a digit": structural | spaced,  # white space ends a number
+        }
+        self.packed = {name: token_words(tokens, len(pieces)) for name, tokens in kinds.items()}
+        # Tokens that change no keys, within a string and outside of strings.
+        self.within = np.array([not _ENDS_STRING.search(piece) for piece in pieces], bool)
+        self.outside = np.array([not _STRUCTURES.search(piece) for piece in pieces], bool)
