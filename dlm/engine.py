@@ -37,6 +37,7 @@ from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.diffusion_gemma.vision import VisionTower
 from dlm.models.graphs import Graphs
+from dlm.models.json_files import read_json
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
@@ -200,7 +201,7 @@ class Engine:
             tuned=None if tuned is None else Path(tuned),
         )
         generation = directory / "generation_config.json"
-        settings = checkpoint.read_json(generation) if generation.exists() else {}
+        settings = read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
         if decoding is None or isinstance(decoding, str):
             decoding = _decoding_of(decoding or checkpoint_decoding(settings), temperature)

@@ -1,7 +1,7 @@
 """Loading of a checkpoint onto a device: its model, the cache for it, and its vision tower."""
 
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 
@@ -50,7 +50,8 @@ def load_model(
         raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
     check_device(device)
     chosen = tuned_for(device, directory, tuned)
-    model = checkpoint.load(directory, dtype, device, kernels, activation_bits, chosen)
+    loaded = checkpoint.load(directory, dtype, device, kernels, activation_bits, chosen)
+    model = cast(DiffusionGemma, loaded)  # of the one family that there is
     tower = VisionTower.load(directory, model.images, dtype, device) if images else None
     tokens = cache_tokens or plan.free_tokens(model, slots, stored)
     segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)

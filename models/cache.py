@@ -23,7 +23,6 @@ from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.paging import CANVAS, Pages, append_
 from dlm.models import CacheFullError
 from dlm.models.backends import Backend
-from dlm.models.diffusion_gemma.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.image_tokens import within_image
 from dlm.models.pages import (
     PAGE,
@@ -36,6 +35,7 @@ from dlm.models.pages import (
     lay_out,
     pages_of,
 )
+from dlm.models.shape import LayerConfig, LayerType, ModelShape
 
 
 class PrefixNode:
@@ -126,7 +126,7 @@ class KVCache:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelShape,
         slots: int,
         dtype: torch.dtype,
         device: torch.device,

@@ -18,8 +18,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Paging, Segment, sent
-from dlm.models.diffusion_gemma.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.image_tokens import runs
+from dlm.models.shape import LayerConfig, LayerType, ModelShape
 
 PAGE = 16
 """Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
@@ -30,18 +30,18 @@ _FIRST = 16  # first size of a growing pool, in pages
 
 
 def pages_of(
-    config: ModelConfig, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
+    config: ModelShape, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
 ) -> int:
     """Return the maximum number of pages that a slot of `tokens` holds in layers of a kind.
     `segment` is the maximum that a pass encodes; None: any number."""
-    every = -(-tokens // page)
-    if kind == "full_attention" or segment is None:
+    every, window = -(-tokens // page), config.window_of(kind)
+    if window is None or segment is None:
         return every
-    return min(every, -(-(config.window - 1 + config.canvas_length + segment) // page) + 1)
+    return min(every, -(-(window - 1 + config.canvas_length + segment) // page) + 1)
 
 
 def cache_bytes(
-    config: ModelConfig, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
+    config: ModelShape, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
 ) -> int:
     """Return the bytes of such a `KVCache` on its device."""
     total = 0
@@ -52,7 +52,7 @@ def cache_bytes(
 
 
 def capacity_of(
-    config: ModelConfig, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
+    config: ModelShape, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
 ) -> int:
     """Return the number of pages for `tokens` of all slots together."""
     most = slots * pages_of(config, kind, tokens, segment, page)

@@ -36,9 +36,10 @@ from dlm.kernels.routing import Route, route
 from dlm.kernels.tiles import Tiles, matmul_w4a16
 from dlm.kernels.vocab import vocab_pass
 from dlm.models.backends import padded
-from dlm.models.diffusion_gemma.config import LayerConfig, ModelConfig
+from dlm.models.diffusion_gemma.config import ModelConfig
 from dlm.models.pages import PAGE
 from dlm.models.plan import Weights
+from dlm.models.shape import LayerConfig
 
 _ONE = 0x38  # e4m3
 _CANDIDATES, _THRESHOLD = 128, 2.0**-20  # of a vocabulary pass, as a step has them

@@ -16,13 +16,14 @@ from torch import Tensor
 from training.directory import STATE
 
 from dlm.cli.command_line import CommandParser, fail
-from dlm.models import ModelError, checkpoint
+from dlm.models import ModelError
+from dlm.models.tensor_files import tensors
 
 
 def main() -> None:
     args = arguments()
     try:
-        before, after = (dict(checkpoint.tensors(each)) for each in (args.before, args.after))
+        before, after = (dict(tensors(each)) for each in (args.before, args.after))
         mean = averaged(before, after, args.share)
         others = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", STATE)
         shutil.copytree(args.after, args.out, ignore=others, dirs_exist_ok=True)

@@ -51,9 +51,12 @@ from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
-from dlm.models.checkpoint import read_json
-from dlm.models.diffusion_gemma.layout import MODELOPT, blank, give, places
+from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.models.diffusion_gemma.layout import places
+from dlm.models.formats import MODELOPT
+from dlm.models.json_files import read_json
 from dlm.models.pages import CHUNK
+from dlm.models.places import blank, give
 from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -141,7 +144,7 @@ def shape_of(config: ModelConfig) -> dict[str, int]:
 
 
 def floor_of(
-    config: ModelConfig, slots: int, args: argparse.Namespace, device: str
+    model: DiffusionGemma, slots: int, args: argparse.Namespace, device: str
 ) -> float | None:
     """Return the least milliseconds of a step; None on a card that is not known, and for a cache
     that no kernel reads."""
@@ -155,7 +158,7 @@ def floor_of(
         weights=args.weights,
         activation_bits=args.activation_bits,
     )
-    return cast(float, plan.step_times(config, load, card)["step"])
+    return cast(float, plan.step_times(model.costs, load, card)["step"])
 
 
 def arguments() -> argparse.Namespace:
@@ -224,7 +227,7 @@ def measured(
         {
             "slots": slots,
             "mode": name,
-            "floor_milliseconds": floor_of(model.config, slots, args, device),
+            "floor_milliseconds": floor_of(model, slots, args, device),
             "milliseconds": (taken := statistics.median(each["milliseconds"] for each in found)),
             "tokens_per_second": 1e3 * slots * _SETTLED / taken,
             "graphs": engine.backends["graphs"],
@@ -360,7 +363,7 @@ def random_model(config: ModelConfig, weights: plan.Weights, dispatch: Dispatch)
 
     Raises `BackendError` for kernels that do not run there.
     """
-    model = plan.unfilled(config, weights, dispatch)
+    model = DIFFUSION_GEMMA.unfilled(config, weights, dispatch)
     tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
     rng = torch.Generator(dispatch.device).manual_seed(0)
     for name, tensor in tensors.items():

@@ -14,7 +14,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -110,7 +110,10 @@ def begun(
     """Return a new run, a run from the weights of `warm`, or a run resumed where it stopped."""
     torch.manual_seed(args.seed)
     shapes = ModelConfig.from_hf(config)
-    model = steps.grown(checkpoint.load(warm), shapes) if warm else steps.initialised(shapes)
+    if warm:
+        model = steps.grown(cast(DiffusionGemma, checkpoint.load(warm)), shapes)
+    else:
+        model = steps.initialised(shapes)
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     generation = json.loads((out / "generation_config.json").read_text())

@@ -15,8 +15,9 @@ from rich.table import Table
 
 from dlm.cli.command_line import CommandParser, fail
 from dlm.kernels.gpus import CARDS
-from dlm.models import ModelConfig, ModelError, plan
-from dlm.models.checkpoint import read_json
+from dlm.models import ModelError, plan
+from dlm.models.families import family_of
+from dlm.models.json_files import read_json
 
 MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
 
@@ -49,7 +50,9 @@ def main() -> None:
         path = Path(args.model)
         if not path.exists():
             fail(f"there is no directory or file {path}")
-        config = ModelConfig.from_hf(read_json(path / "config.json" if path.is_dir() else path))
+        settings = read_json(path / "config.json" if path.is_dir() else path)
+        family = family_of(settings)
+        config = family.config(settings)
         load = plan.Load(
             slots=args.slots,
             context=args.context,
@@ -57,7 +60,7 @@ def main() -> None:
             weights=args.weights,
             activation_bits=args.activation_bits,
         )
-        found = report(config, load)
+        found = report(family.unfilled(config, load.weights).costs, load)
     except ModelError as error:
         fail(str(error))
     if args.json:
@@ -66,22 +69,21 @@ def main() -> None:
         show(found)
 
 
-def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
-    """Return all figures: bytes, milliseconds and numbers of tokens."""
+def report(costs: plan.Costs, load: plan.Load) -> dict[str, Any]:
+    """Return all figures: bytes, milliseconds and numbers of slots."""
     cards = [card for card in CARDS if load.activation_bits == 16 or card.four_bit is not None]
     return {
         "counted": "the text stack; a vision tower, which `--max-images 0` leaves out, is on top",
         "load": asdict(load),
-        "parameters": plan.parameters(config),
-        "weights": plan.weight_bytes(config, load.weights),
-        "cache_per_token": plan.cache_per_token(config, load.cache),
-        "cache_per_slot": plan.cache_bytes(config, load.context, load.cache),
-        "state_per_slot": plan.state_bytes(config),
-        "transient": plan.transient_bytes(config, load.slots),
-        "total": plan.total_bytes(config, load),
+        "parameters": costs.parameters(),
+        "weights": costs.weight_bytes(),
+        "cache_per_slot": plan.cache_bytes(costs.config, load.context, load.cache),
+        "state_per_slot": costs.state_bytes(),
+        "transient": costs.transient_bytes(load.slots),
+        "total": plan.total_bytes(costs, load),
         "reserved": plan.RESERVED,
-        "fits": {f"{gb} GB": asdict(plan.capacity(config, load, gb * 10**9)) for gb in MEMORIES},
-        "step": {card.name: plan.step_times(config, load, card) for card in cards},
+        "fits": {f"{gb} GB": plan.slots_within(costs, load, gb * 10**9) for gb in MEMORIES},
+        "step": {card.name: plan.step_times(costs, load, card) for card in cards},
     }
 
 
@@ -101,8 +103,6 @@ def show(found: dict[str, Any]) -> None:
         memory.add_row(f"weights: {part}, {count:.2f} billion", gigabytes(size))
     count = sum(found["parameters"].values()) / 1e9
     memory.add_row(f"weights: all, {count:.2f} billion", gigabytes(sum(found["weights"].values())))
-    for kind, size in found["cache_per_token"].items():
-        memory.add_row(f"cache of a token, {kind}: {size:,} bytes", "")
     memory.add_row("cache of a slot", gigabytes(found["cache_per_slot"]))
     memory.add_row("soft embedding and canvas of a slot", gigabytes(found["state_per_slot"]))
     largest = max(found["transient"], key=found["transient"].__getitem__)
@@ -111,15 +111,10 @@ def show(found: dict[str, Any]) -> None:
     console.print(memory)
 
     fits = Table(title="What fits", title_justify="left")
-    for column in (
-        "GPU",
-        f"slots of {load['context']:,} tokens",
-        f"tokens, slots: {load['slots']}",
-    ):
+    for column in ("GPU", f"slots of {load['context']:,} tokens"):
         fits.add_column(column, justify="right")
-    for memory_size, room in found["fits"].items():
-        context = "none" if room["context"] is None else f"{room['context']:,}"
-        fits.add_row(memory_size, f"{room['slots']:,}", context)
+    for memory_size, slots in found["fits"].items():
+        fits.add_row(memory_size, f"{slots:,}")
     console.print(fits)
 
     step = Table(title="Least milliseconds of a step: memory / arithmetic", title_justify="left")

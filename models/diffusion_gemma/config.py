@@ -7,12 +7,13 @@ does not compute are refused by name.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from dlm.models import CheckpointError
 from dlm.models.json_files import Range, check_number, check_numbers, shown
+from dlm.models.shape import LayerConfig, LayerType, ModelShape
 
-LayerType = Literal["sliding_attention", "full_attention"]
+MODEL_TYPES = "diffusion_gemma", "diffusion_gemma_text"  # of the whole, and of its text stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,37 +30,16 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerConfig:
-    """Attention geometry of one layer."""
-
-    kind: LayerType
-    head_dim: int
-    kv_heads: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(ModelShape):
     """Geometry of the text stack. Every number comes from the checkpoint."""
 
-    vocab_size: int
-    hidden_size: int
     intermediate_size: int  # of the dense MLP and of self-conditioning
     expert_size: int  # of one routed expert
     experts: int
     experts_per_token: int
-    heads: int
-    layers: tuple[LayerConfig, ...]
-    window: int  # tokens a sliding layer sees, the current one included
     rotary: Mapping[LayerType, Rotary]
     eps: float  # added to the mean square in every RMSNorm
     softcap: float  # logits are `softcap * tanh(x / softcap)`
-    canvas_length: int
-    max_positions: int
-    images_see_all: bool = False  # whether a soft token of an image sees all of the image
-
-    def window_of(self, kind: LayerType) -> int | None:
-        """Return how many tokens a layer sees, including the current one; None: all of them."""
-        return self.window if kind == "sliding_attention" else None
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
@@ -123,7 +103,7 @@ def _read(config: Mapping[str, Any]) -> Any:
 
 def _text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     model_type, text = config.get("model_type"), config.get("text_config")
-    if model_type not in ("diffusion_gemma", "diffusion_gemma_text"):
+    if model_type not in MODEL_TYPES:
         raise CheckpointError(f"config.json: model_type is {model_type!r}, not 'diffusion_gemma'")
     if text is None:
         return {name: value for name, value in config.items() if name != "text_config"}

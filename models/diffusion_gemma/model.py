@@ -16,12 +16,11 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.gpus import ROWS
-from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
-from dlm.models.diffusion_gemma.config import LayerType, ModelConfig
+from dlm.models.diffusion_gemma.config import ModelConfig
+from dlm.models.diffusion_gemma.costs import NetworkCosts
 from dlm.models.diffusion_gemma.layers import (
     Attend,
     Layer,
@@ -29,68 +28,31 @@ from dlm.models.diffusion_gemma.layers import (
     SelfConditioning,
     rotary_angles,
 )
-from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
-from dlm.models.image_tokens import FIRST, EncodedImages
+from dlm.models.image_tokens import FIRST
+from dlm.models.network import Network
 from dlm.models.pages import Pass
+from dlm.models.shape import LayerType
 
 # Numbers of rows between which configurations of products change.
 _ROWS = 32, 64, 128, 256, 512, 1024
 _OPERATIONS = "experts", "attention", "layers", "vocabulary"  # operations that kernels may compute
 
 
-class DiffusionGemma(nn.Module):
+class DiffusionGemma(Network[ModelConfig]):
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.config = config
-        self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
-        self.tuned = BY_RULE  # configurations of kernels
-        self.graphs: PassGraphs | None = None  # of one cache
-        self.images = EncodedImages()  # that tokens to encode may stand for
+        super().__init__(config, _OPERATIONS)
         self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
         self.self_conditioning = SelfConditioning(config)
 
     @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def canvas_length(self) -> int:
-        return self.config.canvas_length
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_positions
+    def costs(self) -> NetworkCosts:
+        return NetworkCosts(self, self.config)
 
     @property
     def softcap(self) -> float:
         return self.config.softcap
-
-    @property
-    def device(self) -> torch.device:
-        return self.embed_tokens.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embed_tokens.weight.dtype
-
-    def new_cache(
-        self,
-        slots: int,
-        dtype: torch.dtype | None = None,
-        capacity: int | None = None,
-        segment: int | None = None,
-    ) -> KVCache:
-        """Return a cache that stores `dtype`, by default the model's; for the rest see
-        `KVCache`."""
-        rest = self.device, capacity, segment
-        kernels = {"backend": self.backends["attention"], "tuned": self.tuned}
-        return KVCache(self.config, slots, dtype or self.dtype, *rest, **kernels)
-
-    def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
-        """Replay passes over `cache` from CUDA graphs if possible; `graphs.status` says whether."""
-        self.graphs = pass_graphs(cache, wanted, self.backends, self.device)
 
     def warm_up(self, cache: KVCache, slots: int) -> list[Callable[[], Any]]:
         """Return the parts of a warm-up over `cache`, each to be called once; they store nothing.

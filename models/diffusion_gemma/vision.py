@@ -16,9 +16,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dlm.models import CheckpointError, ModelError
-from dlm.models.checkpoint import read_json, read_some
 from dlm.models.diffusion_gemma.layout import VISION
 from dlm.models.image_tokens import EncodedImage, EncodedImages
+from dlm.models.json_files import read_json
+from dlm.models.tensor_files import read_some
 
 if TYPE_CHECKING:
     from PIL.Image import Image

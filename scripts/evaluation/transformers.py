@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from measure.options import MeasureParser
@@ -42,7 +42,7 @@ from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
 from dlm.integrations.transformers import Constrain
-from dlm.models import checkpoint
+from dlm.models import DiffusionGemma, checkpoint
 from evaluation.tasks import EvaluationTask, extractions
 from evaluation.values import is_exact, is_valid
 
@@ -245,7 +245,7 @@ def _memory(name: str) -> int:
 
 
 def by_engine(args: argparse.Namespace) -> Callable[[int], dict[str, float]]:
-    model = checkpoint.load(args.model)
+    model = cast(DiffusionGemma, checkpoint.load(args.model))
     chat = TokenChat(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
     fill_(chat.tokenizer, model.vocab_size)
     engine = dlm.Engine(model, chat, slots=1)

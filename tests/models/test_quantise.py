@@ -13,9 +13,11 @@ from torch.nn import functional as F
 import dlm.models
 from dlm.kernels.moe import matrix
 from dlm.kernels.nvfp4 import quantize, tensor_scale
-from dlm.models import CheckpointError, checkpoint, quantise
+from dlm.models import CheckpointError, checkpoint, tensor_files
 from dlm.models.diffusion_gemma.layers import Experts
+from dlm.models.diffusion_gemma.quantisation import denoise_and_commit
 from dlm.models.quantise import quantise as quantise_directory
+from dlm.models.tensor_files import tensors
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
 MOST = 6 * 448  # the largest number times the largest scale of a block
@@ -116,7 +118,7 @@ def test_input_scales_are_of_the_largest_activation_of_a_layer(written, monkeypa
 
     monkeypatch.setattr(Experts, "forward", spied)
     model = checkpoint.load(TINY)
-    quantise._denoise_and_commit(model, 2)
+    denoise_and_commit(model, 2)
     found = tensors_of(written)
     for index, layer in enumerate(model.layers):
         gate_up = layer.experts.get_parameter("gate_up_proj")
@@ -145,7 +147,7 @@ def test_without_canvases_there_are_no_scales_of_activations(tmp_path, written):
 
 
 def test_large_checkpoints_are_written_in_shards(tmp_path, written, monkeypatch):
-    monkeypatch.setattr(quantise, "SHARD", 1_000_000)
+    monkeypatch.setattr(tensor_files, "SHARD", 1_000_000)
     quantise_directory(TINY, tmp_path / "out", canvases=0)
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert files == [
@@ -154,9 +156,7 @@ def test_large_checkpoints_are_written_in_shards(tmp_path, written, monkeypatch)
     assert len(files) == 19
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     assert {*index["weight_map"].values()} == {*files}
-    assert index["metadata"]["total_size"] == sum(
-        t.nbytes for _, t in checkpoint.tensors(tmp_path / "out")
-    )
+    assert index["metadata"]["total_size"] == sum(t.nbytes for _, t in tensors(tmp_path / "out"))
     assert torch.equal(
         logits_of(checkpoint.load(tmp_path / "out")), logits_of(checkpoint.load(written))
     )

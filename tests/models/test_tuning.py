@@ -11,7 +11,7 @@ from launches import Launches
 from dlm.kernels import moe as moe_kernels
 from dlm.kernels.configurations import BY_RULE, GATE_UP, KERNELS, Tuned
 from dlm.models import ModelConfig, checkpoint, tuning
-from dlm.models.checkpoint import read_json
+from dlm.models.json_files import read_json
 from dlm.models.tuning import tuning_cases
 
 CPU = torch.device("cpu")

@@ -14,7 +14,8 @@ from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import card_of
 from dlm.models import ModelConfig, plan
 from dlm.models.backends import Dispatch
-from dlm.models.checkpoint import read_json
+from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.models.json_files import read_json
 
 CONFIG = BUILT_IN / "config.json"
 BIG = Path(__file__).parents[2] / "examples" / "diffusiongemma-26b-a4b.json"
@@ -93,15 +94,15 @@ def test_other_settings_are_named_and_compared_all_the_same(printed, tmp_path):
 
 
 def test_a_known_card_has_a_floor_and_another_has_none():
-    config = ModelConfig.from_hf(read_json(BIG))
+    model = DIFFUSION_GEMMA.unfilled(ModelConfig.from_hf(read_json(BIG)), "nvfp4")
     args = argparse.Namespace(kv="fp8", weights="nvfp4", context=1024, activation_bits=16)
-    one, sixteen = (bench_step.floor_of(config, n, args, "NVIDIA H100 80GB HBM3") for n in (1, 16))
+    one, sixteen = (bench_step.floor_of(model, n, args, "NVIDIA H100 80GB HBM3") for n in (1, 16))
     load = plan.Load(slots=1, context=1024)
-    assert one == plan.step_times(config, load, card_of("NVIDIA H100 80GB HBM3"))["step"]
+    assert one == plan.step_times(model.costs, load, card_of("NVIDIA H100 80GB HBM3"))["step"]
     assert one < sixteen < 16 * one
-    assert bench_step.floor_of(config, 1, args, "NVIDIA H100 PCIe") is None
+    assert bench_step.floor_of(model, 1, args, "NVIDIA H100 PCIe") is None
     args.kv = "fp32"
-    assert bench_step.floor_of(config, 1, args, "NVIDIA H100 80GB HBM3") is None
+    assert bench_step.floor_of(model, 1, args, "NVIDIA H100 80GB HBM3") is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_random_weights_are_those_that_a_plan_counts(weights):
     config = ModelConfig.from_hf(read_json(CONFIG))
     model = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
     held = sum(tensor.nbytes for tensor in model.state_dict().values())
-    assert held == sum(plan.weight_bytes(config, weights).values())
+    assert held == sum(model.costs.weight_bytes().values())
     again = random_model(config, weights, Dispatch(dtype=torch.bfloat16)).state_dict()
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor.view(torch.uint8), again[name].view(torch.uint8))

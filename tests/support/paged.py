@@ -11,21 +11,18 @@ import torch
 from torch import Tensor
 
 from dlm.models.cache import KVCache
-from dlm.models.diffusion_gemma.config import LayerConfig, ModelConfig, Rotary
 from dlm.models.pages import Pass
+from dlm.models.shape import LayerConfig, ModelShape
 
 PAGE, WINDOW, CANVAS, SLOTS, DIM = 4, 6, 8, 4, 16
 
 
-def config() -> ModelConfig:
+def config() -> ModelShape:
     kinds = ("sliding_attention", "full_attention", "sliding_attention")
     layers = [LayerConfig(kind=kind, head_dim=DIM, kv_heads=1) for kind in kinds]
-    rotary = Rotary(theta=1e4, fraction=1.0)
-    return ModelConfig(
-        **{"vocab_size": 9, "hidden_size": 16, "intermediate_size": 16, "expert_size": 16},
-        **{"experts": 1, "experts_per_token": 1, "heads": 1, "layers": tuple(layers)},
-        **{"window": WINDOW, "rotary": dict.fromkeys(kinds, rotary), "eps": 1e-6, "softcap": 30.0},
-        **{"canvas_length": CANVAS, "max_positions": 1000},
+    return ModelShape(
+        **{"vocab_size": 9, "hidden_size": 16, "heads": 1, "layers": tuple(layers)},
+        **{"window": WINDOW, "canvas_length": CANVAS, "max_positions": 1000},
     )
 
 

@@ -18,7 +18,7 @@ from dlm.kernels.configurations import FILE, GATE_UP, KERNELS, TunedFile
 from dlm.kernels.gpus import Target
 from dlm.loading import Loading
 from dlm.models import ModelConfig
-from dlm.models.checkpoint import read_json
+from dlm.models.json_files import read_json
 from dlm.policy import Policy
 
 CPU = torch.device("cpu")

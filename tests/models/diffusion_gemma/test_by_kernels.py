@@ -8,10 +8,14 @@ import torch
 from recorded import Operators, Recorder
 from torch import Tensor
 
-from dlm.models import DiffusionGemma, checkpoint, plan
+from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.backends import Dispatch
+from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
 from dlm.models.diffusion_gemma.layers import Layer, adjacent, products, rotary_angles
-from dlm.models.diffusion_gemma.layout import blank, give, places, side_by_side
+from dlm.models.diffusion_gemma.layout import places
+from dlm.models.formats import MODELOPT
+from dlm.models.json_files import read_json
+from dlm.models.places import blank, give, side_by_side
 
 E4M3 = torch.float8_e4m3fn
 # Launches of our operators that have several: attention merges its parts; experts are two products,
@@ -164,7 +168,7 @@ def test_weights_of_one_input_share_memory_and_are_those_of_the_file(reference, 
 def test_a_model_whose_weights_share_memory_is_written_to_the_same_bits(reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
-    config = checkpoint.read_json(tmp_path / "config.json")
+    config = read_json(tmp_path / "config.json")
     checkpoint.save(model, tmp_path / "written", config, {})
     again = checkpoint.load(tmp_path / "written", torch.bfloat16)
     for name, tensor in model.state_dict().items():
@@ -212,12 +216,12 @@ def of_layers(model: DiffusionGemma) -> list[list[str]]:
 def test_a_layer_has_fourteen_launches_and_one_that_merges_attention(weights, reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     config = checkpoint.config_of(tmp_path)
-    model = plan.unfilled(config, weights)
+    model = DIFFUSION_GEMMA.unfilled(config, weights)
     model.backends = dict.fromkeys(model.backends, "triton")
     for layer in model.layers:
         layer.experts.backend = "triton"
     meta = Dispatch(device=torch.device("meta"), dtype=torch.bfloat16)
-    form = None if weights == "bf16" else plan.MODELOPT
+    form = None if weights == "bf16" else MODELOPT
     give(model, blank(model, places(model, form), meta))
 
     found = of_layers(model)

@@ -3,7 +3,7 @@
 import pytest
 
 from dlm.models import CheckpointError
-from dlm.models.diffusion_gemma.layout import COMPRESSED_TENSORS, MODELOPT, format_of
+from dlm.models.formats import COMPRESSED_TENSORS, MODELOPT, format_of
 
 GROUP = {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}
 PACKED = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}

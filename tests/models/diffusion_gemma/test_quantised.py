@@ -17,7 +17,7 @@ from dlm.kernels.moe import matrix, moe_reference
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
 from dlm.kernels.tiles import Tiles
 from dlm.models import BackendError, CheckpointError, DiffusionGemma, checkpoint
-from dlm.models.diffusion_gemma.layers import NVFP4Linear, NVFP4Weight
+from dlm.models.nvfp4 import NVFP4Linear, NVFP4Weight
 
 TOOLS = {"modelopt": nvfp4_files.MODELOPT, "compressed-tensors": nvfp4_files.COMPRESSED}
 SIZES = {"hidden_size": 64, "moe_intermediate_size": 48, "intermediate_size": 128}

@@ -1,0 +1,90 @@
+"""Quantisation of a checkpoint: its experts become NVFP4. Attention, dense layers, router and
+embedding stay as they are."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlm.kernels.nvfp4 import tensor_scale
+from dlm.models.diffusion_gemma.config import ModelConfig
+from dlm.models.diffusion_gemma.layers import Experts
+from dlm.models.diffusion_gemma.layout import tensor_name
+from dlm.models.diffusion_gemma.model import DiffusionGemma
+from dlm.models.formats import MODELOPT
+
+IGNORED = (
+    *("lm_head", "*embed_vision*", "*mlp*", "*router*", "*self_attn*", "*self_conditioning*"),
+    "*vision_tower*",
+)
+_PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+_PASSES = 4  # denoising passes over a calibration canvas
+
+
+def blocks(config: ModelConfig) -> dict[str, int]:
+    """Return the lengths of the rows of experts' matrices."""
+    return {"hidden size": config.hidden_size, "expert size": config.expert_size}
+
+
+def matrices(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor, Tensor]] | None:
+    """Return the path of each matrix of a stack of experts, the matrix, and its tensor scale; None
+    for another tensor."""
+    path, _, stack = name.rpartition(".")
+    if not path.endswith(".experts") or stack not in _PROJECTIONS:
+        return None
+    return _of_experts(path, _PROJECTIONS[stack], tensor)
+
+
+def _of_experts(
+    path: str, projections: tuple[str, ...], stack: Tensor
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for e, weights in enumerate(stack):
+        scale_2 = tensor_scale(weights)  # one for gate and up, which are one tensor to ModelOpt
+        for projection, part in zip(projections, weights.chunk(len(projections)), strict=True):
+            yield f"{path}.{e}.{projection}", part, scale_2
+
+
+def names(config: ModelConfig) -> list[str]:
+    """Return for each layer a name of a tensor of both stacks in NVFP4."""
+    experts = [tensor_name(f"layers.{i}.experts.0") for i in range(len(config.layers))]
+    return [f"{each}.{p}.{MODELOPT.scale}" for each in experts for p in ("up_proj", "down_proj")]
+
+
+def input_scales(model: DiffusionGemma, canvases: int) -> dict[str, Tensor]:
+    """Return the input scales by the names of the stacks of experts on disk: the largest activation
+    of all experts of a layer, before gate and up and before down, divided by the largest numbers of
+    both formats. It is measured while the model denoises and commits `canvases` canvases."""
+    largest: dict[str, Tensor] = {}
+
+    def watch(name: str, activations: Tensor) -> None:
+        now = activations.abs().amax().float().cpu()
+        largest[name] = torch.maximum(largest.get(name, now), now)
+
+    def hook(name: str, experts: nn.Module, args: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, _, chosen = args
+        watch(tensor_name(f"{name}.gate_up_proj"), x)
+        for e in chosen.unique().tolist():
+            rows = x[(chosen == e).any(-1)]
+            gate, up = F.linear(rows, experts.get_parameter("gate_up_proj")[e]).chunk(2, -1)
+            watch(tensor_name(f"{name}.down_proj"), F.gelu(gate, approximate="tanh") * up)
+
+    for name, module in model.named_modules():
+        if isinstance(module, Experts):
+            module.register_forward_pre_hook(partial(hook, name))
+    denoise_and_commit(model, canvases)
+    return {name: amax / (6 * 448) for name, amax in largest.items()}
+
+
+def denoise_and_commit(model: DiffusionGemma, canvases: int) -> None:
+    """Denoise and commit `canvases` canvases one after another, in a few passes each."""
+    rng, cache = torch.Generator().manual_seed(0), model.new_cache(1)
+    for _ in range(canvases):
+        canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
+        canvas, soft_embedding = canvas.to(model.device), model.no_soft_embedding()[None]
+        for _ in range(_PASSES):
+            logits = model.denoise(canvas, soft_embedding, cache, [0])
+            probabilities = model.softcapped(logits).softmax(-1)
+            canvas, soft_embedding = logits.argmax(-1), model.soft_embedding(probabilities)
+        model.encode(canvas.tolist(), cache, [0])

@@ -1,0 +1,70 @@
+"""Family of models: what reading, writing, planning and quantising have to know of its networks.
+
+The cache, passes and graphs know a network's `ModelShape` alone.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from dlm.models.backends import Dispatch
+from dlm.models.formats import MODELOPT, Format
+from dlm.models.network import Network
+from dlm.models.places import Place
+from dlm.models.plan import Weights
+from dlm.models.shape import ModelShape
+
+C = TypeVar("C", bound=ModelShape)
+N = TypeVar("N", bound=Network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation(Generic[C, N]):
+    """Which matrices of a family's float checkpoint become NVFP4."""
+
+    blocks: Callable[[C], Mapping[str, int]]
+    """Lengths of the rows of these matrices, by a name for people: multiples of 16."""
+    matrices: Callable[[str, Tensor], Iterable[tuple[str, Tensor, Tensor]] | None]
+    """From a tensor and its name: the path of each matrix in it, the matrix, and its tensor scale.
+    None for a tensor that stays as it is."""
+    input_scales: Callable[[N, int], dict[str, Tensor]]
+    """Scales of activations, by the names of their tensors of matrices, which a model is measured
+    for while it writes a number of canvases."""
+    names: Callable[[C], list[str]]
+    """From a config to names of tensors by which a file shows that these matrices are in NVFP4."""
+    ignored: tuple[str, ...]
+    """Names of the modules that stay as they are, as ModelOpt declares them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(Generic[C, N]):
+    """Family of models. `families.py` lists all."""
+
+    model_types: tuple[str, ...]  # of its `config.json`, the main one first
+    config: Callable[[Mapping[str, Any]], C]  # of a parsed `config.json`
+    network: Callable[[C], N]
+    parameter_name: Callable[[str], str | None]
+    """From a tensor's name in a file to a network's own; None if a network does not need it."""
+    tensor_name: Callable[[str], str]  # the inverse
+    adapt: Callable[[N, Collection[str], Format | None, Dispatch], None]
+    """Adapts a network of floats without data to a file with tensors of these names, and to run as
+    requested."""
+    places: Callable[[N, Format | None], dict[str, Place]]  # of all tensors of a file, by name
+    quantisation: Quantisation[C, N]
+
+    def adapted(
+        self, config: C, names: Collection[str], form: Format | None, dispatch: Dispatch
+    ) -> N:
+        """Return a network without data for a file with tensors `names`."""
+        with torch.device("meta"):
+            network = self.network(config)
+            self.adapt(network, names, form, dispatch)
+        return network
+
+    def unfilled(self, config: C, weights: Weights, dispatch: Dispatch | None = None) -> N:
+        """Return a network without data, whose weights are of this type."""
+        names = self.quantisation.names(config) if weights == "nvfp4" else []
+        return self.adapted(config, names, MODELOPT, dispatch or Dispatch())

@@ -1,0 +1,34 @@
+"""Shape of a model, as far as the cache, the passes over it and an engine have to know it. A
+family's own config has more numbers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+LayerType = Literal["sliding_attention", "full_attention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig:
+    """Attention geometry of one layer."""
+
+    kind: LayerType
+    head_dim: int
+    kv_heads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Geometry of a text stack. Every number comes from the checkpoint."""
+
+    vocab_size: int
+    hidden_size: int
+    heads: int
+    layers: tuple[LayerConfig, ...]
+    canvas_length: int
+    max_positions: int
+    window: int | None = None  # tokens a sliding layer sees, the current one included
+    images_see_all: bool = False  # whether a soft token of an image sees all of the image
+
+    def window_of(self, kind: LayerType) -> int | None:
+        """Return how many tokens a layer sees, including the current one; None: all of them."""
+        return self.window if kind == "sliding_attention" else None
