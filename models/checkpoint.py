@@ -20,10 +20,10 @@ from dlm.models.families import family_of
 from dlm.models.family import Family
 from dlm.models.formats import Format, format_of
 from dlm.models.json_files import read_json
-from dlm.models.network import Network
 from dlm.models.places import Place, blank, give
 from dlm.models.shape import ModelShape
 from dlm.models.tensor_files import TensorHeader, headers_of, listed, opened
+from dlm.models.text_stack import TextStack
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -35,7 +35,7 @@ def load(
     kernels: Kernels = "auto",
     activation_bits: int = 16,
     tuned: Tuned = BY_RULE,
-) -> Network:
+) -> TextStack:
     """Load the model of `directory` on `device`: floats in `dtype`, NVFP4 as it is.
 
     `kernels` are the requested backends; `model.backends` has the choice. `activation_bits` is 16,
@@ -72,7 +72,7 @@ def format_in(directory: Path) -> Format | None:
 
 def _matched(
     directory: Path, dispatch: Dispatch
-) -> tuple[Network, dict[str, TensorHeader], dict[str, Place]]:
+) -> tuple[TextStack, dict[str, TensorHeader], dict[str, Place]]:
     """Return a model without data, the tensors of `directory`, and their matching places in the
     model."""
     settings = read_json(directory / "config.json")
@@ -89,7 +89,7 @@ def _matched(
 
 
 def save(
-    model: Network,
+    model: TextStack,
     directory: str | Path,
     config: Mapping[str, Any],
     extra: Mapping[str, Tensor],
@@ -134,7 +134,7 @@ def _misfits(
 
 
 def _fill(
-    model: Network,
+    model: TextStack,
     headers: Mapping[str, TensorHeader],
     wanted: Mapping[str, Place],
     dispatch: Dispatch,

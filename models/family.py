@@ -12,18 +12,18 @@ from torch import Tensor
 
 from dlm.models.backends import Dispatch
 from dlm.models.formats import MODELOPT, Format
-from dlm.models.network import Network
 from dlm.models.places import Place
 from dlm.models.plan import Weights
 from dlm.models.shape import ModelShape
+from dlm.models.text_stack import TextStack
 
 C = TypeVar("C", bound=ModelShape)
-N = TypeVar("N", bound=Network)
+N = TypeVar("N", bound=TextStack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation(Generic[C, N]):
-    """Which matrices of a family's float checkpoint become NVFP4."""
+    """Matrices of a family's float checkpoint that become NVFP4."""
 
     blocks: Callable[[C], Mapping[str, int]]
     """Lengths of the rows of these matrices, by a name for people: multiples of 16."""

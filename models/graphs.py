@@ -5,7 +5,7 @@ embedded canvases and their slots' pages to the last states. On the host it depe
 shapes and on `KVCache.launches`: these are the key of its graph. Its other inputs are on the
 device, and are copied into the graph's own memory before each replay.
 
-Graphs are best made before the first request (`Network.warm_up`): a capture takes as long as
+Graphs are best made before the first request (`TextStack.warm_up`): a capture takes as long as
 an eager pass and more, and the requests of all slots wait for it. A pass whose key was not foreseen
 is captured when it occurs for the second time. Its kernels are compiled then, so that it is
 recorded without further runs, and between two such captures there are `BETWEEN` passes: many new

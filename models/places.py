@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from dlm.models.backends import Dispatch
 from dlm.models.formats import Format
-from dlm.models.network import Network
 from dlm.models.nvfp4 import NVFP4Linear
+from dlm.models.text_stack import TextStack
 
-N = TypeVar("N", bound=Network)
+N = TypeVar("N", bound=TextStack)
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ def quantise_linear(
     return [module for module in model.modules() if isinstance(module, NVFP4Linear)]
 
 
-def blank(model: Network, wanted: Mapping[str, Place], dispatch: Dispatch) -> dict[str, Tensor]:
+def blank(model: TextStack, wanted: Mapping[str, Place], dispatch: Dispatch) -> dict[str, Tensor]:
     """Return zeros for all that `wanted` fills in a model without data, by name in the model. If
     kernels run layers, the matrices of linear layers with the same input are adjacent: one product
     computes them all."""
@@ -92,7 +92,7 @@ def blank(model: Network, wanted: Mapping[str, Place], dispatch: Dispatch) -> di
     return {name: found[name] for name in held}
 
 
-def side_by_side(model: Network) -> list[list[str]]:
+def side_by_side(model: TextStack) -> list[list[str]]:
     """Return the names of the matrices in each group of linear layers that read the same input."""
     return [
         [f"{name}.{each}.weight" for each in module.side_by_side]

@@ -21,7 +21,7 @@ from dlm.models.pages import CHUNK
 from dlm.models.shape import ModelShape
 
 if TYPE_CHECKING:
-    from dlm.models.network import Network
+    from dlm.models.text_stack import TextStack
 
 Weights = Literal["nvfp4", "bf16"]  # of the matrices that quantisation is for; others are bf16
 CacheType = Literal["fp8", "bf16"]
@@ -144,7 +144,7 @@ def slots_within(costs: Costs, load: Load, memory: int) -> int:
     return max(0, free // slot)
 
 
-def free_tokens(model: "Network", slots: int, stored: torch.dtype) -> int | None:
+def free_tokens(model: "TextStack", slots: int, stored: torch.dtype) -> int | None:
     """Return the number of tokens, of all slots together, for which the model's GPU has memory. The
     cache has `stored` numbers, and the weights are loaded already. None on a CPU, which has no
     memory of its own. Raises `ModelError` if there is no memory for one."""

@@ -29,16 +29,16 @@ from dlm.models.diffusion_gemma.layers import (
     rotary_angles,
 )
 from dlm.models.image_tokens import FIRST
-from dlm.models.network import Network
 from dlm.models.pages import Pass
 from dlm.models.shape import LayerType
+from dlm.models.text_stack import TextStack
 
 # Numbers of rows between which configurations of products change.
 _ROWS = 32, 64, 128, 256, 512, 1024
 _OPERATIONS = "experts", "attention", "layers", "vocabulary"  # operations that kernels may compute
 
 
-class DiffusionGemma(Network[ModelConfig]):
+class DiffusionGemma(TextStack[ModelConfig]):
     def __init__(self, config: ModelConfig):
         super().__init__(config, _OPERATIONS)
         self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)

@@ -15,12 +15,12 @@ from dlm.models.backends import Dispatch
 from dlm.models.cache import KVCache
 from dlm.models.family import Family, Quantisation
 from dlm.models.formats import MODELOPT, Format
-from dlm.models.network import Network
 from dlm.models.nvfp4 import NVFP4Linear
 from dlm.models.pages import Pass
 from dlm.models.places import Place, linear_places, quantise_linear, quantised_paths
 from dlm.models.plan import FLOAT, Costs, Load, PassWork, attention_work
 from dlm.models.shape import LayerConfig, ModelShape
+from dlm.models.text_stack import TextStack
 
 CONFIG = {"model_type": "dense_toy", "hidden": 32, "inner": 48}
 
@@ -57,7 +57,7 @@ class DenseCosts(Costs):
         return {**work, "attention": attention_work(self.config, load)}
 
 
-class DenseNetwork(Network[DenseConfig]):
+class DenseNetwork(TextStack[DenseConfig]):
     def __init__(self, config: DenseConfig):
         super().__init__(config, ("attention", "layers", "nvfp4"))
         hidden, layer = config.hidden_size, config.layers[0]

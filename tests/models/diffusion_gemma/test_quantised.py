@@ -17,6 +17,7 @@ from dlm.kernels.moe import matrix, moe_reference
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
 from dlm.kernels.tiles import Tiles
 from dlm.models import BackendError, CheckpointError, DiffusionGemma, checkpoint
+from dlm.models.json_files import read_json
 from dlm.models.nvfp4 import NVFP4Linear, NVFP4Weight
 
 TOOLS = {"modelopt": nvfp4_files.MODELOPT, "compressed-tensors": nvfp4_files.COMPRESSED}
@@ -360,8 +361,9 @@ def test_four_bit_activations_are_refused_without_layers_in_nvfp4(floats):
 
 
 def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):
+    config = read_json(written.directory / "config.json")
     with pytest.raises(CheckpointError, match="only models of floats"):
-        checkpoint.save(checkpoint.load(written.directory), tmp_path / "out", {}, {})
+        checkpoint.save(checkpoint.load(written.directory), tmp_path / "out", config, {})
     assert not (tmp_path / "out").exists()
 
 
@@ -419,8 +421,8 @@ def test_a_linear_layer_by_kernels_may_have_any_number_of_outputs_and_batch_axes
     expected = layer(x)
 
     layer.backend = "triton"
-    assert layer.takes_tiles
-    layer.weight.tile()
+    layer.prepare()
+    assert isinstance(layer.weight.value, Tiles)
 
     torch.testing.assert_close(layer(x), expected)
 

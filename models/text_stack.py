@@ -1,4 +1,4 @@
-"""Base of a family's network: what loading, planning, the cache and an engine have to know of it.
+"""Text stack, the base of a family's network: what loading, planning, the cache and an engine have to know of it.
 
 A pass packs segments into one axis: tokens to encode and canvases to denoise, of several slots and
 of any lengths. How a family computes it is its own.
@@ -22,8 +22,8 @@ from dlm.models.shape import ModelShape
 C = TypeVar("C", bound=ModelShape)
 
 
-class Network(nn.Module, ABC, Generic[C]):
-    """Network of a family, with an embedding `embed_tokens`."""
+class TextStack(nn.Module, ABC, Generic[C]):
+    """Text stack of a family, with an embedding `embed_tokens`."""
 
     embed_tokens: nn.Embedding
 
