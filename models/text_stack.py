@@ -1,4 +1,4 @@
-"""Text stack, the base of a family's network: what loading, planning, the cache and an engine have to know of it.
+"""Text stack of a model: what loading, planning, the cache and an engine have to know of it.
 
 A pass packs segments into one axis: tokens to encode and canvases to denoise, of several slots and
 of any lengths. How a family computes it is its own.
