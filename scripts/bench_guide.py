@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure.checkout import commit
 from measure.options import MeasureParser
-from measure.report import add_out, commit, print_table, write_result
+from measure.report import add_out, print_table, write_result
 from measure.schemas import GEMMA, PAD, STOPS, tokenizer_of
 from torch import Tensor
 

@@ -31,13 +31,13 @@ from typing import Any, cast
 
 import torch
 import triton
+from measure.checkout import commit
 from measure.kernel_cases import KernelCase, Sizes, cases
 from measure.options import MeasureParser
 from measure.report import (
     ResultForm,
     add_beside,
     add_out,
-    commit,
     compare,
     earlier_of,
     print_table,

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
+from measure.checkout import commit
 from measure.options import MeasureParser
 from measure.report import (
     ResultForm,
     add_beside,
     add_out,
-    commit,
     compare,
     earlier_of,
     print_table,

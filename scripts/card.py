@@ -40,6 +40,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
+from measure.checkout import commit
+
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 64 << 20  # bytes that may travel with a call
 # Packages that images with torch, triton and pytest may lack.
@@ -273,14 +275,6 @@ def machine(environment: Mapping[str, str]) -> dict[str, Any]:
     found = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     here = {"python": platform.python_version(), "cores": cores()}
     return here | (json.loads(found.stdout) if found.returncode == 0 else {"error": found.stderr})
-
-
-def commit() -> str:
-    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
-    except FileNotFoundError:
-        return "unknown"
 
 
 def pack(args: argparse.Namespace) -> int:

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from training import batches, directory, fused, steps
+from training import batches, directory, steps
 from training.batches import BatchSource
-from training.objective import Step, TrainingBatch, loss, plainly, unsure
+from training.objective import Step, TrainingBatch, loss, unsure
 
 from dlm import DecodeConfig
 from dlm.cli.command_line import CommandParser
@@ -123,10 +123,7 @@ def begun(
     if (out / directory.STATE).exists():
         run.load(out / directory.STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
-    if args.fused:
-        fused.prepare(model)
-    else:
-        steps.prepare(model, args.compile)
+    steps.prepare(model, args.compile)
     return run
 
 
@@ -140,14 +137,12 @@ def advance(run: TrainingRun, pool: TrainingBatch, done: float, args: argparse.N
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
         group["lr"] = group["peak"] * args.peak * steps.rate(run.step, done, args.rise)
     before = BEFORE[run.step % len(BEFORE)]
-    layers = fused.run_layers if args.fused else plainly
     pool = pool.each(lambda tensor: tensor.to(device, non_blocking=True))
-    short = fused.number() is torch.bfloat16 if args.fused else args.bf16
-    with torch.autocast(device, torch.bfloat16, enabled=short):
-        known = unsure(model, pool, layers)
+    with torch.autocast(device, torch.bfloat16, enabled=args.bf16):
+        known = unsure(model, pool)
         scores = steps.mistakes(known, pool, run.telling)
         batch = steps.chosen(pool, scores, max(1, len(scores) // args.pool), done, rng)
-        now = loss(model, batch, before, run.denoise, rng, layers)
+        now = loss(model, batch, before, run.denoise, rng)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
     now.total.backward()
@@ -188,7 +183,6 @@ def arguments() -> argparse.Namespace:
     add("--device", default=device, metavar="NAME", help="The device of the training.")
     add("--bf16", action="store_true", help="Compute in bf16 by autocast.")
     add("--compile", action="store_true", help="Compile the layers.")
-    add("--fused", action="store_true", help="Run the layers in C++, on a CPU.")
     add("--warm", metavar="DIR", help="A directory whose weights and tokenizer begin the run.")
     add("--out", default="runs/tiny", metavar="DIR", help="The directory of the checkpoint.")
     args = parser.parse_args()
@@ -196,10 +190,6 @@ def arguments() -> argparse.Namespace:
         parser.error("--minutes and --steps have to be above 0")
     if args.context < batches.MAX_TOKENS:
         parser.error(f"--context must be at least {batches.MAX_TOKENS}, got {args.context}")
-    if args.fused and args.device != "cpu":
-        parser.error(f"--fused is for CPUs: the device is {args.device}")
-    if args.fused and shutil.which(fused.COMPILER.split()[0]) is None:
-        parser.error("--fused needs g++")
     return args
 
 

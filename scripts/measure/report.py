@@ -1,4 +1,4 @@
-"""Results of measuring scripts: rows as JSON or as a table, percentiles, the measured commit.
+"""Results of measuring scripts: rows as JSON or as a table, and percentiles.
 
 With `--beside`, figures are compared with those of an earlier run, from the JSON object that it
 printed.
@@ -6,7 +6,6 @@ printed.
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,19 +62,6 @@ def percentiles(
     found = zip(shares, np.percentile(values, shares), strict=True)
     named = {f"p{share}": round(float(value), digits) for share, value in found}
     return {**named, "max": round(max(values), digits)}
-
-
-def commit() -> str:
-    """Return the short name of this checkout's commit, with a plus if files differ from it."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        name = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        )
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    except FileNotFoundError:  # there is no git
-        return "unknown"
-    return (name.stdout.strip() or "unknown") + ("+" if changed.stdout.strip() else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

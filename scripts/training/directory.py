@@ -148,55 +148,7 @@ STOPS = [1, 106, 50]  # <eos>, <turn|>, <|tool_response>: DiffusionGemma's stop 
 SAMPLES = 2_500  # with values: few, so that their words stay in pieces
 SENTENCES = 6  # times that every pattern is read without its values
 
-CHAT_TEMPLATE = r"""{{- bos_token -}}
-{%- macro write(value) -%}
-{%- if value is string -%}<|"|>{{ value }}<|"|>
-{%- elif value is mapping -%}
-{{ '{' }}{%- for key, inner in value.items() -%}
-{{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
-{%- endfor -%}{{ '}' }}
-{%- elif value is sequence -%}
-{{ '[' }}{%- for inner in value -%}
-{{ write(inner) }}{{ '' if loop.last else ',' }}
-{%- endfor -%}{{ ']' }}
-{%- else -%}{{ value | tojson }}
-{%- endif -%}
-{%- endmacro -%}
-{%- macro shown(content) -%}
-{%- if content is string -%}{{ content }}
-{%- else -%}
-{%- for part in content or [] -%}
-{{ '<|image|>' if part['type'] == 'image' else part['text'] }}
-{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- set thinking = enable_thinking is defined and enable_thinking -%}
-{%- set system = shown(messages[0]['content']) if messages[0]['role'] == 'system' else '' -%}
-{%- if thinking or tools or system -%}
-<|turn>system
-{% if thinking %}<|think|>{% endif %}{{ system }}
-{%- for tool in tools or [] -%}
-<|tool>declaration:{{ tool['function']['name'] }}{
-{%- for name, property in tool['function']['parameters']['properties'].items() -%}
-{{ name }}:{{ property['type'] | upper }}{{ '' if loop.last else ',' }}
-{%- endfor -%}
-}<tool|>
-{%- endfor -%}
-<turn|>
-{% endif -%}
-{%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
-<|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
-{{ shown(message['content']) }}
-{%- for call in message['tool_calls'] or [] -%}
-<|tool_call>call:{{ call['function']['name'] }}
-{{- write(call['function']['arguments']) }}<tool_call|>
-{%- endfor -%}
-<turn|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|turn>model
-{% endif -%}
-"""
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def train_tokenizer(texts: Iterable[str], directory: Path) -> None:
@@ -224,7 +176,7 @@ def train_tokenizer(texts: Iterable[str], directory: Path) -> None:
         eos_token="<eos>",
         pad_token="<pad>",
         unk_token="<unk>",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
         clean_up_tokenization_spaces=False,
     )
     tokenizer.save_pretrained(directory)

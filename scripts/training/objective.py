@@ -21,8 +21,6 @@ from dlm.models.diffusion_gemma.layers import Attend
 from dlm.models.diffusion_gemma.model import DiffusionGemma
 
 Memory = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer
-# Runs a model's layers over `[B, N, hidden]`; arguments and results are those of `plainly`.
-Layers = Callable[..., tuple[Tensor, Memory]]
 # Maps logits `[B, K, L, V]` to the next canvases and the probabilities of their soft
 # embeddings.
 Step = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
@@ -78,7 +76,7 @@ class Loss:
     next_token: Float[Tensor, ""]
 
 
-def plainly(
+def run_layers(
     model: DiffusionGemma,
     x: Float[Tensor, "B N hidden"],
     positions: Int[Tensor, "B N"],
@@ -86,9 +84,11 @@ def plainly(
     scalars: Sequence[Float[Tensor, "N 1"]],
     memory: Memory | None = None,
 ) -> tuple[Float[Tensor, "B N hidden"], Memory]:
-    """Return normed states by the model's own layers, under masks, and their keys and values.
+    """Return normed states by the model's layers, under masks, and their keys and values.
+
     Tokens see those of `memory` and, after them, each other: `spans[window]` has two ranges that
-    each token sees: first, end, first, end."""
+    each token sees: first, end, first, end.
+    """
     stored: list[tuple[Tensor, Tensor]] = []
     before = memory or [None] * len(model.config.layers)
     keys = x.shape[1] + (0 if memory is None else memory[0][0].shape[1])
@@ -106,13 +106,12 @@ def loss(
     steps: int,
     step: Step,
     rng: torch.Generator,
-    layers: Layers = plainly,
 ) -> Loss:
     """Return the loss of a batch. Every canvas is corrupted at its own random rates and scored, and
     scored again after each of `steps` steps of denoising. No gradient passes through a step."""
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
-    layout = _Layout(model, batch, layers)
+    layout = _Layout(model, batch)
     token_states, memory = layout.encoded()
     causal, answered = _next_tokens(model, batch, token_states), batch.answered
     given = at_canvases(batch.given, batch)
@@ -145,11 +144,9 @@ def loss(
 
 
 @torch.no_grad()
-def unsure(
-    model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly
-) -> Float[Tensor, "B T"]:
+def unsure(model: DiffusionGemma, batch: TrainingBatch) -> Float[Tensor, "B T"]:
     """Return the cross-entropy in nats of each answer token given those before it; 0 elsewhere."""
-    return _next_tokens(model, batch, _Layout(model, batch, layers).encoded()[0])
+    return _next_tokens(model, batch, _Layout(model, batch).encoded()[0])
 
 
 def _next_tokens(
@@ -248,8 +245,8 @@ class _Layout:
     """Layout of a batch: `T` tokens, then `K` canvases of `L` positions, and which of them see
     which."""
 
-    def __init__(self, model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly):
-        self._model, self._batch, self._layers = model, batch, layers
+    def __init__(self, model: DiffusionGemma, batch: TrainingBatch):
+        self._model, self._batch = model, batch
         self._windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
 
     def encoded(self) -> tuple[Float[Tensor, "B T hidden"], Memory]:
@@ -259,7 +256,7 @@ class _Layout:
         scalars = self._model.scalars(torch.ones_like(column, dtype=torch.bool)[:, None])
         x, positions = self._model.embed(tokens), column.expand_as(tokens)
         spans = {window: self._before_tokens(window) for window in self._windows}
-        return self._layers(self._model, x, positions, spans, scalars)
+        return run_layers(self._model, x, positions, spans, scalars)
 
     @cached_property
     def _of_canvases(self) -> dict[int | None, Int32[Tensor, "B N 4"]]:
@@ -278,7 +275,7 @@ class _Layout:
         scalars = self._model.scalars(torch.zeros(K * L, 1, dtype=torch.bool, device=noisy.device))
         x = self._model.self_conditioning(self._model.embed(noisy), soft_embedding)
         x = rearrange(x, "b k l h -> b (k l) h")
-        states, _ = self._layers(self._model, x, positions, self._of_canvases, scalars, memory)
+        states, _ = run_layers(self._model, x, positions, self._of_canvases, scalars, memory)
         return rearrange(states, "b (k l) h -> b k l h", k=K)
 
     def _before_tokens(self, window: int | None) -> Int32[Tensor, "B T 4"]:

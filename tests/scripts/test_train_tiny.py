@@ -23,7 +23,6 @@ from dlm.models import checkpoint
 from dlm.models.diffusion_gemma.layers import Experts
 
 NEURONS = 64
-COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +100,7 @@ def test_the_written_files_are_a_checkpoint_in_bf16(straight, small):
     checkpoint.load(straight)
 
 
-@pytest.mark.parametrize("layers", [(), ("--bf16",), pytest.param(("--fused",), marks=COMPILES)])
+@pytest.mark.parametrize("layers", [(), ("--bf16",)])
 def test_a_warm_start_continues_from_the_given_weights(run, small, layers):
     """One step moves them a little; weights of a fresh start would be far away."""
     before = load_file(small / "model.safetensors")
@@ -145,12 +144,6 @@ def test_one_batch_of_a_shelf_has_long_texts_and_no_more_scores_of_attention_tha
     assert max(lengths) <= 1536
     assert long.tokens.shape[0] == 1
     assert all(len(batch.lengths) == 16 for batch in made if batch is not long)
-
-
-def test_layers_in_cpp_are_for_cpus(run, capsys):
-    with pytest.raises(SystemExit):
-        run("fused", "--fused", "--device", "cuda")
-    assert "--fused is for CPUs" in capsys.readouterr().err
 
 
 def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
