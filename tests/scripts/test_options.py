@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import evaluate
+import load
 import pytest
 from measure.report import ResultRow, percentiles, print_rows
 
@@ -37,10 +38,11 @@ def test_every_option_is_explained_in_sentences(script, command, monkeypatch, ru
     assert " ".join([f"python scripts/{script}.py", *words]) in shown
 
 
-def test_a_script_of_several_commands_lists_them(monkeypatch, run_command):
+@pytest.mark.parametrize("script", [evaluate, load])
+def test_a_script_of_several_commands_lists_them(script, monkeypatch, run_command):
     monkeypatch.setenv("COLUMNS", "500")
-    _, shown, _ = run_command(evaluate, "--help")
-    for name, purpose in evaluate.COMMANDS.items():
+    _, shown, _ = run_command(script, "--help")
+    for name, purpose in script.COMMANDS.items():
         assert re.search(rf"  {name}\s+{re.escape(purpose)}\n", shown)
 
 

@@ -1,12 +1,18 @@
-"""Measure the share of a device's time that grammars cost, with a clock as the device.
+"""Measure what grammars and the host cost, with a denoiser without weights as the device.
 
-    python scripts/throughput.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json[.xz]
+    python scripts/load.py throughput --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json[.xz]
+    python scripts/load.py host
 
-A denoiser without weights takes 9 ms for a pass, vocabulary included, and leaves the interpreter to
-other threads meanwhile, as a GPU does. It writes valid instances of real schemas, again and again,
-and finds a canvas's tokens in 12 passes, from left to right. Where it has not found them yet, it
-ranks 32 tokens of the canvas, and the right one comes second. Canvases a second under these schemas
-are compared with canvases a second without a constraint, in turns.
+`throughput` is the share of a device's time that grammars leave. A denoiser without weights takes 9
+ms for a pass, vocabulary included, and leaves the interpreter to other threads meanwhile, as a GPU
+does. It writes valid instances of real schemas, again and again, and finds a canvas's tokens in 12
+passes, from left to right. Where it has not found them yet, it ranks 32 tokens of the canvas, and
+the right one comes second. Canvases a second under these schemas are compared with canvases a
+second without a constraint, in turns.
+
+`host` is the host's milliseconds of a pass over canvases that never settle, without constraints, at
+262,144 tokens. What a GPU would compute takes no time there: the model, its vocabulary pass, and
+its expected embeddings.
 """
 
 import itertools
@@ -16,16 +22,20 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from measure.options import MeasureParser
 from measure.schemas import GEMMA, L, array_of, read_schemas, tokenizer_of
-from measure.weightless import TokenChat, Weightless
+from measure.weightless import TokenChat, Weightless, fill_
 from torch import Tensor
 
 import dlm
+from dlm.chat import Chat
+from dlm.cli.command_line import numbers
+from dlm.engine import BUILT_IN
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
@@ -38,22 +48,24 @@ _UNSURE = 32  # tokens that it ranks at a position whose token is not known
 _ROUNDS, _STEPS = 5, 120  # rounds of each engine, in turns, and steps in each
 _WARM = 160  # steps before the first round, in which most masks are made
 _ANSWER = 3 * L  # tokens at most
+_HOST_STEPS, _HOST_WARM = 60, 10
+_TOKEN = 100_000  # an ordinary token
 
 
 def _unsure(right: Tensor, known: Tensor, rng: torch.Generator) -> VocabPass:
     """Return rows that are sure of the right token, or rank it second among its canvas's tokens."""
-    found = VocabPass.certain(right, CANDIDATES)
+    result = VocabPass.certain(right, CANDIDATES)
     rows = (~known).nonzero()[:, 0]
     others = torch.randint(L, (len(rows), _UNSURE), generator=rng)
     tokens = right[rows[:, None] // L * L + others]
     tokens[:, 1] = right[rows]
-    found.argmax[rows], found.above[rows] = tokens[:, 0], _UNSURE
+    result.argmax[rows], result.above[rows] = tokens[:, 0], _UNSURE
     share = 1 / torch.arange(1, _UNSURE + 1)
     share /= share.sum()
-    found.entropy[rows] = torch.special.entr(share).sum()
+    result.entropy[rows] = torch.special.entr(share).sum()
     tokens, rank = tokens.sort(dim=1)
-    found.ids[rows, :_UNSURE], found.logits[rows, :_UNSURE] = tokens.int(), share.log()[rank]
-    return found
+    result.ids[rows, :_UNSURE], result.logits[rows, :_UNSURE] = tokens.int(), share.log()[rank]
+    return result
 
 
 class Clock(Weightless):
@@ -107,12 +119,20 @@ class Clock(Weightless):
         return self._found if rows is None else VocabPass.certain(torch.zeros_like(rows), k)
 
 
-def main() -> None:
+def main(command: str) -> None:
+    torch.set_num_threads(1)
+    if command == "host":
+        parser = MeasureParser(__doc__)
+        purpose = "The numbers of slots that are timed, one after the other. Default: 1,4,16."
+        parser.add_argument("--slots", type=numbers, metavar="N,N,...", help=purpose)
+        parser.set_defaults(slots=[1, 4, 16])
+        times = {f"host, {n} slots": round(host_milliseconds(n), 3) for n in parser.parsed().slots}
+        print(json.dumps(times))
+        return
     files = "schemas", "tokenizer"
     parser = MeasureParser(__doc__, *files, "seed", required=files)
     parser.add_count("--slots", 16, "The requests that run at once.")
     args = parser.parsed()
-    torch.set_num_threads(1)
     print(json.dumps(throughput(args.schemas, args.tokenizer, args.slots, args.seed)))
 
 
@@ -191,5 +211,46 @@ def _canvases(engine: dlm.Engine, requests: dict[int, dlm.Request], steps: int) 
         return count / (time.perf_counter() - begun)
 
 
-if __name__ == "__main__":
-    main()
+class Instant(Weightless):
+    """A denoiser that returns the same logits for every canvas at once, so that none settles."""
+
+    def __init__(self) -> None:
+        super().__init__(GEMMA, L)
+        self._logits = torch.zeros(1).expand(GEMMA)
+
+    def denoise(
+        self, canvas: Tensor, soft_embedding: Any, cache: Any, slots: Sequence[int], encode: Any
+    ) -> Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
+        return self._logits.expand(len(slots), L, GEMMA)
+
+
+def half_sure(rows: int) -> VocabPass:
+    """Return the result of a vocabulary pass in which every other row is sure of its token."""
+    result = VocabPass.certain(torch.full((rows,), _TOKEN), CANDIDATES)
+    result.above[::2], result.entropy[::2] = _UNSURE, 1.0
+    result.ids[::2, :_UNSURE] = torch.arange(_UNSURE, dtype=torch.int32)
+    result.logits[::2, :_UNSURE] = 1.0
+    result.lse[::2] = 1.0 + torch.tensor(float(_UNSURE)).log()
+    return result
+
+
+def host_milliseconds(slots: int) -> float:
+    """Return the median time of a pass over `slots` canvases without constraints."""
+    packed = half_sure(slots * L).packed()
+    tokenizer = Chat.load(BUILT_IN).tokenizer
+    fill_(tokenizer, GEMMA)
+    engine = dlm.Engine(Instant(), TokenChat(tokenizer), slots=slots)
+    for i in range(slots):
+        engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
+    times = []
+    result = SimpleNamespace(packed=lambda: packed)
+    with patch("dlm.logits.distributions.vocab_pass", lambda *_, **__: result):
+        for _ in range(_HOST_WARM + _HOST_STEPS):
+            begun = time.perf_counter()
+            events = engine.step()
+            times.append(1e3 * (time.perf_counter() - begun))
+            if any(isinstance(event, Finished) for event in events):
+                raise RuntimeError("an answer ended, so that a pass had fewer canvases than slots")
+    engine.close()
+    return statistics.median(times[_HOST_WARM:])

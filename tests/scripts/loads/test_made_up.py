@@ -1,6 +1,6 @@
 """Made-up regexes, grammars, choices and tools, under the stress test's denoisers.
 
-    pytest tests/scripts/test_made_up.py --tokenizer tokenizer.json.xz --made-up 200
+    pytest tests/scripts/loads/test_made_up.py --tokenizer tokenizer.json.xz --made-up 200
 
 `--made-up` is the number of each kind, `--tokenizer` a vocabulary other than the built-in one. The
 judges are `re`, a recogniser that follows the definition, the options, and `jsonschema`.
@@ -13,9 +13,10 @@ import jsonschema
 import made_up
 import numpy as np
 import pytest
-import stress
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from loads import stress
+from measure.schemas import vocabulary_of
 
 import dlm.models
 from dlm import Choice, Grammar, InvalidGrammarError, Regex, Tools
@@ -30,7 +31,7 @@ SEEDS = st.integers(0, 2**32)
 @pytest.fixture(scope="module")
 def compiler(request) -> Compiler:
     path = request.config.getoption("--tokenizer")
-    vocabulary = stress.vocabulary_of(Path(path or BUILT_IN))
+    vocabulary = vocabulary_of(Path(path or BUILT_IN))
     if vocabulary.call is not None:
         return Compiler(vocabulary)
     unused = [i for i, piece in enumerate(vocabulary.pieces) if piece.startswith(b"<unused")][:3]

@@ -7,7 +7,18 @@ from processes import free_port
 
 
 def test_a_server_under_load_loses_nothing(run_command):
-    flags = "--clients", 4, "--seconds", 1, "--slots", 2, "--hostile", "--port", free_port()
+    flags = (
+        "clients",
+        "--clients",
+        4,
+        "--seconds",
+        1,
+        "--slots",
+        2,
+        "--hostile",
+        "--port",
+        free_port(),
+    )
     code, out, err = run_command(load, *flags)
     assert code == 0, err
     found = json.loads(out)

@@ -3,8 +3,8 @@
 import threading
 from dataclasses import replace
 
-import flood
 import pytest
+from loads import flood
 
 from dlm import RequestError
 from dlm.images import ImageFile, Picture

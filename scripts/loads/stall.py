@@ -1,6 +1,6 @@
 """Measure how long one client's grammar delays another client's step, at a real vocabulary.
 
-    python scripts/stall.py --tokenizer tokenizer.json[.xz]
+    python scripts/load.py stall --tokenizer tokenizer.json[.xz]
 
 An innocent request runs on a denoiser without weights, on short canvases, so that a step is quick.
 Beside it hostile requests come, one after the other: each is read from its HTTP body, admitted,
@@ -132,7 +132,7 @@ class Noise(Weightless):
         return torch.stack([self._logits] * len(slots))
 
 
-def main() -> None:
+def main(command: str) -> None:
     args = MeasureParser(__doc__, "tokenizer", "json", required=["tokenizer"]).parsed()
     torch.set_num_threads(1)
     rows = measure(args.tokenizer)
@@ -204,7 +204,3 @@ def steps(engine: dlm.Engine, count: int) -> list[float]:
         engine.step()
         times.append(1000 * (time.perf_counter() - begun))
     return times
-
-
-if __name__ == "__main__":
-    main()

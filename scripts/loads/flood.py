@@ -1,7 +1,7 @@
 """Measure how long one client waits while others flood the server.
 
-    python scripts/flood.py
-    python scripts/flood.py --requests 30 --json
+    python scripts/load.py flood
+    python scripts/load.py flood --requests 30 --json
 
 Starts `scripts/serve.py` with the built-in model, to which a vision tower of random weights is
 added, with three keys and 1,024 files that it may open, on this machine's loopback. An innocent
@@ -89,7 +89,7 @@ class FloodRow:
     after: float
 
 
-def main() -> None:
+def main(command: str) -> None:
     parser = MeasureParser(__doc__, "json")
     add = parser.add_argument
     add("--port", type=int, default=8766, metavar="N", help="The port of the server.")
@@ -340,7 +340,3 @@ def table(rows: list[FloodRow]) -> str:
         cells.append(f"{row.before:.0f}, {row.peak:.0f}, {row.after:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
