@@ -8,6 +8,7 @@ from sys import maxsize
 from dlm.grammar.limits import spend
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.nodes import (
+    EMPTY,
     Alternation,
     Characters,
     Concatenation,
@@ -92,6 +93,30 @@ def lengths_of(node: Node) -> tuple[int, int | None]:
     return 0, None
 
 
+def clipped(node: Node, high: int) -> Node | None:
+    """Return a pattern with the same texts of at most `high` characters, whose counts are no larger
+    than these need; None if there are none. Its other texts are some of those of `node`."""
+    least = lengths_of(node)[0]
+    if least > high:
+        return None
+    match node:
+        case Concatenation(parts):
+            found = [clipped(part, high - least + lengths_of(part)[0]) for part in parts]
+            return Concatenation(tuple(part for part in found if part is not None))
+        case Alternation(options):
+            kept = (clipped(option, high) for option in options)
+            return Alternation(tuple(option for option in kept if option is not None))
+        case Repetition(part, low, most):
+            size = lengths_of(part)[0]
+            inner = clipped(part, high - size * max(0, low - 1))
+            if inner is None:
+                return EMPTY
+            if size:
+                most = high // size if most is None else min(most, high // size)
+            return Repetition(inner, low, most)
+    return node
+
+
 def within(node: Node, high: int) -> Node | None:
     """Return texts of a pattern that have at most `high` characters, as a pattern of its own.
 
@@ -108,18 +133,34 @@ def within(node: Node, high: int) -> Node | None:
     growth = [maxsize if most is None else most - least for least, most in spans]
     for number, i in enumerate(sorted(range(len(parts)), key=growth.__getitem__)):
         share = max(0, spare) // (len(parts) - number)  # what a part leaves, those after it get
-        part, extra = parts[i], growth[i]
+        extra, least = growth[i], spans[i][0]
         if extra > share:
-            size = _round(part)
-            if not isinstance(part, Repetition) or not size:
+            narrowed = _narrowed(parts[i], least + share)
+            if narrowed is None:
                 return None
-            extra = share // size * size
-            parts[i] = Repetition(part.part, part.low, part.low + extra // size)
+            parts[i], extra = narrowed, (lengths_of(narrowed)[1] or 0) - least
         spare -= extra
     return Concatenation(tuple(parts)) if spare >= 0 else None
 
 
-def _round(part: Node) -> int:
-    """Return the characters of one round of a repetition, if all have as many; else 0."""
-    least, most = lengths_of(part.part) if isinstance(part, Repetition) else (0, 0)
-    return least if least == most else 0
+def _narrowed(node: Node, high: int) -> Node | None:
+    """Return texts of a part of a pattern that have at most `high` characters, or None.
+
+    Rounds of a repetition that differ in length are many short ones, fewer longer ones, and so on.
+    """
+    if not isinstance(node, Repetition):
+        return within(node, high) if isinstance(node, Alternation | Concatenation) else None
+    shortest, longest = lengths_of(node.part)
+    size, most = max(1, shortest), high // max(1, node.low)
+    most = most if longest is None else min(most, longest)
+    options: list[Node] = []
+    while size <= most:
+        count = high // size
+        inner = node.part if longest == size else within(node.part, size)
+        if inner is not None:
+            top = count if node.high is None else min(node.high, count)
+            options.append(Repetition(inner, node.low, top))
+        size = most if size < most < 2 * size else 2 * size
+    if not options:
+        return EMPTY if not node.low else None
+    return Alternation(tuple(options)) if len(options) > 1 else options[0]

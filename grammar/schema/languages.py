@@ -11,28 +11,27 @@ interfaces are those of the standard library's `ipaddress`; a network has no bit
 prefix.
 """
 
-from contextlib import suppress
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.regex.build import MOST_POSITIONS, positions
-from dlm.grammar.regex.edges import has_assertions
 from dlm.grammar.regex.lengths import any_of_length
-from dlm.grammar.regex.nodes import Node
+from dlm.grammar.regex.nodes import NOTHING, Node
 from dlm.grammar.regex.patterns import (
     BoundedTexts,
     automaton_of,
     bounded,
     parse,
 )
-from dlm.grammar.regex.texts import accepts, lengths_of, within
 from dlm.grammar.regex.unicode_sets import looked_up
-from dlm.grammar.rules.folding import folded
 from dlm.grammar.schema.backtracking import can_be_judged
 from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
+from dlm.grammar.schema.pieces import Pieces, beside
 from dlm.grammar.schema.values import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
 
 HEX = r"[0-9A-Fa-f]"
@@ -292,7 +291,6 @@ def is_textual(name: Any) -> bool:
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
 
 
-_LONGEST_LEAST = 65_536  # characters of the shortest text of a pattern in pieces
 _EXCLUDED = 400  # units of work for an excluded number, which splits an automaton in two
 _PROPERTY = 1_000  # units of work for looking up a Unicode property
 _ALL: BoundedTexts = (Automaton.ANY, 0, None)
@@ -307,8 +305,7 @@ class Languages:
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], BoundedTexts | None] = {}
         self._unreadable: dict[str, str] = {}  # patterns without an automaton, and the reason
-        self._pieces: dict[str, tuple[Node, Node]] = {}  # some of them as nodes: read, and folded
-        self._places: dict[str, str] = {}  # a JSON pointer of each pattern
+        self._pieces = Pieces(work)
         self._properties: set[str] = set()  # Unicode properties in patterns so far
         self._refused: dict[tuple[str, str], BoundedTexts | None] = {}  # patterns to be negated
         self._texts: dict[Strings, BoundedTexts | None] = {}
@@ -323,7 +320,7 @@ class Languages:
         if word == "format" and not (self._formats and isinstance(text, str)):
             return False
         if word == "pattern" and wanted and self._read_once(word, text, where) is None:
-            self._places.setdefault(text, where)
+            self._pieces.places.setdefault(text, where)
             if text in self._pieces:
                 return True
         return self.known(word, text, where)
@@ -360,26 +357,30 @@ class Languages:
         except TooLargeError:
             reason = TOO_LARGE
         self._unreadable[text] = f"the pattern {text!r:.60}: {reason}"
-        with suppress(InvalidGrammarError, TooLargeError, TypeError):
-            node = parse(text, False)
-            if not has_assertions(node) and lengths_of(node)[0] <= _LONGEST_LEAST:
-                self._pieces[text] = node, folded(node)
+        self._pieces.read(text)
         return None
 
-    def pieces(self, strings: Strings) -> Node | None:
-        """Return nodes of texts that fit `strings`, if only one pattern is asked for, which has no
-        automaton; else None. Under a `maxLength`, some long texts may be missing."""
-        mine = [self._pieces[text] for _, text, _ in strings.languages if text in self._pieces]
-        if not mine or len(strings.languages) > 1 or strings.excluded:
+    def pieces(self, strings: Strings, add: Callable[[Node], Node]) -> Node | None:
+        """Return nodes of texts that fit `strings`, if one of its patterns has no automaton, and no
+        other; else None. Under a `maxLength`, some long texts may be missing.
+
+        `add` makes a rule of a node and returns the reference to it.
+        """
+        mine = [part for part in strings.languages if part[1] in self._pieces]
+        if len(mine) != 1 or self._pieces.up_to(mine[0][1], strings.high):
             return None
-        ((node, terminals),) = mine
-        least, most = lengths_of(node)
-        if strings.low > least:
+        pattern = mine[0][1]
+        low = strings.low if strings.low > self._pieces.least(pattern) else 0
+        others = replace(strings, languages=strings.languages - {*mine}, low=low, high=None)
+        try:
+            texts = self.texts(others)
+            if texts is None:
+                return NOTHING
+            automaton, low, high = texts
+            automaton = with_bounds((automaton, low, None))
+        except TooLargeError:
             return None
-        if strings.high is None or lesser(most, strings.high) == most:
-            return terminals
-        narrowed = within(node, strings.high)
-        return None if narrowed is None else folded(narrowed)
+        return self._pieces.written(pattern, lesser(strings.high, high), automaton, add)
 
     def possible(self, strings: Strings) -> bool:
         """Whether some text may fit `strings`; if False, none does. Raises `TooLargeError`."""
@@ -413,10 +414,16 @@ class Languages:
         """
         if strings not in self._texts:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
-            for word, text, wanted in sorted(strings.languages):
+            # Patterns in pieces are last: others may limit the length.
+            in_pieces = {part for part in strings.languages if part[1] in self._pieces}
+            for word, text, wanted in sorted(strings.languages - in_pieces) + sorted(in_pieces):
                 if word == "pattern" and text in self._pieces:
-                    self.inexact[self._places[text]] = self._unreadable[text]
-                if wanted:
+                    one = self._pieces.up_to(text, high)
+                    if one is None:
+                        reason = f"{self._unreadable[text]}{beside(strings)}"
+                        self.inexact[self._pieces.places[text]] = reason
+                        continue
+                elif wanted:
                     one, least, most = self._known[word, text] or _ALL
                     low, high = max(low, least), lesser(high, most)
                 else:
@@ -442,7 +449,7 @@ class Languages:
             return False
         for word, name, wanted in strings.languages:
             if word == "pattern" and name in self._pieces:
-                if not self._matches(name, text):
+                if not self._pieces.matches(name, text):
                     return False
                 continue
             automaton, low, high = self._read(word, name, wanted)
@@ -450,14 +457,6 @@ class Languages:
             if (fits and automaton.accepts(text)) != wanted:
                 return False
         return text not in strings.excluded
-
-    def _matches(self, pattern: str, text: str) -> bool:
-        """Whether a pattern without an automaton matches `text`."""
-        self.work.count(len(text) // 4, self._places[pattern])
-        try:
-            return accepts(self._pieces[pattern][0], text)
-        except TooLargeError as error:
-            raise TooMuchWorkError("JSON schema", str(error), self._places[pattern]) from error
 
     def numbers(self, numbers: Numbers) -> Automaton:
         """Return the automaton of the numbers that fit `numbers`. Raises `TooLargeError`."""

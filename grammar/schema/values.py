@@ -154,8 +154,12 @@ class Dialect:
     def string_of(self, content: Node) -> Node:
         """Return a string whose characters `content` matches: nodes of a pattern, as `folded`."""
         if self.quote is None:
-            return concatenation('"', _escaped(content), '"')
+            return concatenation('"', self.characters(content), '"')
         return self._quoted(content)
+
+    def characters(self, content: Node) -> Node:
+        """Return a part of a string, without quotes."""
+        return _escaped(content) if self.quote is None else content
 
     def words(self, texts: tuple[str, ...]) -> Node:
         """Return one of the strings `texts`, each in its shortest spelling only."""

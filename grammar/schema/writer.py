@@ -230,7 +230,7 @@ class Writer:
         try:
             match facets:
                 case Strings():
-                    if (pieces := self._normal.languages.pieces(facets)) is not None:
+                    if (pieces := self._normal.languages.pieces(facets, self._part)) is not None:
                         return self._dialect.string_of(pieces)
                     texts = self._normal.languages.texts(facets)
                     return self._dialect.string(*texts) if texts else NOTHING
@@ -243,6 +243,10 @@ class Writer:
         except (TooLargeError, TooManyError) as error:
             self.inexact[pointer_of(formula)] = _REASONS[type(error)]
         return self._wider(facets)
+
+    def _part(self, content: Node) -> Node:
+        """Return a rule for a part of a string."""
+        return self._rules.add(self._dialect.characters(content), "text")
 
     def _number(self, numbers: Numbers) -> Node:
         return Terminal(self._normal.languages.numbers(numbers), 0, most_characters(numbers))

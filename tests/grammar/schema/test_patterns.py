@@ -100,22 +100,69 @@ def test_a_pattern_whose_automaton_is_too_large_is_enforced_in_pieces(
     assert not Tools([{"type": "function", "function": in_a_call}]).checked
 
 
+ROUNDS = r"^(\w{1,100}\s){1,100}$"
+
+
 @pytest.mark.parametrize(
-    ("more", "where"),
+    ("more", "beside"),
     [
-        ({"format": "date"}, "/pattern"),
-        ({"minLength": 9}, "/pattern"),
-        ({"maxLength": 2}, "/pattern"),  # fewer than the pattern takes
-        ({"not": {"const": "a.a"}}, "/pattern"),
-        ({"allOf": [{"pattern": "b"}]}, "/pattern"),
+        ({"minLength": 500}, "minLength 500"),
+        ({"minLength": 20, "maxLength": 300}, "minLength 20 and maxLength 300"),
+        ({"not": {"const": "a "}}, "not"),
+        ({"format": "uri", "allOf": [{"pattern": "b"}]}, "format and pattern"),
+        ({"allOf": [{"pattern": r"^[a.]{1,300}\.[a.]{1,300}$"}]}, "pattern"),
     ],
 )
-def test_pieces_beside_another_condition_are_left_to_the_check(more: Any, where: str):
-    schema = {"type": "string", "pattern": r"^[a.]{1,300}\.[a.]{1,300}$", **more}
-    with pytest.raises(InvalidGrammarError, match="too large") as caught:
+def test_pieces_beside_conditions_that_take_too_many_are_left_to_the_check(more: Any, beside: str):
+    schema = {"type": "string", "pattern": ROUNDS, **more}
+    reason = f"too large: .* and it cannot be written in pieces beside {beside}\\."
+    with pytest.raises(InvalidGrammarError, match=reason) as caught:
         JsonSchema(schema).rules(None)
-    assert caught.value.where == where
+    assert caught.value.where in ("/pattern", "/allOf/0/pattern")
     assert JsonSchema(schema, unenforced="check").rules(None).inexact
+
+
+TWO = r"^[a.]{1,300}\.[a.]{1,300}$"
+BESIDE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
+    (TWO, {"minLength": 9}, ["a.aaaaaaa", "aaaaaaa.a", "........."], ["aaaa.aaa", "aaaaaaaaa"]),
+    (
+        TWO,
+        {"minLength": 9, "maxLength": 400},
+        ["a.aaaaaaa", "a" * 150 + "." + "a" * 150],
+        ["aaaa.aaa", "a" * 200 + "." + "a" * 200],
+    ),
+    (TWO, {"not": {"const": "a.a"}}, ["a..", "a.aa", "aa.a"], ["a.a", "aa"]),
+    (TWO, {"not": {"enum": ["a.a", "..."]}, "minLength": 4}, ["a.aa", "...."], ["a.a", "..."]),
+    (TWO, {"allOf": [{"pattern": r"^a*\.a*$"}]}, ["aa.a", "a.aaa"], ["aa..", "..."]),
+    (TWO, {"not": {"pattern": "aa"}}, ["a.a", "a..a.a"], ["aa.a", "a.aa"]),
+    (URL, {"format": "uri"}, ["https://a.b", "http://www.a.b/c?d"], ["https://a#b#.c", "ftp://a"]),
+    (URL, {"format": "uri", "maxLength": 40}, ["https://a.b"], ["https://a.b/" + "c" * 30]),
+    (URL, {"minLength": 20}, ["https://a.b/" + "c" * 8], ["https://a.b/" + "c" * 7]),
+    (ROUNDS, {"maxLength": 9, "not": {"const": "a "}}, ["ab ", "a b c "], ["a ", "abcdefghij "]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "more", "good", "bad"), BESIDE)
+def test_pieces_are_enforced_beside_other_conditions(
+    pattern: str, more: Any, good: list[str], bad: list[str]
+):
+    spec = JsonSchema({"type": "string", "pattern": pattern, **more})
+    assert not spec.checked
+    accepts = Recogniser(spec.rules(None)).accepts
+    assert misread(accepts, [json.dumps(v) for v in good], [json.dumps(v) for v in bad]) == []
+    for text in good:
+        assert spec.value(json.dumps(text)) == text
+    for text in bad:
+        with pytest.raises(InvalidValueError):
+            spec.value(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    "more", [{"format": "date"}, {"maxLength": 2}, {"allOf": [{"pattern": "b"}]}]
+)
+def test_pieces_that_nothing_fits_beside_another_condition_are_refused_with_both(more: Any):
+    with pytest.raises(InvalidGrammarError, match="no finite value fits: no string fits all of"):
+        JsonSchema({"type": "string", "pattern": TWO, **more}).rules(None)
 
 
 @pytest.mark.parametrize("more", [{"minLength": 3}, {"maxLength": 601}, {"maxLength": 700}])
@@ -141,7 +188,10 @@ BOUNDED: list[tuple[str, dict[str, int], list[str], list[str]]] = [
     ),
     (r"^.{2,300}:.{2,300}$", {"maxLength": 7}, ["ab:cd", "abc:def"], ["a:bc", "abcd:efg"]),
     (r"(a|b)*a(a|b){13}c", {"maxLength": 20}, ["a" * 14 + "c"], ["a" * 14 + "c" + "x" * 9, "abc"]),
-]
+    (ROUNDS, {"maxLength": 50}, ["a " * 25, "a" * 49 + " "], ["a " * 26, "a" * 50 + " ", "a"]),
+    (ROUNDS, {"maxLength": 500}, ["a " * 100, "ab cdef " * 30, "a" * 100 + " "],
+     ["a " * 101, "abc def " * 63, "a" * 101 + " "]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "bounds", "good", "bad"), BOUNDED)
