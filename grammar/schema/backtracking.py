@@ -9,6 +9,7 @@ import regex
 _LONGEST = 10_000  # characters of a pattern
 _ONE_MATCH = 0.25  # seconds
 _ALL_MATCHES = 1.0  # seconds, in one check
+_SPACES = r"\t\n\v\f\r \xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
 _PIECE = re.compile(r"\\k<|\\z|\\.|\[\^?|\]|\$", re.DOTALL)
 
 
@@ -55,12 +56,16 @@ def _read(pattern: str) -> regex.Pattern[str] | None:
 
 
 def _as_ecmascript(pattern: str) -> str:
-    """Translate ECMAScript's `$`, `\\z` and named references to the library's syntax."""
+    """Translate ECMAScript's `$`, `\\z`, `\\s` and named references to the library's syntax."""
     within = False
 
     def piece(found: re.Match[str]) -> str:
         nonlocal within
         text = found[0]
+        if text == r"\s":
+            return _SPACES if within else f"[{_SPACES}]"
+        if text == r"\S" and not within:
+            return f"[^{_SPACES}]"
         if text == "]" or text[0] == "[":
             within = text != "]" and (within or text[0] == "[")
         elif not within:

@@ -135,3 +135,13 @@ def test_branches_that_fail_do_not_count_as_deep():
 def test_a_check_against_a_malformed_schema_is_given_up(schema):
     with pytest.raises(UncheckableError):
         check([1] if "items" in schema else {"a": 1}, schema)
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w{1,100}\s){1,100}$", r"^(x?)\1\w[\s]$"])
+def test_white_space_of_a_pattern_without_an_automaton_is_that_of_ecmascript(pattern: str):
+    spec = JsonSchema({"type": "string", "pattern": pattern}, unenforced="check")
+    for space in " \t\n\v\f\r\xa0\u1680\u2000\u2028\u2029\u202f\u205f\u3000\ufeff":
+        assert spec.value(json.dumps(f"a{space}")) == f"a{space}"
+    for other in "x_\u200b\x1c\x85":
+        with pytest.raises(InvalidValueError):
+            spec.value(json.dumps(f"a{other}"))
