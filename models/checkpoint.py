@@ -16,10 +16,10 @@ from torch import Tensor
 from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.models import CheckpointError
 from dlm.models.backends import Dispatch, Kernels
-from dlm.models.families import family_of
-from dlm.models.family import Family
 from dlm.models.formats import Format, format_of
 from dlm.models.json_files import read_json
+from dlm.models.layout import Layout
+from dlm.models.layouts import layout_of
 from dlm.models.places import Place, blank, give
 from dlm.models.shape import ModelShape
 from dlm.models.tensor_files import TensorHeader, headers_of, listed, opened
@@ -76,13 +76,13 @@ def _matched(
     """Return a model without data, the tensors of `directory`, and their matching places in the
     model."""
     settings = read_json(directory / "config.json")
-    family = family_of(settings)
-    config = family.config(settings)
+    layout = layout_of(settings)
+    config = layout.config(settings)
     form = format_in(directory)
     headers, problems = headers_of(directory)
-    model = family.adapted(config, headers, form, dispatch)
-    wanted = family.places(model, form)
-    problems += _misfits(headers, wanted, family)
+    model = layout.adapted(config, headers, form, dispatch)
+    wanted = layout.places(model, form)
+    problems += _misfits(headers, wanted, layout)
     if problems:
         raise CheckpointError(f"{directory} does not fit its config.json: {listed(problems)}")
     return model, headers, wanted
@@ -96,21 +96,21 @@ def save(
 ) -> None:
     """Write `config.json` and `model.safetensors`, with `extra` tensors (a vision tower). Raises
     `CheckpointError` for a model with other weights than those of a float file."""
-    family = family_of(config)
+    layout = layout_of(config)
     with torch.device("meta"):
-        plain = family.network(model.config).state_dict()
+        plain = layout.network(model.config).state_dict()
     ours = model.state_dict()
     if {name: ours[name].shape for name in ours} != {name: plain[name].shape for name in plain}:
         raise CheckpointError("only models of floats, as a file holds them, can be written")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {family.tensor_name(name): t.detach().cpu().contiguous() for name, t in ours.items()}
+    tensors = {layout.tensor_name(name): t.detach().cpu().contiguous() for name, t in ours.items()}
     save_file({**tensors, **extra}, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _misfits(
-    headers: Mapping[str, TensorHeader], wanted: Mapping[str, Place], family: Family[Any, Any]
+    headers: Mapping[str, TensorHeader], wanted: Mapping[str, Place], layout: Layout[Any, Any]
 ) -> list[str]:
     """Return the problems: missing and unknown tensors, wrong shapes and types."""
     problems = [
@@ -121,7 +121,7 @@ def _misfits(
     for name, header in headers.items():
         place = wanted.get(name)
         if place is None:
-            if family.parameter_name(name) is not None:
+            if layout.parameter_name(name) is not None:
                 problems.append(f"{name} is no tensor of this architecture")
             continue
         if header.shape != place.shape and (place.shape, header.shape) != ((), (1,)):

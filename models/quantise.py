@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dlm.kernels.nvfp4 import quantize
 from dlm.models import CheckpointError, checkpoint
-from dlm.models.families import family_of
-from dlm.models.family import Family
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
+from dlm.models.layout import Layout
+from dlm.models.layouts import layout_of
 from dlm.models.tensor_files import tensors, write_shards
 
 _COPIED = (".json", ".jinja", ".model", ".txt")  # tokenizer, template, settings
@@ -38,7 +38,7 @@ def quantise(
     that cannot be written.
     """
     source, out = Path(source), Path(out)
-    settings, family = _checked(source, out, canvases)
+    settings, layout = _checked(source, out, canvases)
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryFile(dir=out):  # it can be written
         pass
@@ -46,25 +46,25 @@ def quantise(
     if canvases:
         dtype = torch.float32 if settings.get("dtype") == "float32" else torch.bfloat16
         model = checkpoint.load(source, dtype, device, kernels="torch")
-        scales = family.quantisation.input_scales(model, canvases)
-    write_shards(out, _quantised(source, family, scales))
+        scales = layout.quantisation.input_scales(model, canvases)
+    write_shards(out, _quantised(source, layout, scales))
     for path in sorted(source.iterdir()):
         if path.suffix in _COPIED and path.name not in _OURS:
             shutil.copyfile(path, out / path.name)
-    algorithm, ignored = "NVFP4" if canvases else "W4A16_NVFP4", family.quantisation.ignored
+    algorithm, ignored = "NVFP4" if canvases else "W4A16_NVFP4", layout.quantisation.ignored
     settings["quantization_config"] = _quantization_config(algorithm, ignored)
     (out / "config.json").write_text(json.dumps(settings, indent=2) + "\n")  # last: complete now
 
 
-def _checked(source: Path, out: Path, canvases: int) -> tuple[dict[str, Any], Family[Any, Any]]:
-    """Return the source's `config.json` and its family. Raises `CheckpointError` for invalid
+def _checked(source: Path, out: Path, canvases: int) -> tuple[dict[str, Any], Layout[Any, Any]]:
+    """Return the source's `config.json` and its layout. Raises `CheckpointError` for invalid
     arguments."""
     config = checkpoint.config_of(source)
     settings = read_json(source / "config.json")
-    family = family_of(settings)
+    layout = layout_of(settings)
     if checkpoint.format_in(source) is not None:
         raise CheckpointError(f"{source} is quantised already: it takes a checkpoint of floats")
-    for what, size in family.quantisation.blocks(config).items():
+    for what, size in layout.quantisation.blocks(config).items():
         if size % 16:
             raise CheckpointError(
                 f"{source}: its {what} {size} is no multiple of NVFP4's block, 16"
@@ -74,15 +74,15 @@ def _checked(source: Path, out: Path, canvases: int) -> tuple[dict[str, Any], Fa
         raise CheckpointError(f"canvases is {canvases}: the model takes 0 to {most}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} is there and is no empty directory")
-    return settings, family
+    return settings, layout
 
 
 def _quantised(
-    source: Path, family: Family[Any, Any], scales: Mapping[str, Tensor]
+    source: Path, layout: Layout[Any, Any], scales: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors of `source`, with four tensors for every matrix that is quantised."""
     for name, tensor in tensors(source):
-        matrices = family.quantisation.matrices(name, tensor)
+        matrices = layout.quantisation.matrices(name, tensor)
         if matrices is None:
             yield name, tensor
             continue

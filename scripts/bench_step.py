@@ -51,8 +51,8 @@ from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
-from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
-from dlm.models.diffusion_gemma.layout import places
+from dlm.models.diffusion_gemma.layout import LAYOUT
+from dlm.models.diffusion_gemma.tensors import places
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
 from dlm.models.pages import CHUNK
@@ -363,7 +363,7 @@ def random_model(config: ModelConfig, weights: plan.Weights, dispatch: Dispatch)
 
     Raises `BackendError` for kernels that do not run there.
     """
-    model = DIFFUSION_GEMMA.unfilled(config, weights, dispatch)
+    model = LAYOUT.unfilled(config, weights, dispatch)
     tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
     rng = torch.Generator(dispatch.device).manual_seed(0)
     for name, tensor in tensors.items():

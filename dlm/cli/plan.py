@@ -16,8 +16,8 @@ from rich.table import Table
 from dlm.cli.command_line import CommandParser, fail
 from dlm.kernels.gpus import CARDS
 from dlm.models import ModelError, plan
-from dlm.models.families import family_of
 from dlm.models.json_files import read_json
+from dlm.models.layouts import layout_of
 
 MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
 
@@ -51,8 +51,8 @@ def main() -> None:
         if not path.exists():
             fail(f"there is no directory or file {path}")
         settings = read_json(path / "config.json" if path.is_dir() else path)
-        family = family_of(settings)
-        config = family.config(settings)
+        layout = layout_of(settings)
+        config = layout.config(settings)
         load = plan.Load(
             slots=args.slots,
             context=args.context,
@@ -60,7 +60,7 @@ def main() -> None:
             weights=args.weights,
             activation_bits=args.activation_bits,
         )
-        found = report(family.unfilled(config, load.weights).costs, load)
+        found = report(layout.unfilled(config, load.weights).costs, load)
     except ModelError as error:
         fail(str(error))
     if args.json:

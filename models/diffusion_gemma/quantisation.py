@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from dlm.kernels.nvfp4 import tensor_scale
 from dlm.models.diffusion_gemma.config import ModelConfig
 from dlm.models.diffusion_gemma.layers import Experts
-from dlm.models.diffusion_gemma.layout import tensor_name
 from dlm.models.diffusion_gemma.model import DiffusionGemma
+from dlm.models.diffusion_gemma.tensors import tensor_name
 from dlm.models.formats import MODELOPT
 
 IGNORED = (

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from dlm.models import CheckpointError, ModelError
-from dlm.models.diffusion_gemma.layout import VISION
+from dlm.models.diffusion_gemma.tensors import VISION
 from dlm.models.image_tokens import EncodedImage, EncodedImages
 from dlm.models.json_files import read_json
 from dlm.models.tensor_files import read_some

@@ -10,7 +10,7 @@ from checkpoint_files import edit_tensors, refusal
 from safetensors.torch import load_file, save_file
 
 from dlm.models import checkpoint
-from dlm.models.diffusion_gemma import layout
+from dlm.models.diffusion_gemma import tensors
 
 Q_PROJ = "model.decoder.layers.1.self_attn.q_proj.weight"
 ENCODER_SCALAR = "model.encoder.language_model.layers.1.layer_scalar"
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_fits_another_config_is_refused(saved, reference):
 
 def test_vision_tensors_are_not_read(pair, saved):
     names = [*load_file(saved / "model.safetensors")]
-    vision = [name for name in names if layout.parameter_name(name) is None]
+    vision = [name for name in names if tensors.parameter_name(name) is None]
     assert {name.split(".")[2] for name in vision} == {"vision_tower", "embed_vision"}
     edit_tensors(saved, lambda tensors: [tensors.pop(name) for name in vision])
     without = checkpoint.load(saved).state_dict()
@@ -83,10 +83,10 @@ def test_vision_tensors_are_not_read(pair, saved):
 
 def test_every_text_tensor_has_one_name_here_and_one_on_disk(pair):
     names = load_file(pair.directory / "model.safetensors").keys()
-    text = {name for name in names if layout.parameter_name(name) is not None}
-    assert {layout.tensor_name(name) for name in pair.ours.state_dict()} == text
+    text = {name for name in names if tensors.parameter_name(name) is not None}
+    assert {tensors.tensor_name(name) for name in pair.ours.state_dict()} == text
     for name in text:
-        assert layout.tensor_name(str(layout.parameter_name(name))) == name
+        assert tensors.tensor_name(str(tensors.parameter_name(name))) == name
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
@@ -157,7 +157,7 @@ def test_a_tensor_in_two_shards_is_named(sharded):
 def written(pair, tmp_path) -> Path:
     """Return the directory that `save` writes of the pair's model, with its vision tower."""
     original = load_file(pair.directory / "model.safetensors")
-    vision = {name: t for name, t in original.items() if layout.parameter_name(name) is None}
+    vision = {name: t for name, t in original.items() if tensors.parameter_name(name) is None}
     config = json.loads((pair.directory / "config.json").read_text())
     checkpoint.save(pair.ours, tmp_path / "new" / "written", config, vision)
     return tmp_path / "new" / "written"

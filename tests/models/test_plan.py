@@ -10,14 +10,14 @@ from exhaustive import by_default
 
 from dlm.kernels.gpus import CARDS, FOUR_BIT_SMS
 from dlm.models import ModelConfig, ModelError, plan
-from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.models.diffusion_gemma.layout import LAYOUT
 from dlm.models.pages import CHUNK, cache_bytes
 from dlm.models.plan import Load
 
 ROOT = Path(__file__).parents[2]
 CONFIG_26B = json.loads((ROOT / "examples" / "diffusiongemma-26b-a4b.json").read_text())
 BIG = ModelConfig.from_hf(CONFIG_26B)
-FOUR_BIT, HALF = (DIFFUSION_GEMMA.unfilled(BIG, weights).costs for weights in ("nvfp4", "bf16"))
+FOUR_BIT, HALF = (LAYOUT.unfilled(BIG, weights).costs for weights in ("nvfp4", "bf16"))
 GB = 10**9
 
 

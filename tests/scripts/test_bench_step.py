@@ -14,7 +14,7 @@ from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import card_of
 from dlm.models import ModelConfig, plan
 from dlm.models.backends import Dispatch
-from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.models.diffusion_gemma.layout import LAYOUT
 from dlm.models.json_files import read_json
 
 CONFIG = BUILT_IN / "config.json"
@@ -94,7 +94,7 @@ def test_other_settings_are_named_and_compared_all_the_same(printed, tmp_path):
 
 
 def test_a_known_card_has_a_floor_and_another_has_none():
-    model = DIFFUSION_GEMMA.unfilled(ModelConfig.from_hf(read_json(BIG)), "nvfp4")
+    model = LAYOUT.unfilled(ModelConfig.from_hf(read_json(BIG)), "nvfp4")
     args = argparse.Namespace(kv="fp8", weights="nvfp4", context=1024, activation_bits=16)
     one, sixteen = (bench_step.floor_of(model, n, args, "NVIDIA H100 80GB HBM3") for n in (1, 16))
     load = plan.Load(slots=1, context=1024)

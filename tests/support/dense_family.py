@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from dlm.kernels.nvfp4 import tensor_scale
 from dlm.models.backends import Dispatch
 from dlm.models.cache import KVCache
-from dlm.models.family import Family, Quantisation
 from dlm.models.formats import MODELOPT, Format
+from dlm.models.layout import Layout, Quantisation
 from dlm.models.nvfp4 import NVFP4Linear
 from dlm.models.pages import Pass
 from dlm.models.places import Place, linear_places, quantise_linear, quantised_paths
@@ -131,7 +131,7 @@ def matrices(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor, Tensor]] 
     return iter([(path, tensor, tensor_scale(tensor))])
 
 
-DENSE = Family(
+DENSE = Layout(
     model_types=("dense_toy",),
     config=config_of,
     network=DenseNetwork,

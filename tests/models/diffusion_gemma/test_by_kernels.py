@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.backends import Dispatch
-from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
 from dlm.models.diffusion_gemma.layers import Layer, adjacent, products, rotary_angles
-from dlm.models.diffusion_gemma.layout import places
+from dlm.models.diffusion_gemma.layout import LAYOUT
+from dlm.models.diffusion_gemma.tensors import places
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
 from dlm.models.places import blank, give, side_by_side
@@ -216,7 +216,7 @@ def of_layers(model: DiffusionGemma) -> list[list[str]]:
 def test_a_layer_has_fourteen_launches_and_one_that_merges_attention(weights, reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     config = checkpoint.config_of(tmp_path)
-    model = DIFFUSION_GEMMA.unfilled(config, weights)
+    model = LAYOUT.unfilled(config, weights)
     model.backends = dict.fromkeys(model.backends, "triton")
     for layer in model.layers:
         layer.experts.backend = "triton"

@@ -8,13 +8,13 @@ import torch
 
 from dlm.kernels.gpus import CARDS
 from dlm.models import ModelConfig, checkpoint, plan
-from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.models.diffusion_gemma.layout import LAYOUT
 from dlm.models.plan import Load
 from dlm.models.quantise import quantise
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BIG = ModelConfig.from_hf(json.loads((EXAMPLES / "diffusiongemma-26b-a4b.json").read_text()))
-FOUR_BIT, HALF = (DIFFUSION_GEMMA.unfilled(BIG, weights).costs for weights in ("nvfp4", "bf16"))
+FOUR_BIT, HALF = (LAYOUT.unfilled(BIG, weights).costs for weights in ("nvfp4", "bf16"))
 FILE = 18_818_050_776  # bytes of nvidia/diffusiongemma-26B-A4B-it-NVFP4
 TOWER = 1.15e9  # bytes of its vision tower
 _, RTX_5090, H100, _ = CARDS
@@ -41,7 +41,7 @@ def test_bytes_of_weights_are_those_of_a_loaded_model(weights, reference, tmp_pa
         quantise(tmp_path / "floats", directory, canvases=0)
     model = checkpoint.load(directory, dtype=torch.bfloat16)
     tensors = model.state_dict().values()
-    counted = DIFFUSION_GEMMA.unfilled(model.config, weights).costs.weight_bytes()
+    counted = LAYOUT.unfilled(model.config, weights).costs.weight_bytes()
     assert counted == model.costs.weight_bytes()
     assert sum(counted.values()) == sum(tensor.nbytes for tensor in tensors)
     assert counted["embedding"] == model.embed_tokens.weight.nbytes

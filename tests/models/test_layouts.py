@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from dlm.cli import plan as plan_command
 from dlm.kernels.nvfp4 import dequantize
-from dlm.models import CheckpointError, checkpoint, families
+from dlm.models import CheckpointError, checkpoint, layouts
 from dlm.models.graphs import PassGraphs
 from dlm.models.nvfp4 import NVFP4Linear
 from dlm.models.quantise import quantise
@@ -18,7 +18,7 @@ from dlm.models.quantise import quantise
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-    monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, DENSE))
+    monkeypatch.setattr(layouts, "LAYOUTS", (*layouts.LAYOUTS, DENSE))
 
 
 @pytest.fixture

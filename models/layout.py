@@ -1,4 +1,5 @@
-"""Family of models: what reading, writing, planning and quantising have to know of its networks.
+"""Layout of a family's model directories: what reading, writing, planning and quantising have
+to know of its networks.
 
 The cache, passes and graphs know a network's `ModelShape` alone.
 """
@@ -40,8 +41,8 @@ class Quantisation(Generic[C, N]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family(Generic[C, N]):
-    """Family of models. `families.py` lists all."""
+class Layout(Generic[C, N]):
+    """Layout of the model directories of a family. `layouts.py` lists all."""
 
     model_types: tuple[str, ...]  # of its `config.json`, the main one first
     config: Callable[[Mapping[str, Any]], C]  # of a parsed `config.json`
