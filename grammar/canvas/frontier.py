@@ -29,7 +29,8 @@ from dlm.grammar.constraint import (
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
-from dlm.grammar.parse.compiled import Compiled, most_tokens
+from dlm.grammar.parse.closing import most_tokens
+from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import CONTEXT, Matcher
 from dlm.grammar.parse.states import State
@@ -194,7 +195,11 @@ class Frontier:
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
         ends = self._squeezes.ends
-        if state is None or self._compiled.may_run_out or (trusted and here.repair is not None):
+        if (
+            state is None
+            or self._compiled.steps.may_run_out
+            or (trusted and here.repair is not None)
+        ):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
         reached, end = here.reached, begin + len(here.reached)
@@ -322,7 +327,7 @@ class Frontier:
             yield wanted, ~wanted
             yield here.reached[0], ~here.reached[0]
             return
-        if wanted not in refused and (not self._ends(here) or wanted in self._vocabulary.stops):
+        if wanted not in refused and (not self._ends(here) or wanted in self._compiled.stops):
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
         if here.ends_at_refusal:
             return
@@ -378,7 +383,7 @@ class Frontier:
 
     def _stop(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """Return the likeliest stop."""
-        stops = self._masks.changed(None, more=self._vocabulary.stops)
+        stops = self._compiled.stops.mask
         return scores.best(len(here.guess), self._masks.words(stops)), stops
 
     def _spelled(self, guess: list[int], text: str) -> list[int]:

@@ -133,7 +133,7 @@ class _Reading:
         """Read a token; or read a byte and compute the mask after it."""
         compiled, parser = self._compiled, self._compiled.parser
         if isinstance(symbol, int):
-            state = compiled.after(self._state, symbol)
+            state = compiled.steps.after(self._state, symbol)
         else:
             state = parser.after_byte(self._state, symbol[0])
             if state is not None and not parser.forced(state):

@@ -132,14 +132,15 @@ class LeftToRight:
 
     def _take_drafted(self, row: Row, token: int) -> bool:
         """Read a token of a draft, if `row` allows it and it is no stop."""
-        if not isinstance(row, np.ndarray) or token in self._vocabulary.stops:
+        if not isinstance(row, np.ndarray) or token in self._compiled.stops:
             return False
         return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
 
     def _allowed(self, refused: Collection[int] = (), exact: bool = False) -> np.ndarray:
         position = self._matcher.position
         if self._squeezes.get(position, False):
-            return token_words(self._vocabulary.stops, len(self._vocabulary))
+            masks = self._compiled.masks
+            return masks.words(self._compiled.stops.mask).copy()
         left = self._budget - position
         ample = not self._squeezes or self._matcher.closes_within(left - _AMPLE)
         words = self._matcher.allowed(None if ample and not exact else left)

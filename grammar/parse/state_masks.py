@@ -22,6 +22,7 @@ from dlm.grammar.parse.branches import (
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
 from dlm.grammar.parse.states import State, Thread
+from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals, Words
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
@@ -39,10 +40,11 @@ class StateMasks:
         vocabulary: Vocabulary,
         terminals: Terminals,
         masks: GrammarMasks,
+        stops: Stops,
         meter: Meter,
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
-        self._terminals = terminals
+        self._terminals, self._stops = terminals, stops
         scanners = parser.scanners
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
 
@@ -94,7 +96,7 @@ class StateMasks:
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, ends[reached.states[owner]])
         np.add.at(places, tokens, scattered(reached.states[owner].astype(np.int64) + (1 << 62)))
-        for token in self._control(state) - {*self._vocabulary.stops}:
+        for token in self._parser.named(state):
             after = self._parser.after(state, token, b"")
             if after is not None and after.cost is not None:
                 costs[token] = min(after.cost, FAR)
@@ -169,8 +171,7 @@ class StateMasks:
 
     def _control(self, state: State) -> set[int]:
         """Return the control tokens that rules take, and the stops if the text may end."""
-        tokens = self._parser.named(state)
-        return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
+        return self._parser.named(state) | self._stops.after(state)
 
     def _bounds(self, thread: Thread) -> Bounds:
         bounds = thread.needed, thread.remaining

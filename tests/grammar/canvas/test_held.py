@@ -69,7 +69,7 @@ def garbage(size, L, seed, sigma):
 
 def least(compiled):
     """Return the tokens of a shortest text, with its stop."""
-    return len(compiled.shortest_completion(compiled.parser.start, None, 10**6)) + 1
+    return len(compiled.closing.completion(compiled.parser.start, None, 10**6)) + 1
 
 
 @pytest.mark.parametrize("order", ["joint", "prefix", "any"])

@@ -62,3 +62,28 @@ def test_a_new_key_is_found_among_many_spellings_of_long_ones():
     grammar = grammar_of(schema, [])
     text = grammar.vocabulary.text(Matcher(grammar).shortest_completion())
     assert [len(key) for key in json.loads(text)] == [5, 10, 15, 20, 25, 30, 35, 40]
+
+
+@pytest.mark.parametrize("budget", [None, 1, 9])
+def test_stops_are_allowed_exactly_where_the_text_may_end(budget):
+    """The mask, the tokens within a budget, `accept` and `complete` agree about them."""
+    grammar = grammar_of({"type": "array", "items": {"const": 1}}, [b"[1", b",1"])
+    stops = {*grammar.vocabulary.stops}
+    texts = {b"": False, b"[": False, b"[1": False, b"[1,1": False, b"[1]": True, b"[]": True}
+    for text, ends in texts.items():
+        matcher = Matcher(grammar)
+        assert matcher.accept_all(grammar.vocabulary.fewest([text])) > 0 or not text
+        assert matcher.complete == ends
+        if ends or budget != 1:
+            allowed = {*tokens_in(matcher.allowed(budget)).tolist()}
+            assert stops & allowed == (stops if ends else set())
+        assert [matcher.accept(stop) for stop in stops] == [ends] * len(stops)
+        assert matcher.ended == ends
+
+
+def test_a_text_that_a_budget_ended_takes_only_stops():
+    grammar = grammar_of({"type": "integer"}, [])
+    row = grammar.masks.words(grammar.stops.mask)
+    assert tokens_in(row).tolist() == [*grammar.vocabulary.stops]
+    assert grammar.vocabulary.stops[0] in grammar.stops
+    assert grammar.vocabulary.pad not in grammar.stops

@@ -77,9 +77,9 @@ def test_fewer_tokens_are_searched_for_only_if_the_fewest_bytes_exceed_the_budge
     spec = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
     compiled = Compiler(vocabulary).compile(spec)
     state = compiled.parser.start
-    tokens = len(compiled.shortest_completion(state))
+    tokens = len(compiled.closing.completion(state))
     before = compiled.meter.spent
-    assert compiled.closes_within(state, None, tokens)
+    assert compiled.closing.fits(state, None, tokens)
     assert compiled.meter.spent == before
-    assert not compiled.closes_within(state, None, tokens - 1)
+    assert not compiled.closing.fits(state, None, tokens - 1)
     assert compiled.meter.spent > before

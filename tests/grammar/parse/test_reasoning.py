@@ -234,7 +234,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
     opened, closed = markers(vocabulary)
     reasoning = reasoning_of(vocabulary, budget)
-    total = len(compiled.shortest_completion(compiled.parser.start) or []) + 1 + budget + more
+    total = len(compiled.closing.completion(compiled.parser.start) or []) + 1 + budget + more
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
 
     def canvases():

@@ -49,7 +49,7 @@ def test_the_tokens_of_a_completion_are_those_of_its_whole_text(tree, pieces, si
     for _ in range(12):
         begun = check_completion(grammar, state)
         if begun is not None:
-            assert grammar.begun(state, 3) == begun[:3]
+            assert grammar.closing.begun(state, 3) == begun[:3]
         onward = [(low, high) for low, high in grammar.parser.ranges(state)]
         if not onward:
             return
@@ -64,7 +64,7 @@ def test_a_control_token_counts_as_one_and_merges_with_no_text(compiler, vocabul
     rules.define(Reference("root"), Concatenation(marked))
     grammar = compiled_for(vocabulary, rules)
     each = len(vocabulary.fewest([b"ab"]))
-    assert grammar.remainders.tokens(grammar.parser.start) == 2 * each + 1
+    assert grammar.closing.remainders.tokens(grammar.parser.start) == 2 * each + 1
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_count_that_exceeds_its_work_can_be_resumed(compiler, vocabulary, sche
 
     def count():
         with grammar.meter.limited(500):
-            return grammar.remainders.tokens(start)
+            return grammar.closing.remainders.tokens(start)
 
     counted, calls = resumed(count)
     assert 1 < calls <= 60
@@ -130,10 +130,10 @@ def check_completion(grammar, state, text=None):
     """Compare the shortest completion at a state with `text`, and return its tokens, if any."""
     completion = grammar.parser.completion(state, maxsize) if text is None else [text]
     spelled = grammar.vocabulary.fewest(completion)
-    assert grammar.remainders.tokens(state) == (NEVER if spelled is None else len(spelled))
+    assert grammar.closing.remainders.tokens(state) == (NEVER if spelled is None else len(spelled))
     if spelled is None:
         return None
-    begun = grammar.begun(state, maxsize)
+    begun = grammar.closing.begun(state, maxsize)
     assert len(begun) == len(spelled)
     assert b"".join(grammar.vocabulary.pieces[token] for token in begun) == b"".join(completion)
     return begun
@@ -176,7 +176,7 @@ def test_a_long_text_of_equal_pieces_is_counted_with_little_work(text):
     vocabulary.trie = CountingTrie(vocabulary.pieces)
     grammar = compiled_literal(vocabulary, text)
     tokens, visited = in_parts(
-        grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start)
+        grammar, 500, lambda: grammar.closing.remainders.tokens(grammar.parser.start)
     )
     assert tokens == -(-len(text) // (48 if text[1] == "a" else 16))
     assert max(visited) < 500 * 20  # nodes for each unit of work
@@ -193,7 +193,7 @@ def test_a_long_text_without_equal_pieces_is_counted_in_parts():
     whole = len(vocabulary.fewest([text.encode()]))
     once = sum(1 for start in range(len(text)) for _ in vocabulary.trie.along(text.encode(), start))
     tokens, visited = in_parts(
-        grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start)
+        grammar, 500, lambda: grammar.closing.remainders.tokens(grammar.parser.start)
     )
     assert tokens == whole
     assert len(visited) > 3
@@ -210,8 +210,8 @@ def test_a_search_for_fewer_tokens_is_computed_in_parts(vocabulary):
     counting.trie = CountingTrie(vocabulary.pieces)
     compiler = Compiler(counting)
     grammar, other = compiler.compile(spec), Compiler(vocabulary).compile(spec)
-    needed, visited = in_parts(grammar, 500, lambda: grammar.least(grammar.parser.start))
-    assert needed == other.least(other.parser.start)
+    needed, visited = in_parts(grammar, 500, lambda: grammar.closing.least(grammar.parser.start))
+    assert needed == other.closing.least(other.parser.start)
     assert len(visited) > 3
     assert max(visited) < 500 * 20
 

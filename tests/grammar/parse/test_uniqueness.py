@@ -48,7 +48,7 @@ def work_of(compiled):
 
 
 def shortest(compiled, vocabulary):
-    tokens = compiled.shortest_completion(compiled.parser.start, Keys())
+    tokens = compiled.closing.completion(compiled.parser.start, Keys())
     assert tokens is not None
     return vocabulary.text(tokens)
 

@@ -1,0 +1,71 @@
+"""Steps of one grammar: the parser's state, and the keys of the JSON text, after each token."""
+
+import numpy as np
+
+from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.states import State
+from dlm.grammar.parse.uniqueness import Detour, Uniqueness
+from dlm.grammar.vocabulary.vocabulary import Vocabulary
+
+_DETOURS = 4096  # cached detours
+
+
+class Steps:
+    """The situations that tokens lead to. If the grammar constrains all keys, `keys` is None."""
+
+    def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter):
+        self._parser, self._vocabulary = parser, vocabulary
+        self.few_keys = parser.network.few_keys  # an object may have used all keys that are free
+        self.uniqueness = Uniqueness(parser, meter)
+        # Whether no new key, or no new item of an array of distinct items, may be left.
+        self.may_run_out = self.few_keys or self.uniqueness.distinct
+        self._detours = LimitedCache[tuple[State, Keys], Detour | None](_DETOURS)
+
+    def first_keys(self) -> Keys | None:
+        """Return the keys before the text."""
+        watched = self._parser.network.free_keys or self.uniqueness.distinct
+        return Keys() if watched else None
+
+    def after(self, state: State, token: int) -> State | None:
+        """Return the state after a token other than a stop; None if the grammar refuses it."""
+        return self._parser.after(state, token, self._vocabulary.pieces[token])
+
+    def read(self, state: State, keys: Keys | None, token: int) -> tuple[State, Keys | None] | None:
+        """Return state and keys after a token other than a stop; None if it is not allowed.
+
+        It is not if a key or a distinct item comes twice, or if no new one can follow.
+        """
+        onward = self.after(state, token)
+        if onward is None or keys is None:
+            return onward and (onward, None)
+        after = self.uniqueness.after(state, keys, self._vocabulary.pieces[token])
+        if after is None:
+            return None
+        if self.may_run_out and after.at_risk and self.detour(onward, after) is None:
+            return None
+        return onward, after
+
+    def detour(self, state: State, keys: Keys) -> Detour | None:
+        """Return `Uniqueness.detour`, from a cache."""
+        key = state, keys
+        if key not in self._detours:
+            self._detours[key] = self.uniqueness.detour(state, keys)
+        return self._detours[key]
+
+    def are_watched(self, keys: Keys) -> bool:
+        """Whether a token may be refused for its keys or items."""
+        return keys.has_entries or self.uniqueness.distinct
+
+    def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
+        """Return the tokens of the packed bits `words` that `read` may refuse for their keys."""
+        vocabulary, quoted = self._vocabulary, self._vocabulary.quoted
+        tokens = keys.dead_end_suspects(quoted) if self.few_keys else keys.suspects(quoted)
+        if self.may_run_out:
+            tokens = tokens.union(*map(vocabulary.beginnings, keys.taken_continuations))
+        suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
+        if self.uniqueness.distinct:
+            suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
+        return sorted(suspects)
