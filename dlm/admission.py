@@ -90,7 +90,7 @@ class Admission:
         if prompt is None:
             self._check_size(request)
             prompt = self._prompts.encode(request)
-        check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
+        check_tokens("stop_token_ids: a token", request.stop_token_ids, self._model.vocab_size)
         request = self._fit_tokens(len(prompt.tokens), request)
         seed, temperature = fixed(request.seed), float(request.temperature)  # numpy's, maybe
         request = replace(request, seed=seed, temperature=temperature)
@@ -128,27 +128,28 @@ class Admission:
         beside `prompt` tokens.
         Raises `RequestError` if those are fewer than requested, unless the request allows that by
         `fit`."""
-        wanted = request.max_tokens
-        left = self._answer_capacity(max(0, self._model.max_positions - prompt))
-        free = wanted if self._capacity is None else self._capacity - prompt
-        most = min(wanted, left, free)
-        if most == wanted or (most > 0 and request.fit):
+        requested = request.max_tokens
+        capacity = self._answer_capacity(max(0, self._model.max_positions - prompt))
+        free = requested if self._capacity is None else self._capacity - prompt
+        most = min(requested, capacity, free)
+        if most == requested or (most > 0 and request.fit):
             return replace(request, max_tokens=most)
         limit = self._model.max_positions
         longest = limit - bisect_left(range(limit), 1, key=self._answer_capacity)
         problem = (
-            f"{prompt} prompt tokens leave {left} for the answer, fewer than max_tokens {wanted}"
+            f"{prompt} prompt tokens leave {capacity} for the answer, fewer than max_tokens "
+            f"{requested}"
         )
-        if left >= wanted or (request.fit and left):
-            limit, left = self._capacity or 0, max(0, free)
+        if capacity >= requested or (request.fit and capacity):
+            limit, capacity = self._capacity or 0, max(0, free)
             longest = min(longest, limit - 1)
             problem = (
-                f"{prompt} prompt tokens and max_tokens {wanted} are more than the cache holds: "
+                f"{prompt} prompt tokens and max_tokens {requested} are more than the cache holds: "
                 f"{limit}"
             )
         raise ContextLengthError(
             problem,
-            field="max_tokens" if left else prompt_field(request),  # with 0 left no value would do
+            field="max_tokens" if capacity else prompt_field(request),  # else no value fits
             most=limit,
             longest_prompt=longest,
             prompt=prompt,
@@ -167,10 +168,10 @@ def _prompt_of(request: Request, other: Sequence) -> PromptTokens | None:
 
 def _note_compile_time(compiling: Task, sequence: Sequence) -> None:
     """Note how long a grammar takes to compile, unless it is compiled already."""
-    begun, stats = perf_counter(), sequence.stats
+    start, stats = perf_counter(), sequence.stats
 
     def note(_: object) -> None:
-        stats.compiling = perf_counter() - begun
+        stats.compiling = perf_counter() - start
 
     if not compiling.done():
         compiling.add_done_callback(note)

@@ -111,7 +111,7 @@ class Chat:
     def raw(self, text: str) -> list[int]:
         """Return the tokens of a text in which the names of control tokens are control tokens."""
         if SURROGATES.search(text):
-            raise RequestError("the text holds half a surrogate pair, which is no text")
+            raise RequestError("the text has a lone surrogate, which is not text")
         begin, tokens = self.tokenizer.bos_token_id, self._encode(text)
         if isinstance(begin, int) and tokens[:1] != [begin]:
             tokens.insert(0, begin)
@@ -161,9 +161,9 @@ class Chat:
         """Return the stand-in of each character that needs one; empty if none begins a control
         token. No stand-in occurs in the caller's text, so each one in a rendering can be replaced
         back."""
-        used = set[str]().union(*(one for one in leaves(written) if isinstance(one, str)))
+        used = set[str]().union(*(leaf for leaf in leaves(written) if isinstance(leaf, str)))
         if SURROGATES.search("".join(used)):
-            raise RequestError("messages hold half a surrogate pair, which is no text")
+            raise RequestError("messages have a lone surrogate, which is not text")
         begin = sorted({name[0] for name in self._control} & used)
         free = [c for c in _STAND_INS if c not in used]
         if len(free) < len(begin):
@@ -192,9 +192,9 @@ class Chat:
         at = 0
         while at < len(text):
             end = at + _PIECE
-            found = self._names.finditer(text, at, end + self._longest_name)
+            matches = self._names.finditer(text, at, end + self._longest_name)
             at = end
-            for name in found:
+            for name in matches:
                 if name.start() >= end:
                     break
                 yield name
@@ -251,7 +251,7 @@ def leaves(written: Any) -> Iterator[str | float | None]:
         elif isinstance(value, list | tuple):
             waiting += value
         else:
-            raise RequestError(f"messages hold a {type(value).__name__}: they take JSON data")
+            raise RequestError(f"messages must be JSON data, got a {type(value).__name__}")
 
 
 def _replaced(written: Any, table: Mapping[int, str]) -> Any:
@@ -288,7 +288,9 @@ class Prompts:
             return PromptTokens(tokens)
         self._check_pixels(shown)
         images = tuple(self._image(tower, picture) for picture in shown)
-        return PromptTokens(self._joined(tower, tokens, [image.tokens for image in images]), images)
+        return PromptTokens(
+            self._with_images(tower, tokens, [image.tokens for image in images]), images
+        )
 
     def tokens(self, request: Request) -> list[int]:
         """Return a request's prompt in tokens of the vocabulary, of the same length. Raises
@@ -297,8 +299,8 @@ class Prompts:
         if tower is None:
             return tokens
         self._check_pixels(shown)
-        soft = ([tower.markers.image] * self._patches(tower, each).tokens for each in shown)
-        return self._joined(tower, tokens, soft)
+        soft = ([tower.markers.image] * self._patches(tower, image).tokens for image in shown)
+        return self._with_images(tower, tokens, soft)
 
     def fetched(self, request: Request) -> Request:
         """Return a request whose images have been counted, and fetched if they are addresses.
@@ -327,7 +329,7 @@ class Prompts:
             tokens = self._marked(request, tower.markers.image, len(shown))
         else:
             tokens, tower = self._chat.prompt(request), None
-        check_tokens("prompt: token", tokens, self._vocab_size)
+        check_tokens("prompt: a token", tokens, self._vocab_size)
         return tokens, tower, shown
 
     def _marked(self, request: Request, mark: int, count: int) -> list[int]:
@@ -349,8 +351,8 @@ class Prompts:
             if total > most:
                 raise image_error(
                     picture.place,
-                    f"brings the images of this request to {total} pixels: it takes {most} pixels "
-                    "together at most",
+                    f"brings the images of this request to {total} pixels; together they must have "
+                    f"at most {most}",
                 )
 
     def _image(self, tower: "VisionTower", picture: Picture) -> "EncodedImage":
@@ -371,21 +373,22 @@ class Prompts:
             field = picture.place.partition("[")[0]
             raise RequestError(f"{picture.place}: {error}", field=field) from error
 
-    def _joined(
+    def _with_images(
         self, tower: "VisionTower", tokens: Sequence[int], soft: Iterable[Sequence[int]]
     ) -> list[int]:
         """Return `tokens` with each image's mark replaced by its tokens."""
-        markers, left, joined = tower.markers, [*soft][::-1], list[int]()
+        markers, waiting, placed = tower.markers, [*soft][::-1], list[int]()
         marks = tokens.count(markers.image)
-        if marks != len(left):
+        if marks != len(waiting):
             raise RequestError(
-                f"messages hold {len(left)} images, and this model's chat template marks {marks}: "
-                "it takes images in the messages of users and in results of tools",
+                f"messages hold {len(waiting)} images, and this model's chat template marks "
+                f"{marks} of them: "
+                "images must be in messages of users or in results of tools",
                 field="messages",
             )
         for token in tokens:
             if token == markers.image:
-                joined += (markers.begin, *left.pop(), markers.end)
+                placed += (markers.begin, *waiting.pop(), markers.end)
             else:
-                joined.append(token)
-        return joined
+                placed.append(token)
+        return placed

@@ -73,7 +73,7 @@ class ChatTemplate:
         except Exception as error:
             if isinstance(error, _OF_TEMPLATES) or not self._renders_plain(bool(tools), thinking):
                 raise TemplateError(f"{self._file}{_line(error)}: {_reason(error)}") from error
-            reason, cause = "it takes the form that OpenAI's API has", error
+            reason, cause = "they must have the form of OpenAI's API", error
         raise RequestError(
             f"the chat template cannot render {what}: {reason}", field=field
         ) from cause

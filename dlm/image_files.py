@@ -41,8 +41,8 @@ def essential(data: bytes) -> tuple[str, bytes]:
     for name, begins, reduced in _FORMATS:
         if begins(data):
             return name, reduced(data)
-    found = "an empty file" if not data else "no image that can be read"
-    raise ImageFileError(f"{found}: it takes {NAMES}")
+    got = "an empty file" if not data else "another format, or damaged data"
+    raise ImageFileError(f"must be {NAMES}, got {got}")
 
 
 def _jpeg(data: bytes) -> bytes:
@@ -52,13 +52,13 @@ def _jpeg(data: bytes) -> bytes:
     while (at := _next_marker(data, last)) is not None:
         marker, segments = data[at + 1], segments + 1
         if segments > MOST_PARTS:
-            raise ImageFileError(f"a JPEG of over {MOST_PARTS} segments: it takes no more")
+            raise ImageFileError(f"must be a JPEG of at most {MOST_PARTS} segments, got more")
         if marker == _END:
             break
         if marker in _OTHER_FRAMES:
             raise ImageFileError(
-                "a JPEG that is arithmetic, lossless or hierarchical: it takes baseline or "
-                "progressive ones"
+                "must be a baseline or progressive JPEG, got an arithmetic, a lossless or a "
+                "hierarchical one"
             )
         if marker in _ALONE:
             last = at + 2
@@ -68,7 +68,7 @@ def _jpeg(data: bytes) -> bytes:
             scans += max(1, int.from_bytes(data[at + 4 : at + 5]))
             if scans > MOST_SCANS:
                 raise ImageFileError(
-                    f"a JPEG of over {MOST_SCANS} scans of components: it takes no more"
+                    f"must be a JPEG of at most {MOST_SCANS} scans of components, got more"
                 )
         elif marker in _METADATA:
             # Fill bytes go too: they would make a marker of what follows.
@@ -94,7 +94,7 @@ def _png(data: bytes) -> bytes:
         length, name = struct.unpack_from(">I4s", data, at)
         end, chunks = at + 12 + length, chunks + 1
         if chunks > MOST_PARTS:
-            raise ImageFileError(f"a PNG of over {MOST_PARTS} chunks: it takes no more")
+            raise ImageFileError(f"must be a PNG of at most {MOST_PARTS} chunks, got more")
         if name in _PNG_CHUNKS:
             parts.append(data[at:end])
         if name == b"IEND":
@@ -116,7 +116,7 @@ def _gif(data: bytes) -> bytes:
             at, blocks = at + 1 + size, blocks + 1
             if blocks > MOST_PARTS:
                 raise ImageFileError(
-                    f"a GIF of over {MOST_PARTS} blocks before its picture: it takes no more"
+                    f"must be a GIF of at most {MOST_PARTS} blocks before its picture, got more"
                 )
         at += 1
         if data[begin + 1 : begin + 2] == b"\xf9":

@@ -79,7 +79,7 @@ class Picture:
         width, height = image.size
         if width * height > most_pixels:
             raise image_error(
-                self.place, f"is {width} by {height} pixels: it takes {most_pixels} pixels at most"
+                self.place, f"must have at most {most_pixels} pixels, got {width} by {height}"
             )
         try:
             image.load()
@@ -99,7 +99,7 @@ class Picture:
         try:
             form, data = essential(self.source.data)
         except ImageFileError as error:
-            raise image_error(self.place, f"is {error}") from error
+            raise image_error(self.place, str(error)) from error
         try:
             return Image.open(BytesIO(data), formats=(form,))
         except Image.DecompressionBombError as error:
@@ -128,23 +128,23 @@ def check_image(name: str, part: Mapping[str, Any]) -> None:
     image = part.get("image")
     if not isinstance(image, bytes | ImageFile | RemoteImage) and not _is_pil(image):
         raise RequestError(
-            f"{name}.image is a {type(image).__name__}: it takes a PIL image, or the bytes of a "
-            f"{NAMES} file"
+            f"{name}.image must be a PIL image, or the bytes of a {NAMES} file, got a "
+            f"{type(image).__name__}"
         )
 
 
 def placed_images(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
     """Return the images of a conversation, in their order, each after its place in the request or
     in the client's body."""
-    found = []
+    placed = []
     for i, message in enumerate(messages):
         for j, part in enumerate(_parts(message)):
             if is_image(part):
                 image, place = part["image"], f"messages[{i}].content[{j}].image"
                 if isinstance(image, ImageFile | RemoteImage) and image.place:
                     place = image.place
-                found.append((place, image))
-    return found
+                placed.append((place, image))
+    return placed
 
 
 def fetched_images(
@@ -242,7 +242,7 @@ def images_after_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[
     They begin the user's message that follows the results, or a message of the user of their own if
     none follows. A text before the images of a result names it. The order of all images stays.
     """
-    found, moved, number = list[Mapping[str, Any]](), list[Any](), 0
+    turns, moved, number = list[Mapping[str, Any]](), list[Any](), 0
     for message in messages:
         if message["role"] == "tool":
             number += 1
@@ -256,10 +256,10 @@ def images_after_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[
             if moved and message["role"] == "user":
                 message = {**message, "content": [*moved, *_parts(message)]}
             elif moved:
-                found.append({"role": "user", "content": moved})
+                turns.append({"role": "user", "content": moved})
             moved, number = [], 0
-        found.append(message)
-    return [*found, {"role": "user", "content": moved}] if moved else found
+        turns.append(message)
+    return [*turns, {"role": "user", "content": moved}] if moved else turns
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Any]:

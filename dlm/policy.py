@@ -72,19 +72,18 @@ class Policy:
     max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            limit, least = getattr(self, one.name), int(one.name != "max_images")
-            if one.type is int and (not isinstance(limit, int) or limit < least):
-                right = "at least 1" if least else "0 or more"
-                raise DlmError(f"{one.name} is {limit!r}: it takes {right}")
+        for field in fields(self):
+            limit, least = getattr(self, field.name), int(field.name != "max_images")
+            if field.type is int and (not isinstance(limit, int) or limit < least):
+                raise DlmError(f"{field.name} must be at least {least}, got {limit!r}")
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
-                raise DlmError(f"{name} is {limit!r}: it takes more than 0")
+                raise DlmError(f"{name} must be more than 0, got {limit!r}")
         if not 0 <= (share := self.answer_share) < 1:
             raise DlmError(f"answer_share must be at least 0 and less than 1, got {share!r}")
         if unknown := sorted(set(self.kinds) - DATA - GRAMMARS):
-            known = ", ".join(sorted(DATA | GRAMMARS))
-            raise DlmError(f"kinds holds {unknown[0]!r}: it takes {known}")
+            kinds = ", ".join(sorted(DATA | GRAMMARS))
+            raise DlmError(f"kinds must be among {kinds}, got {unknown[0]!r}")
 
     @classmethod
     def server(
@@ -112,15 +111,15 @@ class Policy:
 
     def check(self, spec: Spec) -> None:
         """Raise `RequestError` for a spec that is not served."""
-        for each in (spec, *spec.parts):
-            self.admit(each.kind, each.source)
+        for part in (spec, *spec.parts):
+            self.admit(part.kind, part.source)
 
     def admit(self, kind: str, source: Any) -> None:
-        """Raise `RequestError` for a `source`, text or any JSON data, that is no source of a spec
-        of this `kind`."""
+        """Raise `RequestError` if `kind` is not served, or if `source`, text or JSON data, exceeds
+        its limits."""
         if kind not in self.kinds:
             served = ", ".join(sorted(self.kinds)) or "no constraints"
-            raise RequestError(f"a {kind} is not served here: this server takes {served}")
+            raise RequestError(f"a {kind} is not served here; this server serves {served}")
         if kind == Choice.kind and isinstance(source, list):
             self._within("options", len(source), "max_options")
         if kind == TOOLS and isinstance(source, list | tuple):
@@ -152,27 +151,26 @@ class Policy:
     def _measure(self, kind: str, source: Any) -> None:
         """Raise `RequestError` for data that is too deep, or whose counted part is too large."""
         size = deepest = 0
-        more = False
+        cut_short = False
         for walked, (depth, value, counts) in enumerate(_values(kind, source)):
             deepest = max(deepest, depth)
             text = len(_utf8(value)) + 2 if isinstance(value, str) else 1
             size += text if counts else 0
-            if more := walked >= _WALKED * self.max_source_bytes:
+            if cut_short := walked >= _WALKED * self.max_source_bytes:
                 size = max(size, walked)
                 break
-        self._within("levels", deepest, "max_depth", more)
+        self._within("levels", deepest, "max_depth", cut_short)
         what = "bytes" if kind == Choice.kind else "bytes of names, values and patterns"
-        self._within(what, size, "max_source_bytes", more)
+        self._within(what, size, "max_source_bytes", cut_short)
 
-    def _within(self, what: str, found: int, limit: str, more: bool = False) -> None:
-        """Raise `RequestError` if `found` is over the named limit; with `more`, it is only a lower
-        bound."""
-        if found > (most := getattr(self, limit)):
+    def _within(self, what: str, size: int, limit: str, at_least: bool = False) -> None:
+        """Raise `RequestError` if `size` is over the named limit; with `at_least`, it is only a
+        lower bound."""
+        if size > (most := getattr(self, limit)):
             flag = limit.replace("_", "-")
             hint = f"; whoever runs the server may allow more (--{flag})" if self.flags else ""
-            raise RequestError(
-                f"too large: {'over ' * more}{found} {what}, and up to {most} are served here{hint}"
-            )
+            size_text = f"{'over ' * at_least}{size} {what}"
+            raise RequestError(f"too large: {size_text}, and up to {most} are served here{hint}")
 
 
 class _Place(Enum):
@@ -208,8 +206,8 @@ def _within_tool(field: str) -> _Place:
 def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
     """Yield every key and value within `source`, its depth, and whether it counts; lazily, and
     without recursion."""
-    first = {TOOLS: _Place.TOOLS, JsonSchema.kind: _Place.SCHEMA}.get(kind, _Place.DATA)
-    waiting = [(0, source, first)]
+    root = {TOOLS: _Place.TOOLS, JsonSchema.kind: _Place.SCHEMA}.get(kind, _Place.DATA)
+    waiting = [(0, source, root)]
     while waiting:
         depth, value, place = waiting.pop()
         yield depth, value, place in _COUNTED
@@ -232,7 +230,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise RequestError("half a surrogate pair is no text") from error
+        raise RequestError("a lone surrogate is not text") from error
 
 
 def _parsed(text: str) -> Any:

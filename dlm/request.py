@@ -69,38 +69,40 @@ class Request:
     def __post_init__(self) -> None:
         self._make_plain()
         self._make_tools()
-        given = [name for name in _SOURCES if getattr(self, name) is not None]
-        if len(given) != 1:
-            known, got = ", ".join(_SOURCES), " and ".join(given) or "none"
-            raise RequestError(f"give one of {known}; got {got}")
-        source = getattr(self, given[0])
-        if isinstance(source, str) != (given[0] in _TEXTS) or not isinstance(source, Sequence):
-            right = "a text" if given[0] in _TEXTS else "a list"
-            raise RequestError(f"{given[0]} is {_shown(source)}: it takes {right}")
+        sources = [name for name in _SOURCES if getattr(self, name) is not None]
+        if len(sources) != 1:
+            names, got = ", ".join(_SOURCES), " and ".join(sources) or "none"
+            raise RequestError(f"give one of {names}; got {got}")
+        source = getattr(self, sources[0])
+        if isinstance(source, str) != (sources[0] in _TEXTS) or not isinstance(source, Sequence):
+            right = "a text" if sources[0] in _TEXTS else "a list"
+            raise RequestError(f"{sources[0]} must be {right}, got {_shown(source)}")
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
-            raise RequestError(f"{given[0]} is empty: there is nothing to answer")
+            raise RequestError(f"{sources[0]} must not be empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
             _check_message(f"messages[{i}]", message)
         if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
-            raise RequestError(f"tools is {_shown(self.tools)}: it takes a list of objects")
+            raise RequestError(f"tools must be a list of objects, got {_shown(self.tools)}")
         for i, tool in enumerate(self.tools):
             if not isinstance(tool, Mapping):
-                raise RequestError(f"tools[{i}] is {_shown(tool)}: it takes an object")
+                raise RequestError(f"tools[{i}] must be an object, got {_shown(tool)}")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {_shown(self.max_tokens)}: it takes at least 1")
+            raise RequestError(f"max_tokens must be at least 1, got {_shown(self.max_tokens)}")
         if self.seed is not None and not _is_whole(self.seed):
-            raise RequestError(f"seed is {_shown(self.seed)}: it takes an integer, or None")
+            raise RequestError(f"seed must be an integer, or None, got {_shown(self.seed)}")
         self._check_sampling()
         for name in ("fit", "thinking", "constrained"):
             if not isinstance(getattr(self, name), bool):
-                found = _shown(getattr(self, name))
-                raise RequestError(f"{name} is {found}: it takes True or False")
+                value = _shown(getattr(self, name))
+                raise RequestError(f"{name} must be True or False, got {value}")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
-            raise RequestError(f"thinking_budget is {_shown(budget)}: it takes 0 or more tokens")
+            raise RequestError(f"thinking_budget must be at least 0 tokens, got {_shown(budget)}")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
-            raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
+            raise RequestError(
+                f"constraint must be a spec, got a {kind}: wrap a schema in JsonSchema(...)"
+            )
         self._check_stops()
         self._join_tools()
 
@@ -109,19 +111,19 @@ class Request:
         for name in ("max_tokens", "seed", "thinking_budget"):
             object.__setattr__(self, name, _plain(getattr(self, name)))
         for name in ("token_ids", "stop_token_ids"):
-            found = getattr(self, name)
-            if not isinstance(found, Sequence) and hasattr(found, "tolist"):  # an array
-                found = found.tolist()
-            if isinstance(found, list | tuple) and any(type(one) is not int for one in found):
-                found = [_plain(one) for one in found]
-            object.__setattr__(self, name, found)
+            value = getattr(self, name)
+            if not isinstance(value, Sequence) and hasattr(value, "tolist"):  # an array
+                value = value.tolist()
+            if isinstance(value, list | tuple) and any(type(item) is not int for item in value):
+                value = [_plain(item) for item in value]
+            object.__setattr__(self, name, value)
 
     def _make_tools(self) -> None:
         """Convert functions among `tools` to tools in OpenAI's form."""
-        listed = isinstance(self.tools, list | tuple)
-        if listed and any(map(is_function, self.tools)):
+        is_list = isinstance(self.tools, list | tuple)
+        if is_list and any(map(is_function, self.tools)):
             try:
-                tools = [tool_of(one) if is_function(one) else one for one in self.tools]
+                tools = [tool_of(tool) if is_function(tool) else tool for tool in self.tools]
             except InvalidGrammarError as error:
                 raise RequestError(f"tools: {error}") from error
             object.__setattr__(self, "tools", tools)
@@ -157,35 +159,39 @@ class Request:
     def _check_sampling(self) -> None:
         temperature = self.temperature
         if not _is_number(temperature) or not 0 <= temperature <= HOTTEST:
-            raise RequestError(f"temperature is {_shown(temperature)}: it takes 0 to {HOTTEST:g}")
+            raise RequestError(f"temperature must be 0 to {HOTTEST:g}, got {_shown(temperature)}")
         if not _is_whole(self.top_k) or self.top_k < -1:
-            found = _shown(self.top_k)
-            raise RequestError(f"top_k is {found}: it takes 1 or more tokens, or 0 or -1 for all")
+            value = _shown(self.top_k)
+            raise RequestError(f"top_k must be at least 1, or 0 or -1 for all tokens, got {value}")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p is {_shown(self.top_p)}: it takes more than 0, up to 1")
+            raise RequestError(f"top_p must be more than 0, up to 1, got {_shown(self.top_p)}")
         if not _is_number(self.min_p) or not 0 <= self.min_p <= 1:
-            raise RequestError(f"min_p is {_shown(self.min_p)}: it takes 0 to 1")
+            raise RequestError(f"min_p must be 0 to 1, got {_shown(self.min_p)}")
 
     def _check_stops(self) -> None:
         for name, is_one, right in (
-            ("stop", lambda one: isinstance(one, str), "texts"),
-            ("stop_token_ids", _is_whole, "token ids"),
+            ("stop", lambda stop: isinstance(stop, str), "text"),
+            ("stop_token_ids", _is_whole, "token id"),
         ):
-            found = getattr(self, name)
-            listed = isinstance(found, Sequence) and not isinstance(found, str)
-            if not listed:
-                raise RequestError(f"{name} is {_shown(found)}: it takes a list of {right}")
-            for i, one in enumerate(found):
-                if not is_one(one):
-                    raise RequestError(f"{name}[{i}] is {_shown(one)}: it takes {right}")
-            if len(found) > _MOST_STOPS:
-                raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
+            stops = getattr(self, name)
+            is_list = isinstance(stops, Sequence) and not isinstance(stops, str)
+            if not is_list:
+                raise RequestError(f"{name} must be a list of {right}s, got {_shown(stops)}")
+            for i, stop in enumerate(stops):
+                if not is_one(stop):
+                    raise RequestError(f"{name}[{i}] must be a {right}, got {_shown(stop)}")
+            if len(stops) > _MOST_STOPS:
+                raise RequestError(
+                    f"{name} must have at most {_MOST_STOPS} {right}s, got {len(stops)}"
+                )
         if "" in self.stop:
-            raise RequestError("stop holds an empty text: every answer would end before it began")
+            raise RequestError(
+                "stop must not have an empty text: every answer would end before it began"
+            )
         longest = max(map(len, self.stop), default=0)
         if longest > _LONGEST_STOP:
             raise RequestError(
-                f"stop holds a text of {longest} characters: it takes {_LONGEST_STOP}"
+                f"stop must have texts of at most {_LONGEST_STOP} characters, got {longest}"
             )
 
 
@@ -214,9 +220,9 @@ def _parameters(tool: Mapping[str, Any]) -> str:
     try:
         return json.dumps(parameters or {}, sort_keys=True)
     except TypeError as error:
-        raise RequestError("tools hold what is no JSON data") from error
+        raise RequestError("tools must be JSON data") from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"tools hold what is no JSON: {json_problem('', error)}") from error
+        raise RequestError(f"tools must be JSON data: {json_problem('', error)}") from error
 
 
 def _shown(value: Any) -> str:
@@ -230,22 +236,22 @@ def _check_message(name: str, message: Any) -> None:
     """Raise `RequestError` for a message that a template cannot render or would silently leave
     out."""
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-        raise RequestError(f"{name} is no object with a role and a content")
+        raise RequestError(f"{name} must be an object with a role and a content")
     if message["role"] not in ROLES:
         right = ", ".join(ROLES)
-        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes {right}")
+        raise RequestError(f"{name}.role must be one of {right}, got {_shown(message['role'])}")
     content = message["content"]
     if content is None or isinstance(content, str):
         return
     if not isinstance(content, list | tuple):
         kind = type(content).__name__
-        raise RequestError(f"{name}.content is a {kind}: it takes a text or a list of parts")
+        raise RequestError(f"{name}.content must be a text or a list of parts, got a {kind}")
     for i, part in enumerate(content):
         if is_image(part):
             check_image(f"{name}.content[{i}]", part)
         elif not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise RequestError(
-                f"{name}.content[{i}] is {_shown(part)}: only parts of text and images are read"
+                f"{name}.content[{i}] must be a part of text or an image, got {_shown(part)}"
             )
 
 
@@ -253,7 +259,7 @@ def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise `RequestError` for a token that is not in the vocabulary."""
     for token in tokens:
         if not isinstance(token, int) or not 0 <= token < vocab_size:
-            raise RequestError(f"{what} {token!r} is outside of {vocab_size} tokens")
+            raise RequestError(f"{what} must be 0 to {vocab_size - 1}, got {token!r}")
 
 
 @dataclass(slots=True)
@@ -282,19 +288,19 @@ class Stats:
 
     def spend(self, *seconds: float) -> None:
         """Add the seconds of a pass, by phase."""
-        for phase, each in zip(_PASS, seconds, strict=True):
-            self.seconds[phase] += each
+        for phase, phase_seconds in zip(_PASS, seconds, strict=True):
+            self.seconds[phase] += phase_seconds
 
     @classmethod
     def total(cls, parts: Sequence["Stats"]) -> "Stats":
         """Return the sum of several costs, with the waiting times of the first to get a slot."""
-        first = min(parts, key=lambda one: one.queued)
-        found = cls(compiling=first.compiling, queued=first.queued, prefill=first.prefill)
-        for one in parts:
+        earliest = min(parts, key=lambda part: part.queued)
+        total = cls(compiling=earliest.compiling, queued=earliest.queued, prefill=earliest.prefill)
+        for part in parts:
             for name in _COUNTS:
-                setattr(found, name, getattr(found, name) + getattr(one, name))
-            found.spend(*one.seconds.values())
-        return found
+                setattr(total, name, getattr(total, name) + getattr(part, name))
+            total.spend(*part.seconds.values())
+        return total
 
     @property
     def calls(self) -> int:

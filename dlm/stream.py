@@ -70,9 +70,9 @@ class Stream:
         text = text[: len(text) - begun_at_end(text, self.refused_opening)]
         return text if ended else text[: len(text) - self._held_back(text)]
 
-    def stopped_at(self, tokens: list[int], known: int) -> int | None:
+    def stopped_at(self, tokens: list[int], start: int) -> int | None:
         """Return the number of `tokens` with which a text of `stop` is complete; None: there is
-        none. The first `known` tokens hold no such text."""
+        none. The first `start` tokens hold no such text."""
 
         def complete(count: int) -> bool:
             answer = self.split(tokens[:count], False)[1]
@@ -80,7 +80,7 @@ class Stream:
 
         if not self.stop or not complete(len(tokens)):
             return None
-        return bisect_left(range(len(tokens) + 1), True, lo=known, key=complete)
+        return bisect_left(range(len(tokens) + 1), True, lo=start, key=complete)
 
     def _stop_at(self, text: str) -> int | None:
         """Return where the first text of `stop` begins."""

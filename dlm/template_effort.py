@@ -42,8 +42,8 @@ class Effort:
         self._left -= steps
         if self._left < 0:
             raise EffortError(
-                f"it takes more than the {self._steps:,} steps that a rendering of this size may "
-                "take: it loops too often, or makes too long a text"
+                f"it needs more than the {self._steps:,} steps that a rendering of this size may "
+                "have: it loops too often, or makes too long a text"
             )
 
     def limit(self, steps: int) -> None:
@@ -59,16 +59,16 @@ class Effort:
             raise SecurityError("a namespace can be neither written, compared nor kept in a list")
         if not isinstance(value, list | tuple | set | frozenset | Mapping):
             return 1
-        known = self._weights.get(id(value))
-        if known is None:
+        weighed = self._weights.get(id(value))
+        if weighed is None:
             items = chain(value.keys(), value.values()) if isinstance(value, Mapping) else value
-            known = 1 + sum(map(self.weight, items)), value
-            if known[0] > self._steps:
-                self.charge(known[0])
-            self._weights[id(value)] = known
-        return known[0]
+            weighed = 1 + sum(map(self.weight, items)), value
+            if weighed[0] > self._steps:
+                self.charge(weighed[0])
+            self._weights[id(value)] = weighed
+        return weighed[0]
 
-    def read(self, *values: Any) -> None:
+    def charge_reading(self, *values: Any) -> None:
         """Charge the reading of all of `values`."""
         for value in values:
             self.charge(self.weight(value))
@@ -137,57 +137,57 @@ def call_method(effort: Effort, method: Any, name: str, args: Any, kwargs: Any) 
     allowed = next((names for kind, names in _METHODS.items() if isinstance(value, kind)), ())
     if name not in allowed:
         raise SecurityError(f"a template cannot call {name} of a {type(value).__name__}")
-    given = [*args, *kwargs.values()]
+    arguments = [*args, *kwargs.values()]
     if isinstance(value, str):
         if name == "join" and args:
-            given = [*args[0]]
-            args = given, *args[1:]
-            effort.charge(len(given) * effort.weight(value))
+            arguments = [*args[0]]
+            args = arguments, *args[1:]
+            effort.charge(len(arguments) * effort.weight(value))
         elif name == "replace":
             effort.charge(_replacement(value, *args))
         elif name in _PADDED:
             lines = value.count("\t") if name == "expandtabs" else 1
-            effort.charge(lines * _widths(*given) // CHARACTERS)
+            effort.charge(lines * _widths(*arguments) // CHARACTERS)
         elif name == "format":
-            effort.charge(_formatting(effort, value, given))
-        effort.read(value)
+            effort.charge(_formatting(effort, value, arguments))
+        effort.charge_reading(value)
     elif name in _SEARCHED:
-        effort.read(value)
+        effort.charge_reading(value)
     elif name == "copy":
         effort.charge(len(value))
-    effort.read(*given)
+    effort.charge_reading(*arguments)
     return effort.made(method(*args, **kwargs))
 
 
 def filter_cost(effort: Effort, name: str, value: Any, args: Any, kwargs: Any) -> int:
     """Return the steps of a filter before it is run."""
-    given = [*args, *kwargs.values()]
-    weight = sum(map(effort.weight, given))
+    arguments = [*args, *kwargs.values()]
+    weight = sum(map(effort.weight, arguments))
     if name in SHALLOW_FILTERS:
         return weight + (size_of(value) if name in _ITERATING else 1)
     weight += effort.weight(value)
     if name in ("sort", "unique", "dictsort", "groupby", "min", "max"):
         return weight * _SORTED
     if name == "sum":
-        adds = not given or all(isinstance(v, int | float | str) for v in given)
+        adds = not arguments or all(isinstance(v, int | float | str) for v in arguments)
         return weight if adds else weight * (1 + size_of(value))
     if name == "join":
-        return weight * 2 + size_of(value) * sum(map(effort.weight, given))
+        return weight * 2 + size_of(value) * sum(map(effort.weight, arguments))
     if name == "replace":
         return weight + _replacement(str(value), *args, **kwargs)
     if name == "indent":
-        width = given[0] if given else 4
+        width = arguments[0] if arguments else 4
         size = len(width) if isinstance(width, str) else _widths(width)
         return weight + (1 + str(value).count("\n")) * size // CHARACTERS
     if name == "format":
-        return weight + _formatting(effort, str(value), given)
+        return weight + _formatting(effort, str(value), arguments)
     if name == "tojson":
         indent = kwargs.get("indent")
         size = len(indent) if isinstance(indent, str) else _widths(indent) if indent else 0
         return weight * (1 + size)
     if name in ("center", "batch", "slice"):
-        return weight + _widths(*given)
-    if name == "round" and any(isinstance(v, int) and abs(v) > _PLACES for v in given):
+        return weight + _widths(*arguments)
+    if name == "round" and any(isinstance(v, int) and abs(v) > _PLACES for v in arguments):
         raise EffortError(f"it rounds to more than {_PLACES} places")
     return weight * (_ESCAPED if name in ("e", "escape", "forceescape") else 1)
 
@@ -209,11 +209,11 @@ COMPARING_TESTS = frozenset(
 def operation_cost(effort: Effort, operator: str, left: Any, right: Any) -> int:
     """Return the steps of `left operator right` before it is computed."""
     if operator == "*":
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, str | bytes):
-                return _widths(other) * len(one) // CHARACTERS
-            if isinstance(one, list | tuple):
-                return _widths(other) * len(one)
+        for repeated, other in ((left, right), (right, left)):
+            if isinstance(repeated, str | bytes):
+                return _widths(other) * len(repeated) // CHARACTERS
+            if isinstance(repeated, list | tuple):
+                return _widths(other) * len(repeated)
     elif operator == "**":
         if isinstance(left, int) and isinstance(right, int):
             effort.made(1 << min(_LONGEST_INT, abs(left).bit_length() * max(0, right)))

@@ -62,13 +62,13 @@ def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         if name in DEEP_FILTERS and isinstance(value, Iterable) and not isinstance(value, Sized):
             value = effort.made([*value])  # a generator: its items are to be weighed
         effort.charge(1 + filter_cost(effort, name, value, args, kwargs))
-        first = {
+        context_argument = {
             None: (),
             "context": (context,),
             "eval_context": (context.eval_ctx,),
             "environment": (context.environment,),
         }[passed]
-        return effort.made(function(*first, value, *args, **kwargs))
+        return effort.made(function(*context_argument, value, *args, **kwargs))
 
     del charged.__wrapped__  # its own mark of what is passed, not the function's
     return charged
@@ -83,7 +83,7 @@ def _charged_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]
         effort = effort_of(context)
         effort.charge(1)
         if name in COMPARING_TESTS:
-            effort.read(*args, *kwargs.values())
+            effort.charge_reading(*args, *kwargs.values())
         return function(*(context.environment,) if needs_environment else (), *args, **kwargs)
 
     return charged
@@ -93,8 +93,8 @@ class _Dictionary(Namespace):
     """Namespace that takes no names of Python's internals."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *given = args
-        attributes = dict(*given, **kwargs)
+        self, *positional = args
+        attributes = dict(*positional, **kwargs)
         for name in attributes:
             _check_attribute(name)
         Namespace.__init__(self, attributes)  # type: ignore[misc]
@@ -202,7 +202,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
                 method = _Formatter(str(method.__self__), __obj)
             return call_method(effort, method, name, args, kwargs)
         if isinstance(__obj, MethodType) and __obj.__name__ == "changed":
-            effort.read(*args)
+            effort.charge_reading(*args)
         if not __self._may_call(__obj):
             raise SecurityError(f"a template cannot call a {type(__obj).__name__}")
         return effort.made(super().call(__context, __obj, *args, **kwargs))
@@ -226,14 +226,14 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         return True
 
     def concatenate(self, effort: Effort, *values: Any) -> str:
-        effort.read(*values)
+        effort.charge_reading(*values)
         return effort.made("".join(map(str, values)))
 
     def literal(self, effort: Effort, value: Any) -> Any:
         return effort.made(value)
 
     def key(self, effort: Effort, value: Any) -> Any:
-        effort.read(value)
+        effort.charge_reading(value)
         return value
 
     def compare(self, effort: Effort, operators: tuple[str, ...], *values: Any) -> Any:
@@ -243,7 +243,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         for name, left, right in zip(operators, values, values[1:], strict=False):
             if name in ("in", "notin"):
                 searched = right if not isinstance(right, Mapping | range) else ""
-                effort.read(left, searched)
+                effort.charge_reading(left, searched)
             elif isinstance(left, str) and isinstance(right, str):
                 effort.charge(min(len(left), len(right)) // CHARACTERS)
             else:
@@ -279,7 +279,7 @@ class _Formatter:
 @pass_context
 def _written(context: Context, value: Any) -> Any:
     """Charge for a value that is written to the output."""
-    effort_of(context).read(value)
+    effort_of(context).charge_reading(value)
     return value
 
 
@@ -313,8 +313,10 @@ class _Charges(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        names = nodes.Const(tuple(each.op for each in node.ops))
-        return _call("compare", [names, node.expr, *(each.expr for each in node.ops)], node)
+        names = nodes.Const(tuple(comparison.op for comparison in node.ops))
+        return _call(
+            "compare", [names, node.expr, *(comparison.expr for comparison in node.ops)], node
+        )
 
     def _made(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -348,9 +350,9 @@ class _Charges(NodeTransformer):
 def _cost(node: nodes.Node) -> int:
     """Return the steps of all of `node` run once, without what is charged apart."""
     size = characters = 0
-    for each in node.find_all(nodes.Node):
+    for part in node.find_all(nodes.Node):
         size += 1
-        characters += len(each.data) if isinstance(each, nodes.TemplateData) else 0
+        characters += len(part.data) if isinstance(part, nodes.TemplateData) else 0
     return 1 + size // _NODES + characters // CHARACTERS
 
 

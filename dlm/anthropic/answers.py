@@ -75,10 +75,10 @@ class MessageAnswers(Answers):
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         if result.tool_calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
-        found = self._stop_sequence(result)
+        stop = self._stop_sequence(result)
         return {
-            "stop_reason": "end_turn" if found is None else "stop_sequence",
-            "stop_sequence": found,
+            "stop_reason": "end_turn" if stop is None else "stop_sequence",
+            "stop_sequence": stop,
         }
 
     def _stop_sequence(self, result: Result) -> str | None:
@@ -88,8 +88,8 @@ class MessageAnswers(Answers):
             return None
         whole = self._vocabulary.text(result.token_ids[result.reasoning_tokens :])
         after = whole.removeprefix(result.text)
-        found = [text for text in self._request.stop if after.startswith(text)]
-        return max(found, key=len, default=None)
+        stops = [text for text in self._request.stop if after.startswith(text)]
+        return max(stops, key=len, default=None)
 
 
 def _block(item: AnswerItem) -> Body:
@@ -98,8 +98,13 @@ def _block(item: AnswerItem) -> Body:
             return {"type": "thinking", "thinking": item.text, "signature": ""}
         case "text":
             return {"type": "text", "text": item.text, "citations": None}
-    given = json.loads(item.text or "{}")
-    return {"type": "tool_use", "id": f"toolu_{token_hex(12)}", "name": item.name, "input": given}
+    arguments = json.loads(item.text or "{}")
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{token_hex(12)}",
+        "name": item.name,
+        "input": arguments,
+    }
 
 
 def _events(change: Change) -> list[Body]:

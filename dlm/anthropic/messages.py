@@ -29,15 +29,15 @@ from dlm.openai.body import (
     Several,
     Takes,
     Words,
-    read,
     shown,
+    validated,
     wrong,
 )
 from dlm.openai.constraint import FormatOptions, ToolChoice, json_schema_spec, tools_spec
 from dlm.openai.formats import Order, Schema
 from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import DrawFields, Generation, ModelName, choices, given_fields
+from dlm.openai.requests import DrawFields, Generation, ModelName, choice_requests, given_fields
 from dlm.openai.response_items import UnknownResponseError
 from dlm.policy import Policy
 from dlm.request import Request
@@ -73,10 +73,10 @@ class ContentSource(JsonModel):
 
 
 class CitationOptions(JsonModel):
-    enabled: Annotated[Literal[False], Takes("false, since answers cite nothing")] | None = None
+    enabled: Annotated[Literal[False], Takes("false (answers cite nothing)")] | None = None
 
 
-_SOURCE = ByField("type", "text or content: this server's models read no files")
+_SOURCE = ByField("type", "text or content (this server's models read no files)")
 
 
 class DocumentBlock(JsonModel):
@@ -177,14 +177,14 @@ class OmittedBlock(JsonModel):
 
 
 _BLOCKS = Takes("text, or a list of blocks")
-_TYPES = "text, image, document, search_result, tool_use and tool_result: no model reads others"
+_TYPES = "text, image, document, search_result, tool_use or tool_result (no model reads others)"
 TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
 ResultContent = Annotated[
     str
     | Each[
         Annotated[
             TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
-            ByField("type", "text, image, document and search_result"),
+            ByField("type", "text, image, document or search_result"),
         ]
     ],
     _BLOCKS,
@@ -219,8 +219,8 @@ class ClientTool(JsonModel):
     strict: bool | None = None
 
     def chat_form(self) -> Body:
-        given = {"description": self.description, "strict": self.strict}
-        function = {name: value for name, value in given.items() if value is not None}
+        fields = {"description": self.description, "strict": self.strict}
+        function = {name: value for name, value in fields.items() if value is not None}
         function |= {"name": self.name, "parameters": self.input_schema}
         return {"type": "function", "function": function}
 
@@ -385,8 +385,8 @@ system may stand among them, and the last one is the user's",
             )
         tools = list(self.forms.values()) if self.choice.mode != "none" else []
         thinking, budget = self.reasoning
-        found = {"messages": _messages(self), "tools": tools, "thinking": thinking}
-        return found if budget is None else {**found, "thinking_budget": budget}
+        fields = {"messages": _messages(self), "tools": tools, "thinking": thinking}
+        return fields if budget is None else {**fields, "thinking_budget": budget}
 
 
 class MessagesBody(PromptBody):
@@ -416,24 +416,24 @@ it ends within them, and `stop_reason` is `max_tokens` if they made it another a
 def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
-    given = read(MessagesBody.model_validate, body)
-    fields = given.prompt() | {
-        "constraint": given.spec(policy),
-        "max_tokens": min(given.max_tokens, policy.max_answer_tokens),
+    parsed = validated(MessagesBody.model_validate, body)
+    fields = parsed.prompt() | {
+        "constraint": parsed.spec(policy),
+        "max_tokens": min(parsed.max_tokens, policy.max_answer_tokens),
         "fit": True,
-        "stop": [text for text in given.stop_sequences or () if text],
-        **given_fields(given, DrawFields),
+        "stop": [text for text in parsed.stop_sequences or () if text],
+        **given_fields(parsed, DrawFields),
     }
-    requests = choices([fields], None, policy)
-    return Generation(requests=requests, model=given.model, stream=given.stream or False)
+    requests = choice_requests([fields], None, policy)
+    return Generation(requests=requests, model=parsed.model, stream=parsed.stream or False)
 
 
 def prompt_of(body: Any, policy: Policy) -> tuple[str | None, Request]:
     """Read a body of `/v1/messages/count_tokens`: its model, and a request with its prompt. Raises
     `RequestError`."""
-    given = read(PromptBody.model_validate, body)
-    given.spec(policy)  # raises for what a message would be refused for
-    return given.model, Request(**given.prompt(), constrained=False)
+    parsed = validated(PromptBody.model_validate, body)
+    parsed.spec(policy)  # raises for what a message would be refused for
+    return parsed.model, Request(**parsed.prompt(), constrained=False)
 
 
 def _form(tool: Body, number: int) -> Body | None:
@@ -443,27 +443,27 @@ def _form(tool: Body, number: int) -> Body | None:
         return None
     if kind not in (None, "custom"):
         raise RequestError(
-            f"{where}.type is {shown(kind)}: it takes custom, with an input_schema; a tool that "
+            f"{where}.type must be custom, with an input_schema, got {shown(kind)}; a tool that "
             "only Anthropic's models know is not served",
             field="tools",
         )
-    return read(ClientTool.model_validate, tool, where).chat_form()
+    return validated(ClientTool.model_validate, tool, where).chat_form()
 
 
-def _messages(given: PromptBody) -> list[Body]:
+def _messages(body: PromptBody) -> list[Body]:
     """Return the conversation in the form of a chat. Raises `RequestError`."""
-    found, book = list[Body](), CallBook()
-    if given.system is not None and (system := _text(given.system)):
-        found.append({"role": "system", "content": system})
-    for i, message in enumerate(given.messages):
-        found += _turn(message, f"messages[{i}].content", book)
-    if not found or found[-1]["role"] == "assistant":
+    turns, book = list[Body](), CallBook()
+    if body.system is not None and (system := _text(body.system)):
+        turns.append({"role": "system", "content": system})
+    for i, message in enumerate(body.messages):
+        turns += _turn(message, f"messages[{i}].content", book)
+    if not turns or turns[-1]["role"] == "assistant":
         raise RequestError(
-            "the last message is the assistant's: it takes one of the user, since an answer does "
-            "not continue an earlier text",
+            "the last message must be the user's, got the assistant's: an answer does not continue "
+            "an earlier text",
             field="messages",
         )
-    return found
+    return turns
 
 
 def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
@@ -480,22 +480,24 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
                 message.role != "user"
             ):
                 raise _misplaced(f"{where}[{i}]", block.type, "the user's")
-            case UseBlock(id=id, name=name, input=given):
-                calls.append(book.call(id, name, arguments_of(given)))
+            case UseBlock(id=id, name=name, input=arguments):
+                calls.append(book.call(id, name, arguments_of(arguments)))
             case ResultBlock(tool_use_id=id):
                 results += 1
                 content = _content(block.content, f"{where}[{i}].content")
                 if block.is_error:
                     content = _as_error(content)
                 yield book.result(f"{where}[{i}].tool_use_id", id, content, "messages")
-    rest = _content(message.content, where)
-    if rest or calls or not results:
-        turn: Body = {"role": message.role, "content": rest}
+    parts = _content(message.content, where)
+    if parts or calls or not results:
+        turn: Body = {"role": message.role, "content": parts}
         yield {**turn, "tool_calls": calls} if calls else turn
 
 
 def _misplaced(where: str, kind: str, right: str) -> RequestError:
-    return RequestError(f"{where}.type is {kind}: it stands in {right} messages", field="messages")
+    return RequestError(
+        f"{where}.type must not be {kind} here: it must be in {right} messages", field="messages"
+    )
 
 
 def _as_error(content: str | list[Body]) -> str | list[Body]:
@@ -524,7 +526,7 @@ def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
     """Return the text of content; each block begins on a new line."""
     if isinstance(content, str):
         return content
-    texts = (one.text for one in content if isinstance(one, TextualBlock | ReferenceBlock))
+    texts = (block.text for block in content if isinstance(block, TextualBlock | ReferenceBlock))
     return "\n".join(texts)
 
 

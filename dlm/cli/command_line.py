@@ -21,12 +21,12 @@ class UsageError(Exception):
 class CommandParser(argparse.ArgumentParser):
     """Options of a command: help with defaults, `--version`, and errors as one line."""
 
-    def __init__(self, doc: str | None = None, **more: Any):
+    def __init__(self, doc: str | None = None, **options: Any):
         """Describe the command by its docstring `doc`; the first paragraph precedes the options."""
         if doc is not None:
             description, _, epilog = doc.strip().partition("\n\n")
-            more = {"description": description, "epilog": epilog, **more}
-        super().__init__(formatter_class=_Help, add_help=False, **more)
+            options = {"description": description, "epilog": epilog, **options}
+        super().__init__(formatter_class=_Help, add_help=False, **options)
         self.add_argument("-h", "--help", action="help", help="Show this help and exit.")
         self.add_argument("--version", action=_Version, help="Show the version of dlm and exit.")
 
@@ -62,12 +62,12 @@ class _Version(argparse.Action):
 def numbers(text: str) -> list[int]:
     """Read the numbers of an option, between commas. Raises `argparse.ArgumentTypeError`."""
     try:
-        found = [int(part) for part in text.split(",")]
+        values = [int(part) for part in text.split(",")]
     except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: it takes numbers from 1 on, such as 1,2,4")
-    return found
+        values = [0]
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"must be numbers from 1 on, such as 1,2,4, got {text!r}")
+    return values
 
 
 def flag_of(name: str) -> str:
@@ -80,7 +80,7 @@ def check_counts(args: argparse.Namespace, *names: str) -> None:
     for name in names:
         value = getattr(args, name)
         if value is not None and value < 1:
-            fail(f"{flag_of(name)} is {value}: it takes at least 1")
+            fail(f"{flag_of(name)} must be at least 1, got {value}")
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

@@ -97,8 +97,8 @@ def canvas_view(vocabulary: "Vocabulary", max_tokens: int, watch: bool) -> Itera
     if not (watch or console.is_terminal):
         yield CanvasView(vocabulary, max_tokens, None, watch)
         return
-    first = Text("preparing the answer") if console.is_terminal else None
-    with Live(first, console=console, transient=not watch, auto_refresh=not watch) as live:
+    placeholder = Text("preparing the answer") if console.is_terminal else None
+    with Live(placeholder, console=console, transient=not watch, auto_refresh=not watch) as live:
         yield CanvasView(vocabulary, max_tokens, live, watch)
     if not console.is_terminal:
         console.line()  # `Live` leaves it out

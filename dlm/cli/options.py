@@ -221,7 +221,9 @@ def read_source(args: argparse.Namespace) -> str | None:
     if kind != "schema" and (unused := list(given(args, _OF_SCHEMAS))):
         raise UsageError(f"{flag_of(unused[0])} without --schema: it is for JSON alone")
     if kind not in _WITH_SCHEMAS and args.property_order is not None:
-        raise UsageError("--property-order takes --schema, --tools or --structural-tag beside it")
+        raise UsageError(
+            "--property-order must have --schema, --tools or --structural-tag beside it"
+        )
     if kind is None:
         return None
     source: str = getattr(args, kind)
@@ -232,7 +234,7 @@ def read_source(args: argparse.Namespace) -> str | None:
         return source
     what = f"the {kind.replace('_', ' ')}"
     if not source:
-        raise UsageError(f"{flag_of(kind)} is empty: it takes a file, or - for stdin")
+        raise UsageError(f"{flag_of(kind)} must be a file, or - for stdin, got an empty text")
     if source == "-":
         return text_of(sys.stdin.buffer.read(), f"{what} from stdin").removeprefix(_BOM)
     try:
@@ -263,8 +265,8 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
     order = given(args, ("property_order",))
     match kind_of(args):
         case "schema":
-            more = given(args, _OF_SCHEMAS)
-            return dlm.JsonSchema(source, unenforced=args.unenforced, **more, **order)
+            options = given(args, _OF_SCHEMAS)
+            return dlm.JsonSchema(source, unenforced=args.unenforced, **options, **order)
         case "regex":
             return dlm.Regex(source)
         case "choice":

@@ -60,13 +60,13 @@ def main() -> None:
             weights=args.weights,
             activation_bits=args.activation_bits,
         )
-        found = report(layout.unfilled(config, load.weights).costs, load)
+        summary = report(layout.unfilled(config, load.weights).costs, load)
     except ModelError as error:
         fail(str(error))
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(summary))
     else:
-        show(found)
+        show(summary)
 
 
 def report(costs: plan.Costs, load: plan.Load) -> dict[str, Any]:
@@ -87,41 +87,43 @@ def report(costs: plan.Costs, load: plan.Load) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    console, load = Console(width=100), found["load"]
+def show(summary: dict[str, Any]) -> None:
+    console, load = Console(width=100), summary["load"]
     console.print(
         f"Slots: {load['slots']}, of {load['context']:,} tokens each. Cache: {load['cache']}. "
         f"Experts: {load['weights']}, activations of {load['activation_bits']} bits. "
-        f"Counted: {found['counted']}.",
+        f"Counted: {summary['counted']}.",
         highlight=False,
     )
     memory = Table(title="Memory", title_justify="left")
     memory.add_column("part")
     memory.add_column("GB", justify="right")
-    for part, size in found["weights"].items():
-        count = found["parameters"][part] / 1e9
+    for part, size in summary["weights"].items():
+        count = summary["parameters"][part] / 1e9
         memory.add_row(f"weights: {part}, {count:.2f} billion", gigabytes(size))
-    count = sum(found["parameters"].values()) / 1e9
-    memory.add_row(f"weights: all, {count:.2f} billion", gigabytes(sum(found["weights"].values())))
-    memory.add_row("cache of a slot", gigabytes(found["cache_per_slot"]))
-    memory.add_row("soft embedding and canvas of a slot", gigabytes(found["state_per_slot"]))
-    largest = max(found["transient"], key=found["transient"].__getitem__)
-    memory.add_row(f"largest transient: {largest}", gigabytes(found["transient"][largest]))
-    memory.add_row("total", gigabytes(found["total"]))
+    count = sum(summary["parameters"].values()) / 1e9
+    memory.add_row(
+        f"weights: all, {count:.2f} billion", gigabytes(sum(summary["weights"].values()))
+    )
+    memory.add_row("cache of a slot", gigabytes(summary["cache_per_slot"]))
+    memory.add_row("soft embedding and canvas of a slot", gigabytes(summary["state_per_slot"]))
+    largest = max(summary["transient"], key=summary["transient"].__getitem__)
+    memory.add_row(f"largest transient: {largest}", gigabytes(summary["transient"][largest]))
+    memory.add_row("total", gigabytes(summary["total"]))
     console.print(memory)
 
     fits = Table(title="What fits", title_justify="left")
     for column in ("GPU", f"slots of {load['context']:,} tokens"):
         fits.add_column(column, justify="right")
-    for memory_size, slots in found["fits"].items():
+    for memory_size, slots in summary["fits"].items():
         fits.add_row(memory_size, f"{slots:,}")
     console.print(fits)
 
     step = Table(title="Least milliseconds of a step: memory / arithmetic", title_justify="left")
     step.add_column("GPU")
-    for part in next(iter(found["step"].values())):
+    for part in next(iter(summary["step"].values())):
         step.add_column(part, justify="right")
-    for gpu, parts in found["step"].items():
+    for gpu, parts in summary["step"].items():
         step.add_row(gpu, *(milliseconds(times) for times in parts.values()))
     console.print(step)
 

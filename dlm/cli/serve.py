@@ -99,8 +99,8 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
 
     check_address(args)
     connections = connections_of(args)
-    given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
-    limits = Limits(**{name: value for name, value in given.items() if value is not None})
+    limits_given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
+    limits = Limits(**{name: value for name, value in limits_given.items() if value is not None})
     with progress_bar("warming up") as progress:
         engine = loading_of(args).engine(progress)
     app, service = app_of(engine, settings)
@@ -222,11 +222,11 @@ def arguments() -> argparse.Namespace:
     for name in CONNECTIONS:
         flag, value = flag_of(name), getattr(args, name)
         if value is not None and not value > 0:
-            fail(f"{flag} is {value:g}: it takes more than 0")
+            fail(f"{flag} must be more than 0, got {value:g}")
         if value is not None and args.replicas is not None:
             fail(f"{flag} with --replicas: Ray Serve's proxies know no such bound")
     if args.shutdown_timeout < 0:
-        fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
+        fail(f"--shutdown-timeout must be at least 0 seconds, got {args.shutdown_timeout:g}")
     return args
 
 
@@ -245,7 +245,9 @@ def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
     that a web page makes a browser on this machine send, so it takes the machine's own names only.
     """
     if args.allowed_hosts is not None:
-        return tuple(name for one in args.allowed_hosts for name in one.split(",") if name)
+        return tuple(
+            name for argument in args.allowed_hosts for name in argument.split(",") if name
+        )
     return ("*",) if args.api_key or args.uds is not None else ()
 
 
@@ -262,11 +264,11 @@ def reserved(args: argparse.Namespace) -> int:
 def check_address_flags(args: argparse.Namespace) -> None:
     """Check the flags alone: ranges, and which flags go together."""
     if not 0 <= args.port < 1 << 16:
-        fail(f"--port is {args.port}: it takes 0 to 65535")
+        fail(f"--port must be 0 to 65535, got {args.port}")
     if args.uds == "":
-        fail("--uds is empty: it takes the path of a socket")
+        fail("--uds must be the path of a socket, got an empty text")
     if args.ssl_keyfile is not None and args.ssl_certfile is None:
-        fail("--ssl-keyfile without --ssl-certfile: it takes both")
+        fail("--ssl-keyfile must have --ssl-certfile beside it")
     if args.ssl_ca_certs is not None and args.ssl_certfile is None:
         fail("--ssl-ca-certs without --ssl-certfile: clients are only known over TLS")
 
@@ -300,16 +302,16 @@ def _check_socket(path: str) -> None:
     if Path(path).is_socket():
         return
     try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(path)
         Path(path).unlink()
     except OSError as error:
         fail(f"cannot listen on {path}: {error.strerror or error}")
 
 
 def _check_certificate(certificate: str, key: str | None, authorities: str | None) -> None:
-    given = {"certfile": certificate, "keyfile": key, "ca-certs": authorities}
-    for name, path in given.items():
+    files = {"certfile": certificate, "keyfile": key, "ca-certs": authorities}
+    for name, path in files.items():
         try:
             if path is not None:
                 Path(path).open("rb").close()
@@ -319,9 +321,9 @@ def _check_certificate(certificate: str, key: str | None, authorities: str | Non
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
-        fail(f"--ssl-certfile {certificate} is no certificate with its key: {error}")
+        fail(f"--ssl-certfile {certificate} must be a certificate with its key: {error}")
     try:
         if authorities is not None:
             context.load_verify_locations(authorities)
     except ssl.SSLError as error:
-        fail(f"--ssl-ca-certs {authorities} holds no certificates: {error}")
+        fail(f"--ssl-ca-certs {authorities} must hold certificates: {error}")

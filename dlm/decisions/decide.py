@@ -88,20 +88,22 @@ class Decider:
         if not self._by_canvas:
             raise RequestError("this engine writes left to right: it decides by 'causal' alone")
         pending = PendingDecision(number, len(decision.questions))
-        known: dict[tuple[str, ...], LabelSet] = {}
+        label_sets: dict[tuple[str, ...], LabelSet] = {}
         made: list[Running] = []
-        for one in self._prepared(decision, "canvas"):
+        for prepared in self._prepared(decision, "canvas"):
             with at(len(made)):
-                if one.values not in known:
-                    known[one.values] = self._labels(one)
+                if prepared.values not in label_sets:
+                    label_sets[prepared.values] = self._labels(prepared)
             sequence = Running(
                 number=number,
-                request=one.request,
-                prompt=one.prompt.tokens,
-                images=one.prompt.images,
+                request=prepared.request,
+                prompt=prepared.prompt.tokens,
+                images=prepared.prompt.images,
                 stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
-                rng=generator(fixed(one.request.seed), self._model.device),
-                question=RunningQuestion(one.question, len(made), known[one.values], pending),
+                rng=generator(fixed(prepared.request.seed), self._model.device),
+                question=RunningQuestion(
+                    prepared.question, len(made), label_sets[prepared.values], pending
+                ),
             )
             made.append(sequence)
         return made
@@ -113,10 +115,12 @@ class Decider:
         if not isinstance(self._model, CausalLM):
             raise RequestError("by is 'causal': this model's encoder predicts no tokens")
         answers = []
-        for one in list(self._prepared(decision, "causal")):
-            rest = one.prompt.tokens, one.spelled, self._vocabulary.stops
-            logs = log_probabilities(self._model, cache, range(slots), *rest)
-            answers.append(answer_of(one.question, logs.numpy(), len(one.prompt.tokens)))
+        for prepared in list(self._prepared(decision, "causal")):
+            prompt, stops = prepared.prompt.tokens, self._vocabulary.stops
+            logs = log_probabilities(
+                self._model, cache, range(slots), prompt, prepared.spelled, stops
+            )
+            answers.append(answer_of(prepared.question, logs.numpy(), len(prompt)))
         return answers
 
     def _prepared(self, decision: Decision, by: By) -> Iterator[_Prepared]:
@@ -143,16 +147,16 @@ class Decider:
                 self._policy.check_prompts(tokens)
             yield _Prepared(question, request, prompt, values, spelled[values])
 
-    def _labels(self, one: _Prepared) -> LabelSet:
+    def _labels(self, prepared: _Prepared) -> LabelSet:
         """Return the labels to compare on a canvas: their first tokens, or all their spellings."""
-        first = [tokens[0] for tokens in one.spelled]
-        if len(set(first)) == len(first):
-            return FirstTokens(first)
-        labels, most = Labels(one.values, self._vocabulary), self._policy.step_work
+        first_tokens = [tokens[0] for tokens in prepared.spelled]
+        if len(set(first_tokens)) == len(first_tokens):
+            return FirstTokens(first_tokens)
+        labels, most = Labels(prepared.values, self._vocabulary), self._policy.step_work
         if max(labels.work, reading_units(labels)) > most:
             raise RequestError(
-                f"its {len(first)} labels are too long, or have too little in common: to read them "
-                f"takes more than the {most} units of work that a step has"
+                f"its {len(first_tokens)} labels are too long, or have too little in common: "
+                f"reading them takes more than the {most} units of work that a step has"
             )
         return labels
 
@@ -178,12 +182,12 @@ class Decider:
         L, most = model.canvas_length, len(spelled[longest]) + 1
         if most > L:
             raise RequestError(
-                f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
+                f"the label {values[longest]!r:.80} has {most} tokens with its stop, "
                 f"more than a canvas: {L}"
             )
         if len(prompt) > (most_prompt := model.max_positions - L):
             raise ContextLengthError(
-                f"{len(prompt)} prompt tokens: this model takes up to {most_prompt}",
+                f"a prompt must have at most {most_prompt} tokens here, got {len(prompt)}",
                 field="input",
                 most=model.max_positions,
                 longest_prompt=most_prompt,
@@ -228,8 +232,8 @@ def log_probabilities(
         plans = {slot: order[i * share : (i + 1) * share] for i, slot in enumerate(used)}
         for index in range(share):
             todo = {slot: plan[index] for slot, plan in plans.items() if index < len(plan)}
-            begun = {slot: plans[slot][index - 1] if index else None for slot in todo}
-            _read(model, cache, tree, prompt, todo, begun)
+            prefixes = {slot: plans[slot][index - 1] if index else None for slot in todo}
+            _read(model, cache, tree, prompt, todo, prefixes)
     finally:
         for slot in used:
             cache.release(slot)
@@ -279,23 +283,23 @@ def _read(
     tree: _Tree,
     prompt: Sequence[int],
     todo: dict[int, TokenTuple],
-    begun: dict[int, TokenTuple | None],
+    prefixes: dict[int, TokenTuple | None],
 ) -> None:
-    """Encode the texts in `todo`, by slot, in one pass; `begun` are the texts that the slots
-    hold."""
-    rest: dict[int, list[int]] = {}
-    last: dict[int, int] = {}  # number of tokens in `rest` after which something is wanted
+    """Encode the texts in `todo`, by slot, in one pass; `prefixes` are the texts that the
+    slots hold."""
+    unread: dict[int, list[int]] = {}
+    last: dict[int, int] = {}  # number of tokens in `unread` after which logits are needed
     beginnings: list[TokenTuple] = []
     for slot, text in todo.items():
-        before = begun[slot]
+        before = prefixes[slot]
         kept = cache.length(slot)
         if before is not None:
             kept = cache.rewind(slot, len(prompt) + common_prefix(before, text))
-        rest[slot] = [*prompt, *text][kept:]
+        unread[slot] = [*prompt, *text][kept:]
         ends = range(max(0, kept - len(prompt) + 1), len(text) + 1)
         last[slot] = len(ends)
         beginnings += [text[:end] for end in ends]
-    logits = model.predict(rest, last, cache)
+    logits = model.predict(unread, last, cache)
     logp = heated(logits, torch.ones_like(logits[:, 0].float()), model.softcap).log_softmax(-1)
     for text, values in _gathered(logp, tree, beginnings):
         if values.isnan().any():
@@ -307,9 +311,9 @@ def _gathered(
     logp: Float[Tensor, "n V"], tree: _Tree, texts: Sequence[TokenTuple]
 ) -> Iterator[tuple[TokenTuple, Tensor]]:
     """Yield the values wanted after each of `texts`; they are fetched in one copy."""
-    wanted = [tree.wanted(text) for text in texts]
-    sizes = [len(tokens) for tokens in wanted]
+    continuations = [tree.wanted(text) for text in texts]
+    sizes = [len(tokens) for tokens in continuations]
     rows = torch.arange(len(texts)).repeat_interleave(torch.tensor(sizes))
-    tokens = torch.tensor([token for each in wanted for token in each])
-    found = logp[rows.to(logp.device), tokens.to(logp.device)].cpu()
-    yield from zip(texts, found.split(sizes), strict=True)
+    tokens = torch.tensor([token for followers in continuations for token in followers])
+    values = logp[rows.to(logp.device), tokens.to(logp.device)].cpu()
+    yield from zip(texts, values.split(sizes), strict=True)

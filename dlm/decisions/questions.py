@@ -42,19 +42,26 @@ class Question(ABC):
         for field in ("name", "instructions"):
             value = getattr(self, field)
             if not isinstance(value, str) or SURROGATES.search(value):
-                raise RequestError(f"{field} is {value!r:.40}: it takes text that can be written")
+                raise RequestError(
+                    f"{field} must be text without lone surrogates, got {value!r:.40}"
+                )
         labels = self.labels
         if not 1 <= len(labels) <= self.most:
-            raise RequestError(f"{len(labels)} {self.part}: a {self.type} takes 1 to {self.most}")
+            raise RequestError(f"{self.part} must have 1 to {self.most} entries, got {len(labels)}")
         seen: set[str] = set()
         for i, label in enumerate(labels):
             where, value = f"{self.part}[{i}]", label.value
             if not isinstance(value, str) or not value.strip() or SURROGATES.search(value):
-                raise RequestError(f"{where} is {value!r:.40}: it takes text that can be written")
+                raise RequestError(
+                    f"{where} must be text that is not blank, without lone surrogates, "
+                    f"got {value!r:.40}"
+                )
             if not isinstance(label.description, str):
-                raise RequestError(f"{where}: its description is no text")
+                raise RequestError(
+                    f"{where}.description must be text, got {label.description!r:.40}"
+                )
             if value in seen:
-                raise RequestError(f"{where} is {value!r:.40}, and so is one before it")
+                raise RequestError(f"{where} must differ from those before it, got {value!r:.40}")
             seen.add(value)
 
     @property
@@ -76,7 +83,9 @@ class Question(ABC):
     @property
     def text(self) -> str:
         """Text that is appended to the input."""
-        described = [f"- {one.value}: {one.description}" for one in self.labels if one.description]
+        described = [
+            f"- {label.value}: {label.description}" for label in self.labels if label.description
+        ]
         values = ", ".join(label.value for label in self.labels)
         return "\n".join([self.instructions, *described, f"Answer with one of {values}."])
 
@@ -176,20 +185,20 @@ def question_of(data: Mapping[str, Any]) -> Question:
     """Return the question of an object in the protocol's JSON. Its fields are `type`, `name`,
     `instructions`, and `choices` or `levels`. Raises `RequestError` for an invalid one."""
     if not isinstance(data, Mapping):
-        raise RequestError(f"a question is an object, not {data!r:.40}")
-    given = {key: value for key, value in data.items() if key != "type"}
-    common_fields = {"name": given.pop("name", ""), "instructions": given.pop("instructions", "")}
+        raise RequestError(f"a question must be an object, got {data!r:.40}")
+    fields = {key: value for key, value in data.items() if key != "type"}
+    common_fields = {"name": fields.pop("name", ""), "instructions": fields.pop("instructions", "")}
     kind = data.get("type")
     if kind == Predicate.type:
         question = Predicate(**common_fields)
     elif kind == Selection.type:
-        question = Selection(**common_fields, choices=given.pop("choices", ()))
+        question = Selection(**common_fields, choices=fields.pop("choices", ()))
     elif kind == Rating.type:
-        question = Rating(**common_fields, levels=given.pop("levels", ()))
+        question = Rating(**common_fields, levels=fields.pop("levels", ()))
     else:
-        raise RequestError(f"a question's type is {kind!r}: it takes predicate, choice or score")
-    if given:
-        raise RequestError(f"a question of type {kind} has no {min(given, key=str)!r}")
+        raise RequestError(f"a question's type must be predicate, choice or score, got {kind!r}")
+    if fields:
+        raise RequestError(f"a question of type {kind} has no {min(fields, key=str)!r}")
     return question
 
 
@@ -197,18 +206,18 @@ def _labels(part: str, key: str, data: Any) -> list[Label]:
     """Return labels as they are, and those of texts, or of objects that hold a label's text under
     `key`."""
     if not isinstance(data, Sequence) or isinstance(data, str):
-        raise RequestError(f"{part} is {data!r:.40}: it takes a list")
-    found = []
-    for i, one in enumerate(data):
-        if isinstance(one, Mapping):
-            if unknown := one.keys() - {key, "description"}:
+        raise RequestError(f"{part} must be a list, got {data!r:.40}")
+    labels = []
+    for i, item in enumerate(data):
+        if isinstance(item, Mapping):
+            if unknown := item.keys() - {key, "description"}:
                 raise RequestError(f"{part}[{i}] has no {min(unknown, key=str)!r}")
-            found.append(Label(one.get(key, ""), one.get("description") or ""))
-        elif isinstance(one, Label):
-            found.append(one)
+            labels.append(Label(item.get(key, ""), item.get("description") or ""))
+        elif isinstance(item, Label):
+            labels.append(item)
         else:
-            found.append(Label(one))
-    return found
+            labels.append(Label(item))
+    return labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,16 +231,16 @@ class Decision:
     def __post_init__(self) -> None:
         if not 1 <= len(self.questions) <= MOST_QUESTIONS:
             count = len(self.questions)
-            raise RequestError(f"questions holds {count}: it takes 1 to {MOST_QUESTIONS}")
+            raise RequestError(f"questions must have 1 to {MOST_QUESTIONS} entries, got {count}")
         if self.request.constraint is not None or self.request.thinking:
-            raise RequestError("a decision takes a request without a constraint and thinking")
+            raise RequestError("a decision's request must have neither a constraint nor thinking")
 
     def prompted(self) -> Iterator[tuple[int, Question, Request]]:
         """Yield each question's index, the question, and the request with its text. Raises
         `RequestError` for an invalid question."""
-        for place, one in enumerate(self.questions):
+        for place, data in enumerate(self.questions):
             with at(place):
-                question = one if isinstance(one, Question) else question_of(one)
+                question = data if isinstance(data, Question) else question_of(data)
                 request = _with_question(self.request, question)
             yield place, question, request
 

@@ -37,7 +37,7 @@ class Labels:
         states, trie = _Prefixes(), vocabulary.trie
         self._ends = np.array([states.path(label.encode())[-1] for label in labels])
         class_of: dict[int, int] = {}  # by trie node
-        found: set[tuple[int, int, int]] = set()  # target, source, class
+        transitions: set[tuple[int, int, int]] = set()  # target, source, class
         for label in labels:
             raw = label.encode()
             path, spelled = states.path(raw), {0}  # lengths of the prefixes that tokens spell
@@ -47,11 +47,11 @@ class Labels:
                 for end, node in enumerate(trie.along(raw, start), start + 1):
                     if trie.token_count[node]:
                         label_class = class_of.setdefault(node, _STOP + 1 + len(class_of))
-                        found.add((path[end], source, label_class))
+                        transitions.add((path[end], source, label_class))
                         spelled.add(end)
             if len(raw) not in spelled:
                 raise GrammarError(f"the label {label!r:.80} cannot be spelled in this vocabulary")
-        self._target, self._source, self._class = np.array(sorted(found), dtype=np.int32).T
+        self._target, self._source, self._class = np.array(sorted(transitions), dtype=np.int32).T
         self._reached, self._first = np.unique(self._target, return_index=True)
         self._states = len(states)
         tokens, owner = trie.tokens_at(np.array([*class_of], dtype=np.int32))
@@ -62,7 +62,9 @@ class Labels:
         )
         self.count = _STOP + 1 + len(class_of)
         self.length = max(len(label.encode()) for label in labels) + 1
-        self.work = 1 + len(found) // _TRANSITIONS  # units that `forward` takes for a position
+        self.work = (
+            1 + len(transitions) // _TRANSITIONS
+        )  # units that `forward` takes for a position
 
     def forward(self, mass: Float64[np.ndarray, "L C"]) -> Iterator[Float64[np.ndarray, " n"]]:
         """Yield log-probabilities of the labels, each followed by a stop. First from the first
@@ -70,13 +72,13 @@ class Labels:
         log-probabilities of classes, in nats."""
         reached = np.full(self._states, -np.inf)
         reached[0] = 0
-        found = np.full(len(self._ends), -np.inf)
+        log_mass = np.full(len(self._ends), -np.inf)
         for row in mass[: self.length]:
-            found = np.logaddexp(found, reached[self._ends] + row[_STOP])
+            log_mass = np.logaddexp(log_mass, reached[self._ends] + row[_STOP])
             onward = reached[self._source] + row[self._class]
             reached = np.full_like(reached, -np.inf)
             reached[self._reached] = np.logaddexp.reduceat(onward, self._first)
-            yield found
+            yield log_mass
 
 
 class FirstTokens:

@@ -34,7 +34,7 @@ from dlm.grammar.vocabulary import common_prefix
 from dlm.integrations.causal_lm import special_tokens
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
-_OTHER_PROMPTS = "the prompts have changed: each call of `generate` takes new processors"
+_OTHER_PROMPTS = "the prompts have changed: each call of `generate` needs new processors"
 
 
 class CanvasProcessor(LogitsProcessor):
@@ -127,8 +127,8 @@ class TokenProcessor(LogitsProcessor):
 
     def _begin(self, input_ids: Int[Tensor, "R n"]) -> Int[Tensor, "R n"]:
         """Make the rows' matchers; `input_ids` are the prompts, which are returned."""
-        beams, rest = divmod(len(input_ids), len(self._matchers))
-        if rest or not beams:
+        beams, extra = divmod(len(input_ids), len(self._matchers))
+        if extra or not beams:
             raise DlmError(
                 f"{len(self._matchers)} constraints for a batch of {len(input_ids)} rows"
             )
@@ -205,9 +205,13 @@ class Constrain:
         reasoning = Reasoning.of(self.vocabulary, thinking_budget) if thinking else None
         compiled = [spec and self._compile(spec) for spec in constraints]
         if self._in_canvases:
-            frontiers = [one and Frontier(one, max_new_tokens, reasoning) for one in compiled]
+            frontiers = [
+                grammar and Frontier(grammar, max_new_tokens, reasoning) for grammar in compiled
+            ]
             return LogitsProcessorList([CanvasProcessor(frontiers, self.vocabulary)])
-        matchers = [one and _matchers(one, max_new_tokens, reasoning) for one in compiled]
+        matchers = [
+            grammar and _matchers(grammar, max_new_tokens, reasoning) for grammar in compiled
+        ]
         return LogitsProcessorList([TokenProcessor(matchers, self.vocabulary, max_new_tokens)])
 
     def _compile(self, spec: Spec) -> Compiled:

@@ -155,13 +155,14 @@ class Choices(Answers):
     def _usage(self, results: Sequence[Result]) -> Body:
         """Count tokens; a prompt with several answers counts once."""
         prompts = results[:: len(self._generation.requests) // self._generation.prompts]
-        read, written = sum(r.prompt_tokens for r in prompts), sum(r.stats.tokens for r in results)
+        prompt_tokens = sum(r.prompt_tokens for r in prompts)
+        completion_tokens = sum(r.stats.tokens for r in results)
         cached = sum(r.stats.cached for r in prompts)
         reasoning = sum(r.reasoning_tokens for r in results)
         return {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": reasoning},
         }

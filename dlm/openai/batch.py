@@ -14,7 +14,7 @@ from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, describe_error, status_of
-from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, read
+from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, validated
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
 from dlm.openai.response_items import ResponseStore
@@ -63,14 +63,14 @@ class BatchLines:
         seen: dict[str, int] = {}
         for row in rows:
             id = _custom_id(row)
-            if id is not None and (first := seen.setdefault(id, row.number)) != row.number:
-                named = f"custom_id {id!r:.60} of row {row.number} is that of row {first} too"
-                raise RequestError(f"{named}: each takes one of its own")
+            if id is not None and (earlier := seen.setdefault(id, row.number)) != row.number:
+                named = f"custom_id {id!r:.60} of row {row.number}"
+                raise RequestError(f"{named} must be unique, and row {earlier} has it too")
 
     def job(self, row: InputRow, engine: Engine) -> Job:
         if row.problem is not None:
             raise RequestError(row.problem)
-        line = read(BatchLine.model_validate, row.value, what="the line")
+        line = validated(BatchLine.model_validate, row.value, what="the line")
         make_generation, form = _ROUTES[line.url]
         generation = make_generation(line.body, engine.policy)
         if generation.stream:

@@ -6,7 +6,7 @@ All forms of requests have this in common, whatever their fields are called:
   integer, and a text is no number. Null counts as left out.
 - `Takes`, `ByField` and `Shaped` annotate fields: the words of an error, the choice among models,
   data that is checked but passed on unchanged.
-- `read` validates data, and turns the first problem into a `RequestError`.
+- `validated` validates data, and turns the first problem into a `RequestError`.
 - `parse_json` refuses texts that would take long to parse: Python's interpreter runs no other code
   meanwhile, so no request would advance. The time depends on the number of values and keys, far
   more than on the length.
@@ -45,7 +45,7 @@ Object = dict[Any, Any]  # any JSON object; only itself is copied, nothing in it
 _WRONG, _REFUSED = "wrong", "refused"  # types of our own errors
 _RIGHT = {  # by pydantic's type of error
     "string_type": "text",
-    "string_unicode": "text without half a surrogate pair",
+    "string_unicode": "text without a lone surrogate",
     "float_type": "a number",
     "finite_number": "a finite number",
     "int_from_float": "a whole number",
@@ -90,19 +90,19 @@ class JsonModel(BaseModel):
     def _without_nulls(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        given = {name: one for name, one in value.items() if one is not None}
+        values = {name: item for name, item in value.items() if item is not None}
         try:
-            cls.check_names(given)
+            cls.check_names(values)
         except RequestError as error:
             raise PydanticCustomError(_REFUSED, _REFUSED, {"error": error}) from None
         # A missing field that is null is reported by its alias, and one without a value is not.
         missing = (
-            one.alias for one in cls.model_fields.values() if one.alias not in (None, *given)
+            field.alias for field in cls.model_fields.values() if field.alias not in (None, *values)
         )
-        return given | dict.fromkeys(missing)
+        return values | dict.fromkeys(missing)
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
+    def check_names(cls, values: Mapping[str, Any]) -> None:
         """Raise an error for a field that may not be given."""
 
     @classmethod
@@ -117,13 +117,13 @@ class ClosedModel(JsonModel):
     refused: ClassVar[Mapping[str, str]] = {}  # reasons by names of fields that are not served
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
+    def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
-        for name in given:
+        for name in values:
             if name in cls.refused:
                 raise refused_name(name, f"is not supported: {cls.refused[name]}")
             if name not in names:
-                raise refused_name(name, f"is unknown: it takes {', '.join(names)}")
+                raise refused_name(name, f"is unknown here; the fields are {', '.join(names)}")
 
 
 Each = Annotated[list[T], Field(fail_fast=True)]
@@ -131,7 +131,7 @@ Several = Annotated[list[T], Field(fail_fast=True, min_length=1)]
 
 
 class Takes:
-    """Annotation of a field's type: `right` is what errors say that the field takes.
+    """Annotation of a field's type: `right` is what errors say that the field must be.
 
     The type may be a union of types that JSON tells apart, such as `str | list[Part]`. An error
     within a list or an object keeps its own words.
@@ -163,7 +163,7 @@ class Takes:
 
 class ByField:
     """Annotation of a union of models: `field` chooses the one that has its value as a literal.
-    `right` is what errors say that the field takes; by default the values."""
+    `right` is what errors say that the field must be; by default the values."""
 
     def __init__(self, field: str, right: str | None = None):
         self.field, self.right = field, right
@@ -180,7 +180,8 @@ class ByField:
             chosen = value.get(field) if isinstance(value, dict) else None
             return tags.get(chosen) if isinstance(chosen, str) else None
 
-        words = _words(right=self.right or ", ".join(tags), by=field)
+        values = f"one of {', '.join(tags)}" if len(tags) > 1 else "".join(tags)
+        words = _words(right=self.right or values, by=field)
         return core_schema.tagged_union_schema(choices, choose, **words)
 
 
@@ -213,7 +214,7 @@ class Shaped:
 
 
 def _words(**context: str) -> Any:
-    """Return the arguments of a schema whose own errors have a context for `read`."""
+    """Return the arguments of a schema whose own errors have a context for `validated`."""
     return {
         "custom_error_type": _WRONG,
         "custom_error_message": _WRONG,
@@ -242,7 +243,7 @@ def _tag(kind: type) -> str:
 _FIELD = re.compile(r"[A-Za-z_]+")
 
 
-def read(validate: Callable[[Any], T], value: Any, at: str = "", what: str = "the body") -> T:
+def validated(validate: Callable[[Any], T], value: Any, at: str = "", what: str = "the body") -> T:
     """Return `validate(value)`, where `validate` is that of a model or a `TypeAdapter`.
 
     `at` is the value's path in its body, and `what` the name of a value that has none. Raises
@@ -255,37 +256,44 @@ def read(validate: Callable[[Any], T], value: Any, at: str = "", what: str = "th
 
 
 def _first_problem(error: ValidationError, path: str, what: str) -> RequestError:
-    first = error.errors(include_url=False)[0]
-    value, context = first["input"], first.get("ctx", {})
+    problem = error.errors(include_url=False)[0]
+    value, context = problem["input"], problem.get("ctx", {})
     if isinstance(context.get("error"), RequestError):
         return context["error"]
-    for step in first["loc"]:
+    for step in problem["loc"]:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith(_TAG):
-            path = _joined(path, step)
-    right = context.get("right") or _RIGHT.get(first["type"])
+            path = _subpath(path, step)
+    right = context.get("right") or _RIGHT.get(problem["type"])
     if "by" in context and isinstance(value, dict):
-        path, value = _joined(path, context["by"]), value.get(context["by"])
+        path, value = _subpath(path, context["by"]), value.get(context["by"])
     elif "by" in context:
         right = _RIGHT["model_type"]
     elif "expected" in context:  # 'a', 'b' or 'c'
         right = context["expected"].replace("'", "")
-    if first["type"] == _REFUSED:
-        path = _joined(path, context["name"])
+    if problem["type"] == _REFUSED:
+        path = _subpath(path, context["name"])
         message = f"{path} {context['problem']}"
     else:
-        message = f"{path or what} is {shown(value)}: it takes {right or 'another value'}"
+        message = _problem(path or what, value, right or "another value")
     field = _FIELD.match(path)
     return RequestError(message, field=field and field[0])
 
 
-def _joined(path: str, name: str) -> str:
+def _subpath(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def wrong(field: str, found: Any, right: str) -> RequestError:
-    return RequestError(f"{field} is {shown(found)}: it takes {right}")
+def wrong(field: str, value: Any, right: str) -> RequestError:
+    """Return the error of a `field` whose value must be `right`, and is not."""
+    return RequestError(_problem(field, value, right))
+
+
+def _problem(field: str, value: Any, right: str) -> str:
+    if value is None:
+        return f"{field} is missing; it must be {right}"
+    return f"{field} must be {right}, got {shown(value)}"
 
 
 def shown(value: Any) -> str:
@@ -319,7 +327,7 @@ def json_text(field: str, value: Any) -> bytes:
         return text.encode()[_MARGIN:-_MARGIN]
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"{field} cannot be repeated in an answer: it has half a surrogate pair, or a number "
+            f"{field} cannot be repeated in an answer: it has a lone surrogate, or a number "
             "beyond the range of floats, or it is nested too deep",
             field=field,
         ) from error
@@ -346,7 +354,7 @@ def parse_json(what: str, text: str | bytes) -> Any:
     if (parts := count_parts(text)) > MOST_PARTS:
         raise RequestError(
             f"{what} has too many values: its commas and opening brackets, and twice its colons "
-            f"and opening braces, are {parts}, and it takes {MOST_PARTS}"
+            f"and opening braces, must be at most {MOST_PARTS}, got {parts}"
         )
     try:
         return json.loads(text, parse_constant=_no_constant)
@@ -355,4 +363,4 @@ def parse_json(what: str, text: str | bytes) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise NotJsonError(f"{name} is no value of JSON")
+    raise NotJsonError(f"{name} is not a value of JSON")

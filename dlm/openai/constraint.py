@@ -39,9 +39,9 @@ from dlm.openai.body import (
     Takes,
     Words,
     having,
-    read,
     refused_name,
     shown,
+    validated,
     wrong,
 )
 from dlm.openai.formats import (
@@ -69,9 +69,9 @@ class FormatOptions(JsonModel):
     place: ClassVar[str]  # path of the object in its body
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
+    def check_names(cls, values: Mapping[str, Any]) -> None:
         for name in ("schema", "json_schema", "type"):
-            if name in given:
+            if name in values:
                 raise refused_name(name, f"is unknown: use {cls.place}.format.{name}")
 
 
@@ -111,10 +111,12 @@ schema's order; `any`, all anywhere. Alone, it is that of `response_format` and 
             "response_format": _response_format(format, policy, order),
             "structured_outputs": outputs_spec(self.structured_outputs, policy, others),
         }
-        given = {field: spec for field, spec in formats.items() if spec is not None}
-        if len(given) > 1:
-            raise RequestError(f"{' and '.join(given)} each constrain the answer: send one of them")
-        return next(iter(given.values()), None)
+        constraints = {field: spec for field, spec in formats.items() if spec is not None}
+        if len(constraints) > 1:
+            raise RequestError(
+                f"{' and '.join(constraints)} each constrain the answer: send one of them"
+            )
+        return next(iter(constraints.values()), None)
 
 
 def _response_format(
@@ -125,10 +127,10 @@ def _response_format(
     field = "response_format"
     match format.get("type"):
         case "text":
-            read(TextFormat.model_validate, format, field)
+            validated(TextFormat.model_validate, format, field)
             return None
         case "json_object" | "json":
-            schema = read(JsonFormat.model_validate, format, field).source
+            schema = validated(JsonFormat.model_validate, format, field).source
             if schema is not None:
                 return json_schema_spec(f"{field}.schema", schema, policy, lax=True, order=order)
             return json_object_spec(field, policy)
@@ -137,9 +139,9 @@ def _response_format(
         case "structural_tag":
             return _structural_tag(field, format, policy, order)
         case other:
-            hint = f"; structured_outputs takes {other}" if other in OUTPUT_KINDS else ""
+            hint = f" ({other} goes to structured_outputs.{other})" if other in OUTPUT_KINDS else ""
             if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
-                hint = "; a schema goes to json_schema.schema beside the type json_schema"
+                hint = " (a schema goes to json_schema.schema beside the type json_schema)"
             right = f"text, json_object, json_schema or structural_tag{hint}"
             raise wrong(f"{field}.type", other, right)
 
@@ -150,14 +152,14 @@ def _json_schema(
     """Read a schema in OpenAI's wrapper, `{"json_schema": {"schema": ...}}`. As on other servers,
     the wrapper's fields may stand beside `type`, and `json_schema` may be the schema itself."""
     if format.get("json_schema") is None and format.get("schema") is not None:
-        wrapper = read(FlatFormat.model_validate, format, field)
+        wrapper = validated(FlatFormat.model_validate, format, field)
     else:
-        data = read(WrappedFormat.model_validate, format, field).json_schema
+        data = validated(WrappedFormat.model_validate, format, field).json_schema
         field = f"{field}.json_schema"
         if "schema" not in data and not _KEYWORDS.isdisjoint(data):
             lax = data.get("strict") is not True
             return json_schema_spec(field, data, policy, lax=lax, order=order)
-        wrapper = read(SchemaWrapper.model_validate, data, field)
+        wrapper = validated(SchemaWrapper.model_validate, data, field)
     field = f"{field}.schema"
     if wrapper.source is None:
         raise wrong(field, None, "a JSON schema")
@@ -188,14 +190,14 @@ def outputs_spec(
         "structural_tag": outputs.structural_tag,
         "json_object": outputs.json_object,
     }
-    given = {name: value for name, value in kinds.items() if value is not None}
+    chosen = {name: value for name, value in kinds.items() if value is not None}
     flags = outputs.disable_any_whitespace, outputs.disable_additional_properties
-    if others and not given and outputs.property_order and flags == (None, None):
+    if others and not chosen and outputs.property_order and flags == (None, None):
         return None
-    if len(given) != 1:
-        got = " and ".join(given) or "none"
-        raise RequestError(f"{field} takes exactly one of {', '.join(kinds)}; got {got}")
-    ((name, value),) = given.items()
+    if len(chosen) != 1:
+        got = " and ".join(chosen) or "none"
+        raise RequestError(f"{field} must have exactly one of {', '.join(kinds)}, got {got}")
+    ((name, value),) = chosen.items()
     field, compact = f"{field}.{name}", outputs.disable_any_whitespace is True
     match name:
         case "json":
@@ -262,10 +264,10 @@ def json_object_spec(field: str, policy: Policy, compact: bool = False) -> Spec:
 def _grammar(field: str, rules: str, policy: Policy) -> Spec:
     ebnf, lark = (bool(form.search(rules)) for form in (_EBNF, _LARK))
     if ebnf is lark:
-        found = "both" if ebnf else "neither"
+        sent = "both" if ebnf else "neither"
         raise RequestError(
-            f"{field} takes EBNF with a rule `root ::= ...`, or Lark with a rule `start: ...`;"
-            f" found {found}"
+            f"{field} must be EBNF with a rule `root ::= ...`, or Lark with a rule `start: ...`, "
+            f"got {sent}"
         )
     syntax = "ebnf" if ebnf else "lark"
     return _make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
@@ -452,7 +454,7 @@ def tools_spec(
     for name in (choice.named,) if choice.named is not None else choice.allowed or ():
         if name not in by_name:
             offered = ", ".join(map(shown, by_name))
-            raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
+            raise RequestError(f"tool_choice must name one of {offered:.200}, got {name!r:.80}")
     if choice.allowed is not None:
         kept = [i for i, tool in enumerate(tools) if tool[tool["type"]]["name"] in allowed]
         own = [f"/tools/{i}/{tool['type']}" for i, tool in enumerate(tools)]
@@ -487,8 +489,8 @@ _POINTER = re.compile(r"/tools/(\d+)/(?:function|custom)(/parameters)?")
 def _moved(where: str, places: Sequence[str], schema_name: str) -> str:
     """Return a pointer into tools of a chat as one into the tools at `places`."""
 
-    def moved(found: re.Match[str]) -> str:
-        return places[int(found[1])] + (f"/{schema_name}" if found[2] else "")
+    def moved(pointer: re.Match[str]) -> str:
+        return places[int(pointer[1])] + (f"/{schema_name}" if pointer[2] else "")
 
     return _POINTER.sub(moved, where, count=1)
 
@@ -517,11 +519,11 @@ class ConstraintBody(ConstraintFields):
     """Body whose fields without a constraint are not read."""
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
-        check_old(given)
+    def check_names(cls, values: Mapping[str, Any]) -> None:
+        check_old(values)
 
 
 def constraint_of(body: Any, policy: Policy) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
     read. Raises `RequestError`."""
-    return read(ConstraintBody.model_validate, body).spec(policy)
+    return validated(ConstraintBody.model_validate, body).spec(policy)

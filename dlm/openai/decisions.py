@@ -32,7 +32,7 @@ from dlm.openai.body import (
     Several,
     Takes,
     Words,
-    read,
+    validated,
     wrong,
 )
 from dlm.openai.messages import ImagePart, RefusalContent, TextContent, messages_of, text_of
@@ -56,7 +56,7 @@ InputPart = InputText | RefusalContent | JsonContent
 _TEXTS: TypeAdapter[list[InputPart]] = TypeAdapter(
     Each[Annotated[InputPart, ByField("type", "input_text or input_json")]]
 )
-_RIGHT = "input_text, input_json or input_image: this server's models read nothing else"
+_RIGHT = "input_text, input_json or input_image (this server's models read nothing else)"
 _PARTS: TypeAdapter[list[InputPart | ImagePart]] = TypeAdapter(
     Each[Annotated[InputPart | ImagePart, ByField("type", _RIGHT)]]
 )
@@ -65,7 +65,7 @@ _PARTS: TypeAdapter[list[InputPart | ImagePart]] = TypeAdapter(
 class InputMessage(JsonModel):
     """Message of an input, beside the fields of a chat's message."""
 
-    type: Annotated[Literal["message"], Takes("message: calls of tools are no input here")] = (
+    type: Annotated[Literal["message"], Takes("message (calls of tools are not an input here)")] = (
         "message"
     )
 
@@ -92,7 +92,7 @@ class DecisionBody:
 
 def decision_body_of(body: Any) -> DecisionBody:
     """Read a body of `/v1/decisions`. Raises `RequestError`."""
-    fields = read(DecisionFields.model_validate, body)
+    fields = validated(DecisionFields.model_validate, body)
     questions, choices = list[Question](), list[dict[str, str | bool]]()
     for i, value in enumerate(fields.questions):
         with at(i):
@@ -110,7 +110,8 @@ def decision_body_of(body: Any) -> DecisionBody:
 
 def decision_answer(body: DecisionBody, decided: Decided, model: str) -> Body:
     """Return the body of an answer. `model` is the model's name in it."""
-    read, cached = sum(one.prompt_tokens for one in decided.answers), decided.stats.cached
+    prompt_tokens = sum(answer.prompt_tokens for answer in decided.answers)
+    cached = decided.stats.cached
     return {
         "model": model,
         "answers": [
@@ -118,11 +119,14 @@ def decision_answer(body: DecisionBody, decided: Decided, model: str) -> Body:
             for kind, choices, answer in zip(body.kinds, body.choices, decided.answers, strict=True)
         ],
         "usage": {
-            "input_tokens": read,
-            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": read - cached},
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": prompt_tokens - cached,
+            },
             "output_tokens": 0,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read,
+            "total_tokens": prompt_tokens,
         },
     }
 
@@ -156,17 +160,17 @@ def _question(value: Any) -> tuple[Question, dict[str, str | bool]]:
     """Return a question, and the client's choice by label."""
     if not isinstance(value, dict):
         raise wrong("a question", value, "an object")
-    fields = {name: one for name, one in value.items() if one is not None}
+    fields = {name: item for name, item in value.items() if item is not None}
     if isinstance(fields.get("instructions"), list):
-        parts = read(_TEXTS.validate_python, fields["instructions"], "instructions")
+        parts = validated(_TEXTS.validate_python, fields["instructions"], "instructions")
         fields["instructions"] = "\n".join(_text("instructions", part) for part in parts)
     booleans: dict[str, bool] = {}  # choices that are true and false, by their labels
     if isinstance(choices := fields.get("choices"), list):
         fields["choices"] = choices = choices.copy()
         for i, choice in enumerate(choices):
-            if isinstance(choice, dict) and isinstance(given := choice.get("value"), bool):
-                label = str(given).lower()
-                booleans[label] = given
+            if isinstance(choice, dict) and isinstance(boolean := choice.get("value"), bool):
+                label = str(boolean).lower()
+                booleans[label] = boolean
                 choices[i] = choice | {"value": label}
     question = question_of(fields)
     labels = [label.value for label in question.labels]
@@ -177,20 +181,20 @@ def _input(value: str | list[Any]) -> dict[str, Any]:
     """Return the fields of a `Request` for an input: a text, or a conversation."""
     if isinstance(value, str):
         return {"prompt": value}
-    messages = [_message(f"input[{i}]", one) for i, one in enumerate(value)]
+    messages = [_message(f"input[{i}]", item) for i, item in enumerate(value)]
     return {"messages": messages_of(messages, "input")}
 
 
 def _message(field: str, value: Any) -> Body:
     """Return a message in the form of `/v1/chat/completions`."""
-    read(InputMessage.model_validate, value, field)
-    message = {name: one for name, one in value.items() if name not in ("type", "phase")}
+    validated(InputMessage.model_validate, value, field)
+    message = {name: item for name, item in value.items() if name not in ("type", "phase")}
     content, place = message.get("content"), f"{field}.content"
     if isinstance(content, list):
-        parts = read(_PARTS.validate_python, content, place)
+        parts = validated(_PARTS.validate_python, content, place)
         message["content"] = [
-            given if isinstance(part, ImagePart) else {"type": "text", "text": _text(place, part)}
-            for given, part in zip(content, parts, strict=True)
+            image if isinstance(part, ImagePart) else {"type": "text", "text": _text(place, part)}
+            for image, part in zip(content, parts, strict=True)
         ]
     return message
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from dlm.grammar.schema import PropertyOrder
 from dlm.openai.body import REQUIRED, ClosedModel, Object, Several, Takes, Words
 
-Schema = Annotated[Words | Object, Takes("a JSON schema; json_object takes any object")]
+Schema = Annotated[Words | Object, Takes("a JSON schema (json_object is for any object)")]
 Tag = Annotated[Words | Object, Takes("a structural tag")]
 
 

@@ -150,6 +150,6 @@ class _Input:
         if not self._inside:
             return ""
         characters = _CHARACTERS.match(self._unread)
-        found = characters[0] if characters else ""
-        self._unread = self._unread[len(found) :]
-        return json.loads(f'"{found}"')
+        complete = characters[0] if characters else ""
+        self._unread = self._unread[len(complete) :]
+        return json.loads(f'"{complete}"')

@@ -38,9 +38,9 @@ from dlm.openai.body import (
     Words,
     having,
     parse_json,
-    read,
     refused_name,
     shown,
+    validated,
 )
 from dlm.openai.other_fields import closest
 
@@ -77,7 +77,7 @@ class InputImage(JsonModel):
     def part(self, place: str) -> dict[str, Any]:
         if self.image_url is None:
             also = "" if self.file_id is None else f", and file_id {self.file_id:.40}"
-            problem = f"is missing{also}: it takes {_RIGHT}; no files are stored here"
+            problem = f"is missing{also}; it must be {_RIGHT} (no files are stored here)"
             raise _image_error(f"{place}.image_url", problem)
         return image_part(self.image_url, f"{place}.image_url")
 
@@ -90,7 +90,7 @@ def image_part(url: str, place: str) -> dict[str, Any]:
     head = _DATA.match(url, 0, _LONGEST)
     kind = head[1] if head else None
     if head is None or (kind is not None and not kind.lower().startswith("image/")):
-        raise _image_error(place, f"is {shown(url)}: it takes {_RIGHT}")
+        raise _image_error(place, f"must be {_RIGHT}, got {shown(url)}")
     return {"type": "image", "image": image_file(url[head.end() :], place)}
 
 
@@ -99,8 +99,8 @@ def image_file(data: str, place: str) -> ImageFile:
     try:
         return ImageFile(base64.b64decode("".join(data.split()), validate=True), place)
     except (binascii.Error, ValueError) as error:
-        right = "it takes letters, digits, + and /, in fours, and = for those that are missing"
-        raise _image_error(place, f"is no base64: {right}") from error
+        right = "letters, digits, + and /, in fours, and = for those that are missing"
+        raise _image_error(place, f"must be base64: {right}") from error
 
 
 def _image_error(place: str, problem: str) -> RequestError:
@@ -125,8 +125,8 @@ class ThoughtContent(JsonModel):
 
 Part = TextContent | RefusalContent
 ImagePart = ChatImage | InputImage
-_BY_TYPE = ByField("type", "text; only messages of users and results of tools hold images")
-_SHOWN = ByField("type", "text or image_url: no model here reads anything else")
+_BY_TYPE = ByField("type", "text (only messages of users and results of tools hold images)")
+_SHOWN = ByField("type", "text or image_url (no model here reads anything else)")
 _CONTENT = Takes("text or a list of parts")
 Content = Annotated[str | Each[Annotated[Part, _BY_TYPE]], _CONTENT]
 ShownContent = Annotated[str | Each[Annotated[Part | ImagePart, _SHOWN]], _CONTENT]
@@ -281,15 +281,15 @@ class ChatMessage(JsonModel):
     }
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
-        missing = cls.model_fields.keys() - given.keys()
-        for name, value in given.items():
+    def check_names(cls, values: Mapping[str, Any]) -> None:
+        missing = cls.model_fields.keys() - values.keys()
+        for name, value in values.items():
             if name in cls.model_fields or not value:
                 continue
             if reason := cls.lost.get(name):
                 raise refused_name(name, f"is {shown(value)}, and would be lost: {reason}")
             if meant := closest(f"{name!s:.40}", missing):
-                raise refused_name(name, f"is unknown: is it {meant}, which is missing?")
+                raise refused_name(name, f"is unknown here; is it {meant}, which is missing?")
 
 
 class AssistantMessage(ChatMessage):
@@ -324,24 +324,24 @@ _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(Messages)
 
 def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
     """Return the messages in a body's `field` for the chat template. Raises `RequestError`."""
-    return chat_messages(read(_MESSAGES.validate_python, value, field), field)
+    return chat_messages(validated(_MESSAGES.validate_python, value, field), field)
 
 
 def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[dict[str, Any]]:
     """Return the messages for the chat template. Raises `RequestError` for the result of a tool
     whose call is not among the messages before it."""
-    book, found = CallBook(), list[Body]()
+    book, turns = CallBook(), list[Body]()
     for i, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             place = f"{field}[{i}]"
             content = content_of(message.content or "", f"{place}.content")
-            found.append(book.result(f"{place}.tool_call_id", message.tool_call_id, content))
+            turns.append(book.result(f"{place}.tool_call_id", message.tool_call_id, content))
             continue
         shape: Body = {"role": "system" if message.role == "developer" else message.role}
         if message.name is not None:
             shape["name"] = message.name
         if isinstance(message, UserMessage):
-            found.append(shape | {"content": content_of(message.content, f"{field}[{i}].content")})
+            turns.append(shape | {"content": content_of(message.content, f"{field}[{i}].content")})
             continue
         content = message.content
         if isinstance(message, AssistantMessage):
@@ -350,8 +350,8 @@ def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[
                 shape["tool_calls"] = [
                     book.call(call.id, *call.called()) for call in message.tool_calls
                 ]
-        found.append(shape | {"content": text_of(content or "")})
-    return found
+        turns.append(shape | {"content": text_of(content or "")})
+    return turns
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

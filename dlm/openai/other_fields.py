@@ -45,8 +45,8 @@ NEUTRAL: NeutralFields = {
     "min_tokens": ((0,), _COMPLETE),
     "ignore_eos": ((False,), _COMPLETE),
     "include_stop_str_in_output": ((False,), "an answer ends before its stop"),
-    "skip_special_tokens": ((True,), "control tokens are no text"),
-    "spaces_between_special_tokens": ((True,), "control tokens are no text"),
+    "skip_special_tokens": ((True,), "control tokens are not text"),
+    "spaces_between_special_tokens": ((True,), "control tokens are not text"),
     "truncate_prompt_tokens": ((), "a prompt is read whole or not at all"),
     "return_token_ids": ((False,), "use /tokenize"),
     "return_tokens_as_token_ids": ((False,), "use /tokenize"),
@@ -115,21 +115,21 @@ _ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand
 
 def check_neutral(field: str, value: Any, neutral: Collection[Any], reason: str) -> None:
     """Raise `RequestError` for a value that is none of those that have no effect."""
-    if not any(type(value) in _equal_types(one) and value == one for one in neutral):
+    if not any(type(value) in _equal_types(accepted) and value == accepted for accepted in neutral):
         message = f"{field} is {shown(value)}, which is not supported: {reason}"
         raise RequestError(message, field=field)
 
 
-def closest(name: str, known: Collection[str]) -> str | None:
-    """Return the one of `known` that an unknown name most likely stands for; None if none is."""
-    return next(iter(get_close_matches(name.lower(), known, 1, _ALIKE)), None)
+def closest(name: str, names: Collection[str]) -> str | None:
+    """Return the one of `names` that an unknown name most likely stands for; None if none is."""
+    return next(iter(get_close_matches(name.lower(), names, 1, _ALIKE)), None)
 
 
-def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
+def check_old(body: Mapping[str, Any], modelled: Collection[str] = ()) -> None:
     """Raise `RequestError` for a field that has another name or place here, so that no constraint
     is lost. An empty text counts as left out; null has been removed from `body` before."""
     for field, value in body.items():
-        if value == "" or field in known:
+        if value == "" or field in modelled:
             continue
         place = _ELSEWHERE.get(field)
         if place is None and str(field).startswith(_GUIDED):
@@ -150,10 +150,10 @@ class RequestModel(JsonModel):
     values."""
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
+    def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
-        check_old(given, names)
-        for field, value in given.items():
+        check_old(values, names)
+        for field, value in values.items():
             if field in names or field in LABELS or (value == "" and field in _ELSEWHERE):
                 continue
             if field in NEUTRAL:
@@ -176,21 +176,21 @@ class LenientModel(JsonModel):
     neutral: ClassVar[NeutralFields] = {}  # as `NEUTRAL`, but for this body alone
 
     @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
+    def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
-        check_old(given, names)
-        unknown = [name for name in given if name not in names]
+        check_old(values, names)
+        unknown = [name for name in values if name not in names]
         if len(unknown) > _MOST_IGNORED:
             raise RequestError(
-                f"the body has {len(unknown)} unknown fields: it takes up to {_MOST_IGNORED}"
+                f"the body must have at most {_MOST_IGNORED} unknown fields, got {len(unknown)}"
             )
         for name in unknown:
-            value = given[name]
+            value = values[name]
             if name in cls.neutral:
                 check_neutral(name, value, *cls.neutral[name])
             elif name in _TOKENS:
                 check_neutral(name, value, *NEUTRAL[name])
-            elif meant := closest(f"{name!s:.60}", set(names) - given.keys()):
+            elif meant := closest(f"{name!s:.60}", set(names) - values.keys()):
                 raise RequestError(
                     f"{name!s:.60} is unknown here: send {meant} if that is meant", field=meant
                 )

@@ -1,8 +1,9 @@
 """Bodies of chats and completions, and the requests they become.
 
 The fields stand in groups, which bodies of other forms may have too: `DrawFields`, `StopFields`,
-`StreamFields`, `FormatFields`, `ToolFields` and `ReasoningFields`. `check_budget`, `choices` and
-`known_name` need no body. `python -m dlm.serving.fields` writes the fields' table in the docs.
+`StreamFields`, `FormatFields`, `ToolFields` and `ReasoningFields`. `admitted_tokens`,
+`choice_requests` and `known_name` need no body. `python -m dlm.serving.fields` writes the fields'
+table in the docs.
 
 This module knows bodies and policies, not HTTP: the message of a `RequestError` is meant for a
 response with status 400.
@@ -24,8 +25,8 @@ from dlm.openai.body import (
     Several,
     Takes,
     Words,
-    read,
     shown,
+    validated,
 )
 from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList, tools_spec
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
@@ -52,7 +53,7 @@ def _prompts(value: Any) -> list[str | list[int]]:
     return [_PROMPT.validate_python(value)]
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
@@ -106,7 +107,7 @@ class StopFields(JsonModel):
     """Fields of a body that end free text."""
 
     stop: (
-        Annotated[Each[str], Takes("a text or a list of texts"), BeforeValidator(_listed)] | None
+        Annotated[Each[str], Takes("a text or a list of texts"), BeforeValidator(_as_list)] | None
     ) = Field(None, description=_STOPS)
     stop_token_ids: Annotated[Each[TokenId], Takes("a list of token ids")] | None = Field(
         None, description=_STOPS
@@ -192,26 +193,26 @@ class _ConversationBody(
             "max_completion_tokens": self.max_completion_tokens,
             "max_tokens": self.max_tokens,
         }
-        given = {name: found for name, found in fields.items() if found not in (None, UNLIMITED)}
-        if len(set(given.values())) > 1:
-            new, old = given.values()
+        limits = {name: limit for name, limit in fields.items() if limit not in (None, UNLIMITED)}
+        if len(set(limits.values())) > 1:
+            new, old = limits.values()
             raise RequestError(
                 f"max_completion_tokens is {new} and max_tokens {old}: send one of them"
             )
-        return next(iter(given.items()), ("max_tokens", None))
+        return next(iter(limits.items()), ("max_tokens", None))
 
     def fields(self, policy: Policy) -> dict[str, Any]:
         """Return the fields of a `Request` that the body sets, but its prompt."""
         thinking, thinking_budget = self.thinking
         fields = {
             "constraint": self.spec(policy),
-            "max_tokens": check_budget(*self.budget, policy),
+            "max_tokens": admitted_tokens(*self.budget, policy),
             "tools": self.declared or None,
             "thinking": thinking or None,
             "thinking_budget": thinking_budget,
         }
-        given = {name: value for name, value in fields.items() if value is not None}
-        return self.draws | self.stops | given
+        set_fields = {name: value for name, value in fields.items() if value is not None}
+        return self.draws | self.stops | set_fields
 
 
 class ChatBody(_ConversationBody):
@@ -270,7 +271,7 @@ class TokenizeChatBody(RequestModel):
 def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
     """Read a body of `/tokenize`. Raises `RequestError`."""
     chat = isinstance(body, dict) and body.get("messages") is not None
-    return read((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
+    return validated((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
 
 
 class DetokenizeBody(RequestModel):
@@ -314,15 +315,15 @@ def request_of(body: Any, policy: Policy) -> Request:
     unchanged. Tools are declared to the model unless `tool_choice` is "none". Fields about the
     form of the answer (`stream`, `model`) have no effect. Raises `RequestError`.
     """
-    given = read(LibraryBody.model_validate, body)
-    if given.n not in (None, 1):
-        raise RequestError(f"n is {shown(given.n)}: it takes 1 here")
-    fields, prompt = given.fields(policy), given.prompt
-    if (given.messages is None) is (prompt is None):
-        found = "neither" if prompt is None else "messages and prompt"
-        raise RequestError(f"give messages or prompt; got {found}")
-    if given.messages is not None:
-        fields["messages"] = chat_messages(given.messages)
+    parsed = validated(LibraryBody.model_validate, body)
+    if parsed.n not in (None, 1):
+        raise RequestError(f"n must be 1 here, got {shown(parsed.n)}")
+    fields, prompt = parsed.fields(policy), parsed.prompt
+    if (parsed.messages is None) is (prompt is None):
+        sent = "neither" if prompt is None else "messages and prompt"
+        raise RequestError(f"give messages or prompt; got {sent}")
+    if parsed.messages is not None:
+        fields["messages"] = chat_messages(parsed.messages)
     else:
         fields["prompt" if isinstance(prompt, str) else "token_ids"] = prompt
     return Request(**fields)
@@ -330,13 +331,13 @@ def request_of(body: Any, policy: Policy) -> Request:
 
 def chat_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
-    chat = read(ChatBody.model_validate, body)
+    chat = validated(ChatBody.model_validate, body)
     field, tokens = chat.budget
     fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None} | chat.fields(policy)
     fields["messages"] = chat_messages(chat.messages)
     return _generation(
         chat,
-        choices([fields], chat.n, policy),
+        choice_requests([fields], chat.n, policy),
         named=chat.choice.named is not None and bool(chat.tools),
         reasoning=chat.include_reasoning is not False,
         tokens_field=field,
@@ -346,33 +347,33 @@ def chat_of(body: Any, policy: Policy) -> Generation:
 def completion_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/completions`: a text or tokens, or a list of either, which the model
     continues without a chat template. Raises `RequestError`."""
-    completion = read(CompletionBody.model_validate, body)
+    completion = validated(CompletionBody.model_validate, body)
     fields: dict[str, Any] = {"constraint": completion.content_spec(policy)}
     fields |= completion.draws | completion.stops
     if completion.max_tokens == UNLIMITED:
         fields |= {"max_tokens": policy.answer_tokens, "fit": True}
     else:
-        tokens = check_budget("max_tokens", completion.max_tokens, policy)
+        tokens = admitted_tokens("max_tokens", completion.max_tokens, policy)
         fields["max_tokens"] = COMPLETION_TOKENS if tokens is None else tokens
     prompts = [
         fields | {"text" if isinstance(prompt, str) else "token_ids": prompt}
         for prompt in completion.prompt
     ]
-    requests = choices(prompts, completion.n, policy)
+    requests = choice_requests(prompts, completion.n, policy)
     return _generation(completion, requests, prompts=len(prompts))
 
 
-def check_budget(field: str, tokens: int | None, policy: Policy) -> int | None:
+def admitted_tokens(field: str, tokens: int | None, policy: Policy) -> int | None:
     """Return `tokens`, the value of the `field` that bounds an answer. Raises `RequestError` if the
     policy does not admit it."""
     most = policy.max_answer_tokens
     if tokens is not None and not 1 <= tokens <= most:
-        right = ": it takes at least 1" if tokens < 1 else f", and up to {most} are served here"
-        raise RequestError(f"{field} is {shown(tokens)}{right}", field=field)
+        right = "at least 1" if tokens < 1 else f"at most {most} here"
+        raise RequestError(f"{field} must be {right}, got {shown(tokens)}", field=field)
     return tokens
 
 
-def choices(
+def choice_requests(
     prompts: Sequence[Mapping[str, Any]], n: int | None, policy: Policy
 ) -> tuple[Request, ...]:
     """Make `n` requests of each prompt's fields, each with a seed of its own. Raises
@@ -380,16 +381,18 @@ def choices(
     count = 1 if n is None else n
     total = count * len(prompts)
     if not 1 <= total <= policy.max_choices:
-        several = f"prompt holds {len(prompts)} prompts of {shown(count)} answers each"
-        found = several if len(prompts) > 1 else f"n is {shown(count)}"
-        raise RequestError(f"{found}: it takes 1 to {policy.max_choices} answers together")
+        right, got = f"1 to {policy.max_choices}", shown(count)
+        if len(prompts) == 1:
+            raise RequestError(f"n must be {right}, got {got}")
+        got = f"{len(prompts)} prompts of {got} answers each"
+        raise RequestError(f"prompt must have {right} answers together, got {got}")
     seed = prompts[0].get("seed")
-    first = randbelow(_SEEDS) if seed is None else seed
-    return tuple(Request(**{**prompts[i // count], "seed": first + i}) for i in range(total))
+    first_seed = randbelow(_SEEDS) if seed is None else seed
+    return tuple(Request(**{**prompts[i // count], "seed": first_seed + i}) for i in range(total))
 
 
 def _generation(
-    body: ChatBody | CompletionBody, requests: tuple[Request, ...], **more: Any
+    body: ChatBody | CompletionBody, requests: tuple[Request, ...], **fields: Any
 ) -> Generation:
     return Generation(
         requests=requests,
@@ -398,7 +401,7 @@ def _generation(
         stream=body.stream or False,
         usage=body.options.include_usage or False,
         drafts=body.options.drafts or False,
-        **more,
+        **fields,
     )
 
 
@@ -415,7 +418,7 @@ def known_name(model: str | None, names: Sequence[str]) -> str:
         return names[0]
     if model not in names:
         raise UnknownModelError(
-            f"The model {model!r:.100} does not exist here: it takes {', '.join(names)}",
+            f"The model {model!r:.100} does not exist here; the models are {', '.join(names)}",
             field="model",
         )
     return model

@@ -120,20 +120,20 @@ class ResponseAnswers(Answers):
             kind = self._reader.items[len(self._ids)].kind
             self._ids.append((f"{_PREFIXES[kind]}_{token_hex(24)}", f"call_{token_hex(12)}"))
         id, call_id = self._ids[item.number]
-        begun = status == "in_progress"
+        in_progress = status == "in_progress"
         if item.kind == "reasoning":
             part = _part(self._part_type(item), item.text)
             summary = self._generation.summarized
             return {
                 "id": id,
                 "type": "reasoning",
-                "summary": [part] if summary and not begun else [],
-                "content": [part] if not summary and not begun else [],
+                "summary": [part] if summary and not in_progress else [],
+                "content": [part] if not summary and not in_progress else [],
                 "encrypted_content": None,
                 "status": status,
             }
         if item.kind == "text":
-            content = [] if begun else [_part("output_text", item.text)]
+            content = [] if in_progress else [_part("output_text", item.text)]
             return {
                 "id": id,
                 "type": "message",
@@ -145,7 +145,7 @@ class ResponseAnswers(Answers):
         call = {"id": id, "call_id": call_id, "name": name}
         if namespace is not None:
             call["namespace"] = namespace
-        text = "" if begun else item.text  # clients append what is sent after the beginning
+        text = "" if in_progress else item.text  # clients append what is sent after the beginning
         if item.kind == "input":
             return {"type": "custom_tool_call", **call, "input": text}
         return {"type": "function_call", **call, "arguments": text, "status": status}
@@ -198,20 +198,20 @@ class ResponseAnswers(Answers):
         return "reasoning_summary_text" if type_ == "summary_text" else type_
 
     def _delta(self, item: AnswerItem, text: str) -> Body:
-        more: Body = {"logprobs": []} if item.kind == "text" else {}
-        return self._event(f"{self._stem(item)}.delta", **self._place(item), delta=text, **more)
+        details: Body = {"logprobs": []} if item.kind == "text" else {}
+        return self._event(f"{self._stem(item)}.delta", **self._place(item), delta=text, **details)
 
     def _done(self, item: AnswerItem) -> Body:
         match item.kind:
             case "call":
-                more: Body = {"arguments": item.text, "name": self._item(item, "")["name"]}
+                details: Body = {"arguments": item.text, "name": self._item(item, "")["name"]}
             case "input":
-                more = {"input": item.text}
+                details = {"input": item.text}
             case "text":
-                more = {"text": item.text, "logprobs": []}
+                details = {"text": item.text, "logprobs": []}
             case _:
-                more = {"text": item.text}
-        return self._event(f"{self._stem(item)}.done", **self._place(item), **more)
+                details = {"text": item.text}
+        return self._event(f"{self._stem(item)}.done", **self._place(item), **details)
 
     def _event(self, name: str, /, **fields: Any) -> Body:
         number = self._events
@@ -224,16 +224,16 @@ def _status(result: Result) -> str:
 
 
 def _part(type_: str, text: str) -> Body:
-    more: Body = {"annotations": [], "logprobs": []} if type_ == "output_text" else {}
-    return {"type": type_, "text": text, **more}
+    details: Body = {"annotations": [], "logprobs": []} if type_ == "output_text" else {}
+    return {"type": type_, "text": text, **details}
 
 
 def _usage(result: Result) -> Body:
-    read, written = result.prompt_tokens, result.stats.tokens
+    input_tokens, output_tokens = result.prompt_tokens, result.stats.tokens
     return {
-        "input_tokens": read,
+        "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": result.stats.cached},
-        "output_tokens": written,
+        "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": result.reasoning_tokens},
-        "total_tokens": read + written,
+        "total_tokens": input_tokens + output_tokens,
     }

@@ -275,10 +275,10 @@ class ResponseStore:
     def delete(self, client: str, id: str) -> bool:
         """Delete a response; return whether it was there."""
         with self._lock:
-            found = id in self._clients.get(client, ())
-            if found:
+            kept = id in self._clients.get(client, ())
+            if kept:
                 self._remove(client, id)
-            return found
+            return kept
 
     def _remove(self, client: str, id: str) -> None:
         own = self._clients[client]
@@ -304,9 +304,9 @@ class ClientResponses:
 
     def get(self, id: str) -> StoredResponse:
         """Return a response. Raises `UnknownResponseError`."""
-        if (found := self.store.get(self.client, id)) is None:
+        if (stored := self.store.get(self.client, id)) is None:
             raise UnknownResponseError(f"there is no response {id!r:.60} here")
-        return found
+        return stored
 
     def delete(self, id: str) -> None:
         """Delete a response. Raises `UnknownResponseError`."""
@@ -320,27 +320,27 @@ class ClientResponses:
         size = parts = 0
         at: str | None = id
         while at is not None:
-            if (found := self.store.get(self.client, at)) is None:
+            if (stored := self.store.get(self.client, at)) is None:
                 gone = "is not stored here" if at == id else "continues one that is not stored here"
                 kept = "" if self.kept else ": this server stores none"
                 raise RequestError(
                     f"previous_response_id {id!r:.60} {gone}{kept}; send all items as input",
                     field="previous_response_id",
                 )
-            size += found.turn_size
+            size += stored.turn_size
             if size > self.store.conversation_bytes:
                 raise RequestError(
                     f"previous_response_id {id!r:.60} continues a conversation of over "
                     f"{self.store.conversation_bytes} bytes: send the items that matter as input",
                     field="previous_response_id",
                 )
-            parts += count_parts(found.items) + count_parts(found.response)
+            parts += count_parts(stored.items) + count_parts(stored.response)
             if parts > MOST_PARTS:
                 raise RequestError(
                     f"previous_response_id {id!r:.60} continues a conversation of too many values: "
                     "send the items that matter as input",
                     field="previous_response_id",
                 )
-            turns.append(found)
-            at = found.previous
+            turns.append(stored)
+            at = stored.previous
         return [item for stored in reversed(turns) for item in stored.turn()]

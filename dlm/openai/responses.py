@@ -27,7 +27,7 @@ from dlm.openai.body import (
     Takes,
     Words,
     json_text,
-    read,
+    validated,
 )
 from dlm.openai.constraint import (
     FormatOptions,
@@ -41,7 +41,7 @@ from dlm.openai.constraint import (
 from dlm.openai.formats import Schema, StructuredOutputs
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget, choices
+from dlm.openai.requests import DrawFields, Generation, ModelName, admitted_tokens, choice_requests
 from dlm.openai.response_items import (
     ITEMS,
     AdditionalToolsItem,
@@ -63,9 +63,9 @@ class FlatTool(JsonModel):
 
     def chat_form(self, name: str) -> Body:
         """Return the tool in the form of a chat, under a `name`."""
-        given = self.model_dump(exclude_none=True)
-        kind = given.pop("type")
-        return {"type": kind, kind: {**given, "name": name}}
+        fields = self.model_dump(exclude_none=True)
+        kind = fields.pop("type")
+        return {"type": kind, kind: {**fields, "name": name}}
 
 
 class FlatFunction(FlatTool):
@@ -109,8 +109,8 @@ class OfferedTools:
         """Add the tools of the list at `path` in the body. A tool that an earlier list has too,
         unchanged, counts once. Raises `RequestError`."""
         self._lists += 1
-        for i, one in enumerate(tools):
-            tool, place = _tool(one, f"{path}[{i}]"), f"{_pointer(path)}/{i}"
+        for i, data in enumerate(tools):
+            tool, place = _tool(data, f"{path}[{i}]"), f"{_pointer(path)}/{i}"
             if isinstance(tool, FlatTool):
                 self._add(tool, tool.name, place)
             elif isinstance(tool, NamespaceTool):
@@ -121,8 +121,8 @@ class OfferedTools:
 
     def _add(self, tool: FlatTool, name: str, place: str) -> None:
         form = tool.chat_form(name)
-        number, known = self._known.setdefault(name, (self._lists, form))
-        if number == self._lists or not _equal(known, form):
+        number, earlier = self._known.setdefault(name, (self._lists, form))
+        if number == self._lists or not _equal(earlier, form):
             self.forms.append(form)
             self.places.append(place)
 
@@ -132,9 +132,9 @@ def _pointer(path: str) -> str:
     return "/" + path.replace("[", "/").replace("]", "").replace(".", "/")
 
 
-def _equal(one: Body, other: Body) -> bool:
+def _equal(form: Body, other: Body) -> bool:
     try:
-        return one == other
+        return form == other
     except RecursionError:
         return False
 
@@ -235,19 +235,19 @@ class ResponseConstraintFields(JsonModel):
         order, offered = order_of(self.structured_outputs), self.tools or ()
         others = bool(offered) or (self.text is not None and self.text.format is not None)
         outputs = outputs_spec(self.structured_outputs, policy, others)
-        found = None
+        spec = None
         match self.text and self.text.format:
             case NamedFormat(type="json_object"):
-                found = json_object_spec("text.format", policy)
+                spec = json_object_spec("text.format", policy)
             case SchemaFormat(source=source, strict=strict):
                 lax = strict is not True
                 field = "text.format.schema"
-                found = json_schema_spec(field, source, policy, lax, order=order)
-        if found is not None and outputs is not None:
+                spec = json_schema_spec(field, source, policy, lax, order=order)
+        if spec is not None and outputs is not None:
             raise RequestError(
                 "text.format and structured_outputs each constrain the answer: send one of them"
             )
-        return found or outputs
+        return spec or outputs
 
     def spec(self, policy: Policy, offered: OfferedTools | None = None) -> Spec | None:
         """Return the one constraint; None for free text. `offered` are all tools of the body, by
@@ -269,7 +269,7 @@ class ResponseConstraintFields(JsonModel):
 def response_constraint_of(body: Any, policy: Policy) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
     read. Raises `RequestError`."""
-    return read(ResponseConstraintFields.model_validate, body).spec(policy)
+    return validated(ResponseConstraintFields.model_validate, body).spec(policy)
 
 
 _LABELS = "repeated in the response, without an effect"
@@ -373,18 +373,18 @@ class ResponseGeneration(Generation):
 def response_of(body: Any, policy: Policy, responses: ClientResponses) -> ResponseGeneration:
     """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
     `RequestError`."""
-    given = read(ResponsesBody.model_validate, body)
-    conversation = [*_earlier_items(given, responses), *given.placed_items]
-    offered = given.offered()
+    parsed = validated(ResponsesBody.model_validate, body)
+    conversation = [*_earlier_items(parsed, responses), *parsed.placed_items]
+    offered = parsed.offered()
     for path, item in conversation:
         if isinstance(item, AdditionalToolsItem):
             offered.add(item.tools, f"{path}.tools")
-    choice, forms = given.choice, offered.forms
-    constraint = given.spec(policy, offered)
-    tokens = check_budget("max_output_tokens", given.max_output_tokens, policy)
-    thinking, thinking_budget = given.thinking
+    choice, forms = parsed.choice, offered.forms
+    constraint = parsed.spec(policy, offered)
+    tokens = admitted_tokens("max_output_tokens", parsed.max_output_tokens, policy)
+    thinking, thinking_budget = parsed.thinking
     fields: dict[str, Any] = {
-        "messages": _messages(given, conversation),
+        "messages": _messages(parsed, conversation),
         "constraint": constraint,
         "max_tokens": policy.answer_tokens if tokens is None else tokens,
         "fit": tokens is None,
@@ -392,28 +392,28 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         "thinking": thinking or None,
         "thinking_budget": thinking_budget,
     }
-    fields = given.draws | {name: value for name, value in fields.items() if value is not None}
-    if isinstance(given.input, str):
-        items = [{"type": "message", "role": "user", "content": given.input}]
+    fields = parsed.draws | {name: value for name, value in fields.items() if value is not None}
+    if isinstance(parsed.input, str):
+        items = [{"type": "message", "role": "user", "content": parsed.input}]
     else:
         items = [typed(item) for item in body["input"]]
-    stored = given.store is not False and responses.kept
+    stored = parsed.store is not False and responses.kept
     names = tuple(name for name in REPEATED if body.get(name) is not None)
     repeated = [b'"%s": %s' % (name.encode(), json_text(name, body[name])) for name in names]
     return ResponseGeneration(
-        requests=choices([fields], None, policy),
-        model=given.model,
-        stream=given.stream or False,
+        requests=choice_requests([fields], None, policy),
+        model=parsed.model,
+        stream=parsed.stream or False,
         tokens_field="max_output_tokens",
         prompt_field="input",
         named=choice.named is not None and bool(forms),
         repeated=b"{" + b", ".join(repeated) + b"}",
         repeated_names=names,
         items=json_text("input", items) if stored else b"[]",
-        previous=given.previous_response_id,
-        reasoning_options=given.reasoning or ReasoningOptions(),
+        previous=parsed.previous_response_id,
+        reasoning_options=parsed.reasoning or ReasoningOptions(),
         namespaces=offered.namespaces,
-        summarized=given.summarized,
+        summarized=parsed.summarized,
         responses=responses if stored else None,
     )
 
@@ -439,30 +439,30 @@ REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their de
 def _tool(tool: dict[str, Any], path: str) -> Tool:
     kind = tool.get("type")
     model = _TOOL_MODELS.get(kind, HostedTool) if isinstance(kind, str) else HostedTool
-    return read(model.model_validate, tool, path)
+    return validated(model.model_validate, tool, path)
 
 
-def _earlier_items(given: ResponsesBody, responses: ClientResponses) -> list[PlacedItem]:
+def _earlier_items(body: ResponsesBody, responses: ClientResponses) -> list[PlacedItem]:
     """Return the items of the stored conversation that a body continues. Raises `RequestError`."""
-    if (id := given.previous_response_id) is None:
+    if (id := body.previous_response_id) is None:
         return []
-    items = read(ITEMS.validate_python, responses.conversation(id))
+    items = validated(ITEMS.validate_python, responses.conversation(id))
     return [(f"previous_response_id.items[{i}]", item) for i, item in enumerate(items)]
 
 
-def _messages(given: ResponsesBody, items: Sequence[PlacedItem]) -> list[Body]:
+def _messages(body: ResponsesBody, items: Sequence[PlacedItem]) -> list[Body]:
     """Return the conversation in the form of a chat: instructions, `items`, and an input of text.
 
     Instructions, and messages of the system before all others, are one message of the system.
     """
-    found = Conversation()
-    if given.instructions:
-        found.add_text("system", given.instructions)
+    conversation = Conversation()
+    if body.instructions:
+        conversation.add_text("system", body.instructions)
     for path, item in items:
-        found.add(item, path)
-    if isinstance(given.input, str):
-        found.add_text("user", given.input)
-    if not (messages := found.all()):
-        empty = "a list of nothing that the model is shown" if given.input else "an empty list"
-        raise RequestError(f"input is {empty}: it takes text, or a list of items", field="input")
+        conversation.add(item, path)
+    if isinstance(body.input, str):
+        conversation.add_text("user", body.input)
+    if not (messages := conversation.all()):
+        empty = "a list without a text or a call" if body.input else "an empty list"
+        raise RequestError(f"input must be text, or a list of items, got {empty}", field="input")
     return messages

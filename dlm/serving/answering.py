@@ -34,7 +34,9 @@ class MergedEvents:
         """After `silence` seconds without an event, None is yielded."""
         self._streams, self._silence = streams, silence
         self._events: deque[tuple[int, Event]] = deque()
-        self._waiting = {asyncio.ensure_future(_next(one)): i for i, one in enumerate(streams)}
+        self._waiting = {
+            asyncio.ensure_future(_next(stream)): i for i, stream in enumerate(streams)
+        }
 
     def __aiter__(self) -> "MergedEvents":
         return self
@@ -96,15 +98,15 @@ async def answer(
             if not generation.stream:
                 results = await until_disconnected(request, _results(events))
                 return JSONResponse(answers.whole(results))
-            first = await until_disconnected(request, anext(events))
-            if first is not None and isinstance(first[1], Failed):
-                raise first[1].error
+            first_event = await until_disconnected(request, anext(events))
+            if first_event is not None and isinstance(first_event[1], Failed):
+                raise first_event[1].error
         except BaseException:
             events.close()
             raise
     except RequestError as error:
         raise generation.error(error) from error
-    return _EventResponse(events, _server_sent(events, first, answers))
+    return _EventResponse(events, _server_sent(events, first_event, answers))
 
 
 async def await_decision(
@@ -153,29 +155,29 @@ async def _never() -> Message:
 async def _results(events: MergedEvents) -> list[Result]:
     """Return the results of all requests, in order. Raises the error of the first that fails."""
     results: dict[int, Result] = {}
-    async for one in events:
-        if one is not None and isinstance(one[1], Failed):
-            raise one[1].error
-        if one is not None and isinstance(one[1], Finished):
-            results[one[0]] = one[1].result
+    async for numbered in events:
+        if numbered is not None and isinstance(numbered[1], Failed):
+            raise numbered[1].error
+        if numbered is not None and isinstance(numbered[1], Finished):
+            results[numbered[0]] = numbered[1].result
     return [results[i] for i in range(len(results))]
 
 
 async def _server_sent(
-    events: MergedEvents, first: NumberedEvent, answers: Answers
+    events: MergedEvents, first_event: NumberedEvent, answers: Answers
 ) -> AsyncIterator[str]:
     """Yield server-sent events. If a request fails, its error ends all of them."""
     try:
         for body in answers.first():
             yield _event(body, answers)
-        one: NumberedEvent = first
+        numbered: NumberedEvent = first_event
         while True:
-            if one is None:
+            if numbered is None:
                 yield ": keep-alive\n\n"
             else:
-                for body in _bodies(answers, *one):
+                for body in _bodies(answers, *numbered):
                     yield _event(body, answers)
-            one = await anext(events)
+            numbered = await anext(events)
     except StopAsyncIteration:
         for body in answers.last():
             yield _event(body, answers)

@@ -33,7 +33,7 @@ from dlm.engine import Engine
 from dlm.errors import ContextLengthError, DlmError, RequestError
 from dlm.loading import tune_garbage_collector
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body, status_of
-from dlm.openai.body import Body, parse_json, read
+from dlm.openai.body import Body, parse_json, validated
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.requests import (
     DetokenizeBody,
@@ -110,8 +110,8 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(_ID_HEADER, "")
-        id = given if _ID.fullmatch(given) else token_hex(16)
+        client_id = Headers(scope=scope).get(_ID_HEADER, "")
+        id = client_id if _ID.fullmatch(client_id) else token_hex(16)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -426,17 +426,17 @@ class Service(Routes):
 
     def _detokenized(self, data: Any) -> Body:
         """Return the text of `tokens`, control tokens included. Raises `RequestError`."""
-        body = read(DetokenizeBody.model_validate, data)
+        body = validated(DetokenizeBody.model_validate, data)
         self._name(body.model)
         V, most = self._engine.model.vocab_size, self._engine.model.max_positions
         if len(body.tokens) > most:
             raise RequestError(
-                f"tokens has {len(body.tokens)} tokens: it takes {most}, the model's context, at "
-                "most"
+                f"tokens must have at most {most} tokens, the model's context, got "
+                f"{len(body.tokens)}"
             )
         for i, token in enumerate(body.tokens):
             if not 0 <= token < V:
-                raise RequestError(f"tokens[{i}] is {token!r:.40}: it takes 0 to {V - 1}")
+                raise RequestError(f"tokens[{i}] must be 0 to {V - 1}, got {token!r:.40}")
         return {"prompt": self._engine.chat.tokenizer.decode(body.tokens)}
 
     async def _reply(self, request: Request, make: Callable[[Any], Body]) -> Response:
@@ -446,13 +446,13 @@ class Service(Routes):
 
     async def _read(self, request: Request, make: Callable[[Any], T]) -> tuple[T, Arrival]:
         """Return what `make`, in a thread, makes of the body's JSON, and the body's arrival."""
-        begun = perf_counter()
+        start = perf_counter()
         client = self.guard.client(request)
         async with self.guard.body(request) as raw:
             reading = self.engine.run_in_reader(
                 lambda: make(parse_json("the body", raw)), len(raw), client
             )
-            return await until_disconnected(request, reading), Arrival(len(raw), client, begun)
+            return await until_disconnected(request, reading), Arrival(len(raw), client, start)
 
     def _name(self, model: str | None) -> str:
         return known_name(model, self.settings.names)

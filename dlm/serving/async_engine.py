@@ -47,12 +47,12 @@ class PreparedRequests:
         """Prepare a request. May be called in any thread."""
         if self._discarded:
             raise CancelledError
-        one = self._engine.prepare(request, self.prepared[-1] if self.prepared else None)
+        prepared = self._engine.prepare(request, self.prepared[-1] if self.prepared else None)
         with self._lock:
             if not self._discarded:
-                self.prepared.append(one)
+                self.prepared.append(prepared)
                 return
-        one.discard()
+        prepared.discard()
 
     def __enter__(self) -> None: ...
 
@@ -61,8 +61,8 @@ class PreparedRequests:
             return
         with self._lock:
             self._discarded = True
-        for one in self.prepared:
-            one.discard()
+        for prepared in self.prepared:
+            prepared.discard()
 
 
 class EventStream:
@@ -161,7 +161,7 @@ class AsyncEngine:
         """`slots` requests may run, by default those of the engine, and `max_queue` more may wait.
         `reserved` of these places are kept for clients that have no request under way."""
         if max_queue < 0:
-            raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
+            raise DlmError(f"max_queue must be at least 0, got {max_queue}")
         self.engine, self._observer = engine, observer
         running = engine.slots if slots is None else slots
         self.max_requests = running + max_queue  # requests that may be under way
@@ -198,15 +198,15 @@ class AsyncEngine:
         )
 
     async def run_in_reader(
-        self, read: Callable[[], T], size: int = 0, client: str = "", images: bool = False
+        self, work: Callable[[], T], size: int = 0, client: str = "", images: bool = False
     ) -> T:
-        """Return what `read` returns; it runs in a thread, counted as a request of `client`.
+        """Return what `work` returns; it runs in a thread, counted as a request of `client`.
 
         `size` is the number of bytes that it reads; with `images` it decodes images. Large bodies
         wait only for each other, and so do images.
         """
         with self._admitted(1, size, client, images) as reader:
-            return await reader.run(read, client)
+            return await reader.run(work, client)
 
     async def open(
         self,
@@ -226,7 +226,7 @@ class AsyncEngine:
         """
         if len(requests) > self.max_requests:
             raise RequestError(
-                f"{len(requests)} requests at once: up to {self.max_requests} run and wait"
+                f"requests must be at most {self.max_requests} at once, got {len(requests)}"
             )
         opening = PreparedRequests(self.engine)
         images = any(map(has_images, requests))
@@ -236,11 +236,11 @@ class AsyncEngine:
             if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
             streams = []
-            for one in opening.prepared:
-                stream = EventStream(one.number, drafts, self._leave, arrived, client)
-                self._streams[one.number] = stream
+            for prepared in opening.prepared:
+                stream = EventStream(prepared.number, drafts, self._leave, arrived, client)
+                self._streams[prepared.number] = stream
                 streams.append(stream)
-                self.engine.start(one, client)
+                self.engine.start(prepared, client)
         self._notify()
         return streams
 

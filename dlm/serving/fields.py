@@ -25,7 +25,9 @@ def chat_tables() -> str:
     """Return the tables of chats and completions in Markdown."""
     rows = _rows(_CHATS)
     rows["accepted, without an effect"] = [f"`{name}`" for name in sorted(LABELS)]
-    neutral = {name: one for name, one in NEUTRAL.items() if name not in ChatBody.model_fields}
+    neutral = {
+        name: values for name, values in NEUTRAL.items() if name not in ChatBody.model_fields
+    }
     return "\n".join(
         [
             _table(rows),
@@ -66,8 +68,8 @@ def _neutral_rows(neutral: NeutralFields) -> list[str]:
 
 def _fields(bodies: Mapping[type[JsonModel], str]) -> dict[str, FieldInfo]:
     fields = {name: field for body in bodies for name, field in body.model_fields.items()}
-    first = ("messages", "prompt", "input")
-    return dict(sorted(fields.items(), key=lambda pair: pair[0] not in first))
+    leading = ("messages", "prompt", "input")
+    return dict(sorted(fields.items(), key=lambda pair: pair[0] not in leading))
 
 
 def with_tables(page: str) -> str:

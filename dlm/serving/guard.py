@@ -154,8 +154,8 @@ class Guard:
     async def check_key(self, request: Request) -> None:
         """Raise 401 without a valid key, in a time that does not depend on the keys."""
         sent, key = _key(request)
-        given = _digest(key)
-        valid = [hmac.compare_digest(given, one) for one in self._keys]
+        digest = _digest(key)
+        valid = [hmac.compare_digest(digest, key_digest) for key_digest in self._keys]
         if self._keys and not any(valid):
             problem = "Incorrect API key provided" if sent else "An API key is missing"
             message = f"{problem}: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
@@ -180,10 +180,14 @@ class Guard:
     async def check_type(self, request: Request) -> None:
         """Raise 415 for a body whose type is not JSON. Browsers let any web page send bodies of
         other types; for JSON they first check that its origin is allowed (`allowed_origins`)."""
-        given = request.headers.get("content-type", "")
-        if given.partition(";")[0].strip().lower() != "application/json":
-            found = f"Content-Type is {given[:80]!r}" if given else "Content-Type is missing"
-            raise HTTPException(415, f"{found}: send `Content-Type: application/json`")
+        content_type = request.headers.get("content-type", "")
+        if content_type.partition(";")[0].strip().lower() != "application/json":
+            header = (
+                f"Content-Type is {content_type[:80]!r}"
+                if content_type
+                else "Content-Type is missing"
+            )
+            raise HTTPException(415, f"{header}: send `Content-Type: application/json`")
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[bytes]:
@@ -196,7 +200,7 @@ class Guard:
         """
         raw = await self._received(request)
         if len(raw) >= LARGE and self._held + len(raw) > self._settings.max_bodies_bytes:
-            raise QueueFullError("too much waits to be read: try again later")
+            raise QueueFullError("the server is receiving too much data; try again later")
         self._held += len(raw)
         try:
             yield raw
@@ -217,7 +221,9 @@ class Guard:
             raise ClientGoneError from error
         except TimeoutError as error:
             if upload.crowded_out:
-                raise QueueFullError("too much is being received: try again later") from error
+                raise QueueFullError(
+                    "too many bodies are arriving at once; try again later"
+                ) from error
             if self._draining:
                 raise UnavailableError(_ENDING) from error
             raise HTTPException(408, "the body did not arrive in time") from error
@@ -293,17 +299,17 @@ class Entrance:
             return 404, "Not Found"
         if self._any or scope["path"].removeprefix(scope.get("root_path", "")) in _OPEN:
             return None
-        for given in Headers(scope=scope).getlist("host"):
-            if not self.allows(given):
+        for host in Headers(scope=scope).getlist("host"):
+            if not self.allows(host):
                 return 403, (
-                    f"Host is {given[:80]!r}: this server takes requests for this machine only "
+                    f"Host is {host[:80]!r}: this server takes requests for this machine only "
                     "(localhost, 127.0.0.1, [::1]); start it with `--allowed-hosts NAME` for others"
                 )
         return None
 
-    def allows(self, given: str) -> bool:
-        """Whether `given`, the value of a `Host` header, names an allowed host."""
-        host = _bare(_PORT.sub("", given))
+    def allows(self, header: str) -> bool:
+        """Whether `header`, the value of a `Host` header, names an allowed host."""
+        host = _bare(_PORT.sub("", header))
         return self._any or host in self._hosts or host.endswith(self._below) or _is_loopback(host)
 
 

@@ -68,9 +68,9 @@ class Metrics:
             "num_requests_waiting": ("Requests without a slot.", lambda: occupancy().waiting),
             "kv_cache_usage_perc": ("Share of the cache that is held.", lambda: occupancy().cache),
         }
-        for name, (help, read) in gauges.items():
+        for name, (help, measure) in gauges.items():
             gauge = Gauge(f"dlm:{name}", help, ["model_name"], registry=self._registry)
-            gauge.labels(model).set_function(read)
+            gauge.labels(model).set_function(measure)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -86,7 +86,7 @@ class Metrics:
                 self._ended(stream, result.finish_reason, now)
             case Decided(answers=answers, stats=stats):
                 self._counters["questions"].inc(len(answers))
-                self._spent(stream, sum(one.prompt_tokens for one in answers), stats, now)
+                self._spent(stream, sum(answer.prompt_tokens for answer in answers), stats, now)
                 self._ended(stream, "decided", now)
             case Failed():
                 self._ended(stream, "error", now)
@@ -103,12 +103,12 @@ class Metrics:
             self._timings["inter_token_latency_seconds"].observe(gap)
         stream.last_text = now
 
-    def _spent(self, stream: EventStream, read: int, stats: Stats, now: float) -> None:
-        """Count the cost of a request whose prompts have `read` tokens."""
+    def _spent(self, stream: EventStream, prompt_tokens: int, stats: Stats, now: float) -> None:
+        """Count the cost of a request whose prompts have `prompt_tokens` tokens."""
         counted = {
-            "prompt_tokens": read,
+            "prompt_tokens": prompt_tokens,
             "generation_tokens": stats.tokens,
-            "prefix_cache_queries": read,
+            "prefix_cache_queries": prompt_tokens,
             "prefix_cache_hits": stats.cached,
             "diffusion_num_denoising_steps": stats.denoiser_calls,
             "diffusion_num_canvas_positions": stats.canvases * self._L,

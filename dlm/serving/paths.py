@@ -36,15 +36,15 @@ def right_path(path: str) -> str | None:
     end with a slash, or be misspelled.
     """
     parts = [part for part in path[:_LONGEST].lower().replace(":", "/").split("/") if part]
-    joined = "/" + "/".join(parts)
+    cleaned = "/" + "/".join(parts)
     for other, right in _OTHERS.items():
-        if joined.endswith(other):
+        if cleaned.endswith(other):
             return right
     for served in _BY_LENGTH:
-        if f"{served.removeprefix('/v1')}/" in f"{joined}/":
+        if f"{served.removeprefix('/v1')}/" in f"{cleaned}/":
             return served
     ends = {served.removeprefix("/v1"): served for served in _BY_LENGTH}
-    bare = re.sub(r"^(/v1)+(?=/)", "", joined)
+    bare = re.sub(r"^(/v1)+(?=/)", "", cleaned)
     close = get_close_matches(bare, ends, 1, _SIMILAR)
     return ends[close[0]] if close else None
 
@@ -56,11 +56,11 @@ def advice(method: str, path: str, prefix: str = "") -> tuple[str, str | None]:
     right = right_path(path)
     shown = f"{method} {path[:_LONGEST]}"
     if right is None:
-        return f"{shown} is not served: it takes {', '.join(POSTED + READ)}", None
+        return f"{shown} is not served; the paths are {', '.join(POSTED + READ)}", None
     verb = "GET" if right in READ else "POST"
     base = ""
     if right.startswith("/v1/messages"):
         base = "; the base URL of Anthropic's clients ends without /v1"
     elif right.startswith("/v1/"):
         base = "; the base URL of OpenAI's clients ends in /v1, once and without a slash after it"
-    return f"{shown} is not served: it takes {verb} {prefix}{right}{base}", right
+    return f"{shown} is not served; use {verb} {prefix}{right}{base}", right

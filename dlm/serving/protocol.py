@@ -111,8 +111,8 @@ class _Pool:
         self.kept.pop(connection, None)
 
     def oldest(self) -> "BoundedProtocol | None":
-        more = self.new if len(self.new) >= len(self.kept) else self.kept
-        return next(iter(more), None)
+        larger = self.new if len(self.new) >= len(self.kept) else self.kept
+        return next(iter(larger), None)
 
 
 def connections_allowed(most: int | None, requests: int) -> int:
@@ -126,14 +126,14 @@ def connections_allowed(most: int | None, requests: int) -> int:
     free = 1 << 20 if limit == resource.RLIM_INFINITY else limit - FILES
     if free < 1:
         raise DlmError(
-            f"at most {limit} files may be open (ulimit -n), and {FILES} are not for connections: "
-            f"it takes at least {FILES + 1}"
+            f"ulimit -n must be at least {FILES + 1}, since {FILES} files are not for connections, "
+            f"got {limit}"
         )
     if most is None:
         return min(free, max(_DEFAULT_MOST, 2 * requests))
     if most > free:
         raise DlmError(
-            f"max_connections is {most}: ulimit -n is {limit}, which leaves {free} for connections"
+            f"max_connections must be at most {free}, which ulimit -n {limit} leaves, got {most}"
         )
     return most
 
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect(self._limits.head_seconds)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(*(self._refusal or (400, "this is no request of HTTP/1.1")))
+        self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1")))
 
     @property
     def _answering(self) -> bool:
@@ -368,8 +368,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_message:
             with suppress(httptools.HttpParserInvalidURLError):
                 path = httptools.parse_url(self.url).path or b""
-        known = {"path": unquote(path), "root_path": self._prefix, "headers": self.headers}
-        return status_body(known, status, message)
+        scope = {"path": unquote(path), "root_path": self._prefix, "headers": self.headers}
+        return status_body(scope, status, message)
 
     def _expect(self, seconds: float | None) -> None:
         """Set the deadline for sending to `seconds` from now; None: no deadline."""

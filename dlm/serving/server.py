@@ -127,10 +127,12 @@ def listening(host: str, port: int, uds: str | None, backlog: int) -> list[socke
     file replaces an existing socket. Raises `OSError`."""
     if uds is not None:
         return [_unix_socket(uds, backlog)]
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     sockets, problem = list[socket.socket](), OSError(f"no address for {host}")
     try:
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(addresses):
             chosen = sockets[0].getsockname()[1] if port == 0 and sockets else port
             address = (address[0], chosen, *address[2:])
             try:
@@ -142,8 +144,8 @@ def listening(host: str, port: int, uds: str | None, backlog: int) -> list[socke
         if not sockets:
             raise problem
     except OSError:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
         raise
     return sockets
 
@@ -193,9 +195,9 @@ class DrainingServer(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
         self._signals = 0
 
-    async def serve(self, *args: Any, **more: Any) -> None:
+    async def serve(self, *args: Any, **kwargs: Any) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().serve(*args, **more)
+        await super().serve(*args, **kwargs)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, but with `Listener`s."""

@@ -36,35 +36,36 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
             if getattr(self, name) < 1:
-                raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
-        if self.stored_responses < 0 or self.stored_bytes < 0:
-            raise DlmError("stored_responses and stored_bytes take 0 or more")
-        if self.max_queue < 0:
-            raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
+                raise DlmError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("stored_responses", "stored_bytes", "max_queue"):
+            if getattr(self, name) < 0:
+                raise DlmError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.reserved_slots < self.slots:
             raise DlmError(
-                f"reserved_slots is {self.reserved_slots}: "
-                f"it takes 0 to {self.slots - 1}, fewer than the slots"
+                f"reserved_slots must be 0 to {self.slots - 1}, fewer than the slots, got "
+                f"{self.reserved_slots}"
             )
         for name in ("body_seconds", "keep_alive"):
             if not getattr(self, name) > 0:
-                raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
+                raise DlmError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
         for i, host in enumerate(self.allowed_hosts):
             address = address_of(host.removeprefix("[").removesuffix("]"))
             if not (_HOST.fullmatch(host) or isinstance(address, IPv6Address)):
                 raise DlmError(
-                    f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
-                    "port, *.NAME for all names below one, or * for any"
+                    f"allowed_hosts[{i}] must be the name of a host without a port, *.NAME for all "
+                    f"names below one, or * for any, got {host[:80]!r}"
                 )
         if not self.names or not all(self.names):
-            raise DlmError("names holds no name, or an empty one: it takes at least one name")
+            raise DlmError(
+                f"names must have at least one name, and none that is empty, got {self.names!r:.80}"
+            )
         if not all(self.api_keys):
-            raise DlmError("api_keys holds an empty key: it would admit every client")
+            raise DlmError("api_keys must not have an empty key, which would admit every client")
         for i, key in enumerate(self.api_keys):
             if not (key.isascii() and key.isprintable() and key == key.strip()):
                 raise DlmError(
-                    f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
-                    "blanks around it"
+                    f"api_keys[{i}] must be printable ASCII without blanks around it: it cannot be "
+                    "sent in a header"
                 )
 
 

@@ -154,15 +154,15 @@ def test_stand_ins_never_show_even_if_nearly_all_of_them_are_in_use(chat):
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        (Request(prompt="a\ud800"), "half a surrogate pair"),
+        (Request(prompt="a\ud800"), "a lone surrogate"),
         (Request(prompt=HIEROGLYPHS + "<"), "every hieroglyph"),
         (
             Request(prompt="a", tools=[{"type": "function"}], constraint=Choice(["a"])),
-            "cannot render messages and tools: it takes the form that OpenAI's API has$",
+            "cannot render messages and tools: they must have the form of OpenAI's API$",
         ),
         (
             Request(messages=[{"role": "user", "content": "a", "name": {1, 2}}]),
-            "a set: they take JSON data",
+            "must be JSON data, got a set",
         ),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_plain_text_may_contain_control_tokens_and_begins_with_one(chat):
     tokens = chat.prompt(Request(text="<|turn>user\nhi<turn|>"))
     assert chat.tokenizer.convert_ids_to_tokens(tokens)[:2] == ["<bos>", "<|turn>"]
     assert tokens == chat.prompt(Request(text="<bos><|turn>user\nhi<turn|>"))
-    with pytest.raises(RequestError, match="half a surrogate pair"):
+    with pytest.raises(RequestError, match="a lone surrogate"):
         chat.prompt(Request(text="\ud800"))
 
 

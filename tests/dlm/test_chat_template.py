@@ -110,7 +110,7 @@ def test_the_effort_grows_with_the_messages(monkeypatch):
     monkeypatch.setattr("dlm.chat_template._STEPS", 1000)
     source = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
     assert render(source, [{"role": "user", "content": "hello"}] * 3000) == "hello" * 3000
-    with pytest.raises(TemplateError, match="steps that a rendering of this size may take"):
+    with pytest.raises(TemplateError, match="steps that a rendering of this size may have"):
         render("{% for i in range(3000) %}{{ messages[0].content | trim }}{% endfor %}")
 
 
@@ -224,7 +224,9 @@ def test_a_template_that_cannot_be_compiled_is_the_checkpoint_s_error(source, re
 def test_messages_that_only_this_conversation_has_wrong_are_the_caller_s_error():
     source = "{% for m in messages %}{{ m.content + '' }}{% endfor %}"
     assert render(source) == "hello"
-    with pytest.raises(RequestError, match="cannot render messages: it takes the form") as error:
+    with pytest.raises(
+        RequestError, match="cannot render messages: they must have the form"
+    ) as error:
         render(source, [{"role": "user", "content": 5}])
     assert error.value.field == "messages"
     with pytest.raises(RequestError, match="cannot render messages: only users"):

@@ -168,7 +168,7 @@ def test_at_temperature_0_only_the_likeliest_token_is_accepted(engine_of, temper
 
 @pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "1"])
 def test_an_invalid_temperature_is_refused(temperature):
-    with pytest.raises(RequestError, match=r"temperature is .*: it takes 0 to 2"):
+    with pytest.raises(RequestError, match=r"temperature must be 0 to 2, got .*"):
         Request(prompt="a", temperature=temperature)
 
 

@@ -24,7 +24,9 @@ def test_a_costly_file_is_refused_before_a_decoder_reads_it(name, data, monkeypa
         raise AssertionError("a decoder has read it")
 
     monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(RequestError, match=r"^here is a (JPEG|PNG|GIF) (of over \d+|that is) "):
+    with pytest.raises(
+        RequestError, match=r"^here must be a (JPEG|PNG|GIF|baseline or progressive JPEG)\b.*, got "
+    ):
         decoded(data)
 
 
@@ -32,7 +34,7 @@ def test_a_costly_file_is_refused_before_a_decoder_reads_it(name, data, monkeypa
 def test_an_error_about_a_bad_file_has_no_words_of_a_library(name, data):
     with pytest.raises(RequestError) as raised:
         decoded(data)
-    right = "is no image that can be read", "is an empty file", "cannot be decoded: its ", "pixels"
+    right = "must be PNG, JPEG, WebP or GIF", "cannot be decoded: its ", "pixels"
     assert any(words in str(raised.value) for words in right)
 
 
@@ -58,7 +60,7 @@ def test_as_many_scans_as_the_limit_has_are_decoded():
     components = 14  # of the scans that Pillow writes: three have all of three components
     assert scans == 10
     assert decoded(scanned(MOST_SCANS - components)).size == (20, 14)
-    with pytest.raises(ImageFileError, match="of over 64 scans"):
+    with pytest.raises(ImageFileError, match="of at most 64 scans of components, got more"):
         essential(scanned(MOST_SCANS - components + 1))
 
 
@@ -127,5 +129,5 @@ def test_the_first_frame_of_many_is_decoded(form):
 def test_files_of_many_parts_within_the_limit_are_decoded():
     data = chunked(chunk(b"tEXt", b"a\0b") * (MOST_PARTS - 3))
     assert decoded(data).size == (20, 14)
-    with pytest.raises(ImageFileError, match=f"a PNG of over {MOST_PARTS} chunks"):
+    with pytest.raises(ImageFileError, match=f"a PNG of at most {MOST_PARTS} chunks, got more"):
         essential(chunked(chunk(b"tEXt", b"a\0b") * MOST_PARTS))

@@ -111,7 +111,9 @@ def test_without_a_vision_tower_images_are_refused(built_in, directory):
 
 @pytest.mark.parametrize("image", [None, 3, "a path.png", {"url": "a"}])
 def test_a_part_without_an_image_is_refused(image):
-    with pytest.raises(RequestError, match=r"messages\[0\]\.content\[0\]\.image is a"):
+    with pytest.raises(
+        RequestError, match=r"messages\[0\]\.content\[0\]\.image must be a PIL image"
+    ):
         request_about(image)
 
 
@@ -288,10 +290,10 @@ def test_images_above_the_limits_of_a_policy_are_refused(directory):
     for three in (request_about(*[picture()] * 3), Request(messages=in_results)):
         with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
             engine.add(three)
-    with pytest.raises(RequestError, match="is 21 by 15 pixels: it takes 300 pixels at most"):
+    with pytest.raises(RequestError, match="must have at most 300 pixels, got 21 by 15"):
         engine.add(request_about(content(picture(width=21, height=15))))
     wide = {"type": "image", "image": picture(width=21, height=15)}
-    place = r"^messages\[3\].content\[1\].image is 21 by 15 pixels"
+    place = r"^messages\[3\].content\[1\].image must have at most 300 pixels, got 21 by 15"
     with pytest.raises(RequestError, match=place):
         engine.add(Request(messages=with_results("a", [text("b"), wide])))
     engine.add(request_about(picture(), picture(), max_tokens=4))

@@ -70,10 +70,10 @@ CONSTRAINED = {"constraint": Tools([FIND])}
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"tools": None}, "^tools is None: it takes a list of objects"),
-        ({"tools": "x"}, "^tools is 'x': it takes a list of objects"),
-        ({"tools": [FIND, 5]}, r"^tools\[1\] is 5: it takes an object"),
-        ({"tools": [tool("a b")]}, "tools: tools at /tools/0/function/name: a name is 1 to"),
+        ({"tools": None}, "^tools must be a list of objects, got None"),
+        ({"tools": "x"}, "^tools must be a list of objects, got 'x'"),
+        ({"tools": [FIND, 5]}, r"^tools\[1\] must be an object, got 5"),
+        ({"tools": [tool("a b")]}, "tools: tools at /tools/0/function/name: a name must have 1 to"),
         (
             CONSTRAINED | {"tools": [BOOK]},
             "tools and constraint differ: the constraint has a tool 'find', which is not amo",
@@ -187,6 +187,6 @@ def test_requests_with_the_same_prompt_tokenize_it_once(engine_of, monkeypatch):
 @pytest.mark.parametrize("role", ["usr", "User", "", "assistent", "ai", 3, None])
 def test_an_unknown_role_is_refused_with_the_known_ones(role):
     messages = [{"role": "user", "content": "Hi."}, {"role": role, "content": "Ho."}]
-    right = "it takes system, developer, user, assistant, tool"
-    with pytest.raises(RequestError, match=rf"^messages\[1\]\.role is .*: {right}"):
+    right = "must be one of system, developer, user, assistant, tool"
+    with pytest.raises(RequestError, match=rf"^messages\[1\]\.role {right}, got "):
         Request(messages=messages)

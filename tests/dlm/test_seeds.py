@@ -48,7 +48,7 @@ def test_without_a_seed_every_answer_is_new(engine_of):
 
 @pytest.mark.parametrize("seed", [True, 0.5, 1.0, np.float64(1), "7", [1]])
 def test_a_seed_that_is_no_integer_is_refused(seed):
-    with pytest.raises(RequestError, match=r"seed is .*: it takes an integer, or None"):
+    with pytest.raises(RequestError, match=r"seed must be an integer, or None, got .*"):
         Request(prompt="Hi.", seed=seed)
 
 

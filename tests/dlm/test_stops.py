@@ -174,12 +174,12 @@ def test_text_before_a_call_is_emitted_before_the_call_is_checked(calling):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"stop": "ab"}, "stop is 'ab': it takes a list of texts"),
-        ({"stop": [1]}, r"stop\[0\] is 1: it takes texts"),
-        ({"stop": ["a", ""]}, "stop holds an empty text"),
-        ({"stop": ["a", "b" * 257]}, "stop holds a text of 257 characters: it takes 256"),
-        ({"stop": ["a"] * 65}, "stop has 65 texts: it takes 64"),
-        ({"stop_token_ids": ["a"]}, r"stop_token_ids\[0\] is 'a': it takes token ids"),
+        ({"stop": "ab"}, "stop must be a list of texts, got 'ab'"),
+        ({"stop": [1]}, r"stop\[0\] must be a text, got 1"),
+        ({"stop": ["a", ""]}, "stop must not have an empty text"),
+        ({"stop": ["a", "b" * 257]}, "stop must have texts of at most 256 characters, got 257"),
+        ({"stop": ["a"] * 65}, "stop must have at most 64 texts, got 65"),
+        ({"stop_token_ids": ["a"]}, r"stop_token_ids\[0\] must be a token id, got 'a'"),
     ],
 )
 def test_invalid_stops_are_refused(fields, problem):
@@ -188,7 +188,7 @@ def test_invalid_stops_are_refused(fields, problem):
 
 
 def test_a_stop_token_that_the_model_does_not_have_is_refused(scripted):
-    with pytest.raises(RequestError, match="stop_token_ids: 99999 is outside of 1536 tokens"):
+    with pytest.raises(RequestError, match="stop_token_ids: a token must be 0 to 1535, got 99999"):
         scripted("").add(Request(token_ids=PROMPT, stop_token_ids=[99999]))
 
 

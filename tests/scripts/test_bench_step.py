@@ -108,11 +108,11 @@ def test_a_known_card_has_a_floor_and_another_has_none():
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--slots", "0"), "it takes numbers from 1 on"),
+        (("--slots", "0"), "must be numbers from 1 on"),
         (("--slots", "two"), "two"),
-        (("--context", "0"), "--context is 0: it takes at least 1"),
+        (("--context", "0"), "--context must be at least 1, got 0"),
         (("--context", "2030"), "leaves no room within 2048 tokens"),
-        (("--steps", "0"), "--steps is 0: it takes at least 1"),
+        (("--steps", "0"), "--steps must be at least 1, got 0"),
         (("--config", "nothing.json"), "holds no nothing.json"),
         (("--schema", "nothing.json"), "nothing.json"),
         (("--tokenizer", "nothing.json"), "nothing.json"),

@@ -100,7 +100,7 @@ class Relay(Routes):
         counted = await self._replicas.broadcast("metrics").results_async(
             timeout_s=_COUNTED, return_exceptions=True
         )
-        texts = dict(one for one in counted if not isinstance(one, BaseException))
+        texts = dict(result for result in counted if not isinstance(result, BaseException))
         return Response(merge_metrics(texts), media_type=METRICS_TYPE)
 
     async def _relayed(self, request: Request, path: str) -> Response:
@@ -117,16 +117,16 @@ class Relay(Routes):
             body=raw,
             anthropic=is_anthropic(request.scope),
         )
-        return _Relayed(path, *await until_disconnected(request, self._begun(call)))
+        return _Relayed(path, *await until_disconnected(request, self._started(call)))
 
-    async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
+    async def _started(self, call: Call) -> tuple[Messages, list[Message]]:
         """Return an answer and its first two messages: status with headers, and the first body."""
         last = replace(call, tried=_CHANCES - 1)
         while call.tried < last.tried:
             with suppress(*_ENDED):
-                answer, first = await self._send_call(call)
-                if first[0]["status"] != 503 or self._draining:
-                    return answer, first
+                answer, messages = await self._send_call(call)
+                if messages[0]["status"] != 503 or self._draining:
+                    return answer, messages
                 answer.cancel()
             call = replace(call, tried=call.tried + 1)
         try:
@@ -148,10 +148,10 @@ class Relay(Routes):
 class _Relayed(Response):
     """An answer as a replica sends it. When the connection ends, the request is cancelled."""
 
-    def __init__(self, path: str, answer: Messages, first: list[Message]):
-        """`first` are the first messages of the `answer` of the route at `path`."""
-        super().__init__(status_code=first[0]["status"])
-        self._path, self._answer, self._first = path, answer, first
+    def __init__(self, path: str, answer: Messages, opening: list[Message]):
+        """`opening` are the first messages of the `answer` of the route at `path`."""
+        super().__init__(status_code=opening[0]["status"])
+        self._path, self._answer, self._opening = path, answer, opening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -162,7 +162,7 @@ class _Relayed(Response):
 
     async def _send(self, send: Send) -> None:
         events = 0  # that have names: each is one message
-        for message in self._first:
+        for message in self._opening:
             events += _is_event(message)
             await send(message)
         try:
@@ -295,10 +295,13 @@ class PrefixRouter(RequestRouter):
         prefix, tried = ("", 0) if call is None else (call.prefix, call.tried)
         ranked = sorted(
             candidate_replicas,
-            key=lambda one: (self._waiting(one), preference(prefix, one.replica_id.unique_id)),
+            key=lambda replica: (
+                self._waiting(replica),
+                preference(prefix, replica.replica_id.unique_id),
+            ),
         )
-        first = tried % len(ranked)  # not the one that has failed it
-        return [[replica] for replica in ranked[first:] + ranked[:first]]
+        start = tried % len(ranked)  # not the one that has failed it
+        return [[replica] for replica in ranked[start:] + ranked[:start]]
 
     def _waiting(self, replica: RunningReplica) -> int:
         """Count the requests that would wait there, this one included.
@@ -401,13 +404,13 @@ def served(
 
 
 def _start(**options: Any) -> None:
-    begun, options = time.monotonic(), {"controller_options": _CONTROLLER, **options}
+    start, options = time.monotonic(), {"controller_options": _CONTROLLER, **options}
     try:
         try:
             serve.start(**options)
         except TimeoutError:  # its controller goes on all the same
             while any(proxy != ProxyStatus.HEALTHY for proxy in serve.status().proxies.values()):
-                if time.monotonic() - begun > _PATIENCE:
+                if time.monotonic() - start > _PATIENCE:
                     raise
                 time.sleep(1)
             serve.start(**options)  # joins it
@@ -420,8 +423,10 @@ def _run(bound: serve.Application) -> DeploymentHandle:
     try:
         return serve.run(bound, name=NAME)
     except RuntimeError as error:
-        found = serve.status().applications[NAME].deployments
-        lines = [line for one in found.values() for line in one.message.splitlines()]
+        deployments = serve.status().applications[NAME].deployments
+        lines = [
+            line for deployment in deployments.values() for line in deployment.message.splitlines()
+        ]
         named = [line.strip() for line in lines if _RAISED.match(line.strip())]
         reason = named[-1] if named else str(error)
         raise DlmError(f"no replica could be started: {reason}") from error

@@ -57,26 +57,28 @@ class Actors:
     resources: dict[str, Any]
     owner: Owner
 
-    def answers(self, rest: Rest) -> Iterator[Ended]:
+    def answers(self, unanswered: Rest) -> Iterator[Ended]:
         """Yield an answer to each row, in the order in which their blocks end.
 
         Raises `DlmError` if no engine can be loaded, or if the rows cannot be read.
         """
         shared = _BlockPlan(rows=max(1, self.ahead // _CALLS), calls=_CALLS, waiting=_WAITING)
         for plan in (shared, _BlockPlan(rows=1, calls=1, waiting=0)):
-            few = sum(1 for _ in islice(rest(), self.count * plan.rows))
+            few = sum(1 for _ in islice(unanswered(), self.count * plan.rows))
             if few == 0:
                 return
             ended = set[int]()
-            for number, answer in self._run(rest, plan, min(self.count, -(-few // plan.rows))):
+            for number, answer in self._run(
+                unanswered, plan, min(self.count, -(-few // plan.rows))
+            ):
                 ended.add(number)
                 yield number, answer
-            rest = replace(rest, answered=rest.answered | ended)
-        for row in rest():
+            unanswered = replace(unanswered, answered=unanswered.answered | ended)
+        for row in unanswered():
             error = DlmError("workers ended with this row, the last one with this row alone")
             yield row.number, self.form.refusal(row, error)
 
-    def _run(self, rest: Rest, plan: "_BlockPlan", count: int) -> Iterator[Ended]:
+    def _run(self, unanswered: Rest, plan: "_BlockPlan", count: int) -> Iterator[Ended]:
         """Yield the answers of the blocks that one of `count` actors has survived."""
         context = DataContext.get_current().copy()
         context.enable_progress_bars = False
@@ -86,7 +88,7 @@ class Actors:
         with DataContext.current(context), warnings.catch_warnings():
             # Until 2.64 there is no other way to bound how often a block is tried.
             warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
-            source = _Source(rest, plan.rows)
+            source = _Source(unanswered, plan.rows)
             blocks = read_datasource(source, override_num_blocks=1, num_cpus=0).map_batches(
                 _Actor,
                 fn_constructor_args=(self.start, self.owner),
@@ -127,9 +129,9 @@ class _BlockPlan:
 class _Source(Datasource):
     """Blocks of rows, made by one task as they are needed."""
 
-    def __init__(self, rest: Rest, size: int):
+    def __init__(self, unanswered: Rest, size: int):
         super().__init__()
-        self._rest, self._size = rest, size
+        self._unanswered, self._size = unanswered, size
 
     def get_name(self) -> str:
         return "Rows"
@@ -142,16 +144,16 @@ class _Source(Datasource):
     def estimate_inmemory_data_size(self) -> int | None:
         return None
 
-    def get_read_tasks(self, parallelism: int, *args: Any, **more: Any) -> list[ReadTask]:
-        rest, size = self._rest, self._size
+    def get_read_tasks(self, parallelism: int, *args: Any, **options: Any) -> list[ReadTask]:
+        unanswered, size = self._unanswered, self._size
         unknown = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-        return [ReadTask(lambda: _blocks(rest, size), unknown)]
+        return [ReadTask(lambda: _blocks(unanswered, size), unknown)]
 
 
-def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
+def _blocks(unanswered: Rest, size: int) -> Iterator[pyarrow.Table]:
     """Yield blocks. One that cannot be read is its error, and the last: Ray drops exceptions."""
     try:
-        rows = rest()
+        rows = unanswered()
         while block := list(islice(rows, size)):
             yield _packed(block)
     except Exception as error:
@@ -176,7 +178,7 @@ class _Actor:
         Thread(target=self._serve, name="dlm-batch", daemon=True).start()
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
-        return pyarrow.concat_tables([_packed(self._answered(one)) for one in _unpacked(table)])
+        return pyarrow.concat_tables([_packed(self._answered(row)) for row in _unpacked(table)])
 
     def _answered(self, block: Block | DlmError) -> list[Ended] | DlmError:
         if self._problem is not None:

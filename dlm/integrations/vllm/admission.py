@@ -101,7 +101,7 @@ class FrontEndAdmission:
                 Frontier(compiled, budget, reasoning, work)
             except Unfinished as error:
                 raise LimitError(
-                    f"it takes too long to find out whether an answer fits {budget} tokens: "
+                    f"finding out whether an answer fits {budget} tokens takes too long: "
                     "max_tokens may be too small"
                 ) from error
 
@@ -136,8 +136,8 @@ def spare_tokens(vocabulary: Vocabulary) -> list[int]:
     spare = sorted(vocabulary.control - used)[: len(vocabulary.stops)]
     if len(spare) < len(vocabulary.stops):
         raise DlmError(
-            f"the tokenizer has {len(spare)} control tokens without a meaning in answers: it takes "
-            f"{len(vocabulary.stops)}, one for each stop token"
+            "the tokenizer must have a control token without a meaning in answers for each of "
+            f"{len(vocabulary.stops)} stop tokens, got {len(spare)}"
         )
     return spare
 
@@ -152,5 +152,5 @@ def vocabulary_of(model_config: Any, tokenizer: Any) -> Vocabulary:
     stops = (stops,) if isinstance(stops, int) else tuple(stops)
     pad = getattr(tokenizer, "pad_token_id", None)
     if pad is None or pad in stops:
-        raise DlmError(f"the tokenizer's pad token is {pad}: it takes one that is no stop token")
+        raise DlmError(f"the tokenizer's pad token must not be a stop token, got {pad}")
     return Vocabulary.from_tokenizer(tokenizer, model_config.get_vocab_size(), stops, pad)

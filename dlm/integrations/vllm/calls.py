@@ -175,7 +175,7 @@ def says_length(original: Function) -> Function:
 
         async def watched() -> Any:
             async for result in result_generator:
-                reasons.update({one.index: one.finish_reason for one in result.outputs})
+                reasons.update({output.index: output.finish_reason for output in result.outputs})
                 yield result
 
         answer = await original(serving, request, watched(), *args, **kwargs)

@@ -219,15 +219,17 @@ _REFUSAL = "sampling_params.py", "_validate_structured_outputs", "is_diffusion"
 def missing(root: Path) -> list[str]:
     """Return what the package of vLLM at `root` lacks, in words; empty: the plugin can work."""
     trees = {file: _parsed(root / file) for file in sorted({need.file for need in NEEDS})}
-    found = [f"{file} cannot be read" for file, tree in trees.items() if tree is None]
+    problems = [f"{file} cannot be read" for file, tree in trees.items() if tree is None]
     for need in NEEDS:
         if (tree := trees[need.file]) is None:
             continue
-        found += _lacking(need, tree) if isinstance(need, Need) else _lacking_function(need, tree)
+        problems += (
+            _lacking(need, tree) if isinstance(need, Need) else _lacking_function(need, tree)
+        )
     file, method, flag = _REFUSAL
     if (tree := trees[file]) is not None and not _refuses(tree, method, flag):
-        found.append("a refusal of constraints for diffusion models: it may have its own by now")
-    return found
+        problems.append("a refusal of constraints for diffusion models: it may have its own by now")
+    return problems
 
 
 def _parsed(path: Path) -> ast.Module | None:
@@ -248,17 +250,18 @@ def _lacking(need: Need, tree: ast.Module) -> Iterator[str]:
         if method is None:
             yield f"{need.name}.{name}"
             continue
-        given = tuple(argument.arg for argument in method.args.args if argument.arg != "self")
-        if given[: len(parameters)] != parameters:
-            yield f"{need.name}.{name}({', '.join(parameters)}), which takes {', '.join(given)}"
+        arguments = tuple(argument.arg for argument in method.args.args if argument.arg != "self")
+        if arguments[: len(parameters)] != parameters:
+            actual = ", ".join(arguments)
+            yield f"{need.name}.{name}({', '.join(parameters)}), whose parameters are {actual}"
     called = {
         node.func.attr
         for node in ast.walk(made)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
     yield from (f"a call of {name} in {need.name}" for name in need.calls if name not in called)
-    known = _attributes(made)
-    yield from (f"{need.name}.{name}" for name in need.attributes if name not in known)
+    attributes = _attributes(made)
+    yield from (f"{need.name}.{name}" for name in need.attributes if name not in attributes)
 
 
 def _lacking_function(need: NeededFunction, tree: ast.Module) -> Iterator[str]:
@@ -266,10 +269,10 @@ def _lacking_function(need: NeededFunction, tree: ast.Module) -> Iterator[str]:
     if made is None:
         yield f"{need.name} in {need.file}"
         return
-    given = tuple(argument.arg for argument in made.args.args)
-    if given[: len(need.parameters)] != need.parameters:
-        taken = ", ".join(given)
-        yield f"{need.name}({', '.join(need.parameters)}), which takes {taken}"
+    arguments = tuple(argument.arg for argument in made.args.args)
+    if arguments[: len(need.parameters)] != need.parameters:
+        taken = ", ".join(arguments)
+        yield f"{need.name}({', '.join(need.parameters)}), whose parameters are {taken}"
 
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -277,19 +280,19 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _attributes(made: ast.ClassDef) -> set[str]:
     """Fields of a class, and what its methods assign to `self`."""
-    found = set()
+    names = set()
     for node in made.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
+            names.add(node.target.id)
         if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(made):
         targets = node.targets if isinstance(node, ast.Assign) else ()
         targets = (node.target,) if isinstance(node, ast.AnnAssign) else targets
         for target in targets:
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                found |= {target.attr} if target.value.id == "self" else set()
-    return found
+                names |= {target.attr} if target.value.id == "self" else set()
+    return names
 
 
 def _refuses(tree: ast.Module, method: str, flag: str) -> bool:

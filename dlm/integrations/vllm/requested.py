@@ -68,10 +68,12 @@ class Requested:
         order = (params.extra_args or {}).get(ORDER)
         if order is not None and order not in PROPERTY_ORDERS:
             right = ", ".join(PROPERTY_ORDERS)
-            raise RequestError(f"vllm_xargs.{ORDER} is {order!r:.40}: it takes one of {right}")
+            raise RequestError(f"vllm_xargs.{ORDER} must be one of {right}, got {order!r:.40}")
         if order is not None and self._body:
             self._body.setdefault("structured_outputs", {})[ORDER] = order
-        strict = any(_is_strict(one) for tool in self._tools for one in _definitions(tool))
+        strict = any(
+            _is_strict(definition) for tool in self._tools for definition in _definitions(tool)
+        )
         self._free = False  # nothing of the request is enforced
         self._may_be_free = self._auto and outputs is None and not strict
         self._policy = Policy()
@@ -93,8 +95,8 @@ class Requested:
         return None
 
     def _read(self, body: Body) -> Spec | None:
-        read = response_constraint_of if self._responses else constraint_of
-        return read(body, self._policy)
+        reader = response_constraint_of if self._responses else constraint_of
+        return reader(body, self._policy)
 
     def relax(self, error: DlmError) -> None:
         """Leave free what `error` is about, if that is lax; otherwise raise it."""
@@ -140,16 +142,18 @@ class Requested:
         lax: dict[Any, Body] = {}  # by their names
         kept = []
         for number, tool in enumerate(self._tools):
-            inner = [one for one in _definitions(tool) if not _is_strict(one)]
-            name = inner[0].get("name") if len(inner) == 1 else None
+            definitions = [
+                definition for definition in _definitions(tool) if not _is_strict(definition)
+            ]
+            name = definitions[0].get("name") if len(definitions) == 1 else None
             if number in numbers:
-                for definition in inner:
+                for definition in definitions:
                     _free_arguments(definition)
                 if name in lax:
                     _free_arguments(lax[name])
                     continue
             if name is not None:
-                lax.setdefault(name, inner[0])
+                lax.setdefault(name, definitions[0])
             kept.append(tool)
         self._tools = self._body["tools"] = kept
         return json.dumps(kept) != before
@@ -158,12 +162,12 @@ class Requested:
 def _format_of(outputs: Any) -> Body:
     """Return the fields of a body for vLLM's structured outputs, under the client's own names."""
     values = {name: getattr(outputs, name, None) for name in _FIELDS}
-    given = {name: value for name, value in values.items() if value is not None}
+    chosen = {name: value for name, value in values.items() if value is not None}
     flags = {name: True for name in _FLAGS if getattr(outputs, name, False)}
     field = getattr(outputs, FIELD, None)
-    if field is None or flags or len(given) != 1:
-        return {"structured_outputs": given | flags}
-    ((kind, value),) = given.items()
+    if field is None or flags or len(chosen) != 1:
+        return {"structured_outputs": chosen | flags}
+    ((kind, value),) = chosen.items()
     if kind == "json_object":
         format = {"type": kind}
     elif kind == "json":
@@ -173,7 +177,7 @@ def _format_of(outputs: Any) -> Body:
     elif kind == "structural_tag" and field == "response_format":
         format = json.loads(value) if isinstance(value, str) else value
     else:
-        return {"structured_outputs": given}
+        return {"structured_outputs": chosen}
     return {"text": {"format": format}} if field == "text.format" else {field: format}
 
 
@@ -191,7 +195,11 @@ def _definitions(tool: Any) -> list[Body]:
         return []
     if tool.get("type") == "namespace":
         inner = tool.get("tools")
-        return [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
+        return (
+            [definition for definition in inner if isinstance(definition, dict)]
+            if isinstance(inner, list)
+            else []
+        )
     nested = tool.get(tool.get("type"))
     return [nested if isinstance(nested, dict) else tool]
 

@@ -49,7 +49,7 @@ from dlm.sequence import Progress
 class Slot:
     """One request's constraint, made within a step's work when it is first queried.
 
-    An exception of the constraint fails the request, except `Unfinished`: then the canvas is held.
+    An exception of the constraint fails the request, except `Unfinished`: then the canvas waits.
     """
 
     payload: Payload
@@ -76,7 +76,7 @@ class Slot:
         try:
             constraint = self._made()
             constraint.work = self.work
-            read = constraint.guide(scores, fixed)
+            guidance = constraint.guide(scores, fixed)
             self.spent = constraint.spent
         except Unfinished as error:
             self._unfinished += self.work
@@ -88,7 +88,7 @@ class Slot:
             ) from error
         self._count(self.spent)
         self._unfinished = 0
-        return read
+        return guidance
 
     def _count(self, work: int) -> None:
         """Count work of the grammar. Raises `DlmError` if it is too much for one answer."""
@@ -100,10 +100,10 @@ class Slot:
         banned = {} if last else self._progress.banned
         return Fixed(pinned=self._progress.pinned, banned=banned, last=last)
 
-    def note(self, read: Guidance, config: DecodeConfig) -> None:
+    def note(self, guidance: Guidance, config: DecodeConfig) -> None:
         """Count a pass over the canvas: what is stuck is pinned, or taken back, as in our engine.
         When it is settled is vLLM's to say."""
-        self._progress.settle(read, inf, config)
+        self._progress.settle(guidance, inf, config)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past a canvas of tokens, up to its stop."""
@@ -246,17 +246,17 @@ class ConstrainedSampler:
 
     def __call__(self, logits: Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         canvases = self._constrained(input_batch)
-        held: list[int] = []
+        waiting: list[int] = []
         if canvases:
             try:
-                held = self._prepare(logits, canvases)
+                waiting = self._prepare(logits, canvases)
             except Exception as error:
                 for canvas in canvases:
                     canvas.slot.fail(error)
                 self._give_up(logits, canvases)
-        if not held:
+        if not waiting:
             return self._inner(logits, input_batch, *args, **kwargs)
-        (where,) = self._copies(logits.device).to_device(torch.tensor(held))
+        (where,) = self._copies(logits.device).to_device(torch.tensor(waiting))
         places = list(self.moved.values())
         before = [place[where].clone() for place in places]
         output = self._inner(logits, input_batch, *args, **kwargs)
@@ -281,24 +281,24 @@ class ConstrainedSampler:
         indices = input_batch.idx_mapping_np[:n].tolist()
         starts = input_batch.cu_num_logits_np[: n + 1].tolist()
         return [
-            ConstrainedCanvas(index, slot, first, end - first)
-            for index, first, end in zip(indices, starts, starts[1:], strict=False)
-            if end > first and (slot := self._slots.get(index)) is not None
+            ConstrainedCanvas(index, slot, start, end - start)
+            for index, start, end in zip(indices, starts, starts[1:], strict=False)
+            if end > start and (slot := self._slots.get(index)) is not None
         ]
 
     def _prepare(self, logits: Tensor, canvases: Sequence[ConstrainedCanvas]) -> list[int]:
-        """Commit what was taken, rewrite the rows of the rest; return the slots that are held."""
+        """Commit what was taken, rewrite the other rows; return the slots whose canvas waits."""
         states = self._states
         indices = torch.tensor([canvas.index for canvas in canvases])
         copies = self._copies(logits.device)
         (where,) = copies.to_device(indices)
         columns = [states.is_encoder_phase, states.step, states.max_steps]
         numbers = torch.stack([column[where].long() for column in columns], dim=1)
-        joined = torch.cat((numbers, states.argmax_canvas[where]), dim=1)
-        read = copies.to_host(joined).tolist()
+        packed = torch.cat((numbers, states.argmax_canvas[where]), dim=1)
+        rows = copies.to_host(packed).tolist()
         denoised: list[tuple[ConstrainedCanvas, bool]] = []
         failed: list[ConstrainedCanvas] = []
-        for canvas, (committing, step, most, *tokens) in zip(canvases, read, strict=True):
+        for canvas, (committing, step, most, *tokens) in zip(canvases, rows, strict=True):
             if canvas.slot.error is not None:
                 failed.append(canvas)
             elif not committing:
@@ -325,17 +325,17 @@ class ConstrainedSampler:
                 for canvas, last in denoised
             ],
         )
-        held = []
+        waiting = []
         for (canvas, _), reading in zip(denoised, readings, strict=True):
             if isinstance(reading, Unfinished):
-                held.append(canvas.index)
+                waiting.append(canvas.index)
             elif isinstance(reading, Exception):
                 canvas.slot.fail(reading)
                 failed.append(canvas)
             else:
                 canvas.slot.note(reading, self._slots.config)
         self._give_up(logits, failed)
-        return held
+        return waiting
 
     def _give_up(self, logits: Tensor, canvases: Sequence[ConstrainedCanvas]) -> None:
         """Have canvases of failed requests converge now, on what the scheduler takes for an error;

@@ -47,11 +47,11 @@ def ends_by_budget(original: Function) -> Function:
 
 
 def _logged(
-    read: Function, request: Any = None, new_token_ids: Any = (), *_: Any, **more: Any
+    reader: Function, request: Any = None, new_token_ids: Any = (), *_: Any, **kwargs: Any
 ) -> Any:
-    """Return what `read` returns; False after an error, which is logged."""
+    """Return what `reader` returns; False after an error, which is logged."""
     try:
-        return read(request, new_token_ids)
+        return reader(request, new_token_ids)
     except Exception:
         _LOG.exception("dlm: an answer of a worker could not be read")
         return False

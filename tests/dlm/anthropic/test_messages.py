@@ -129,28 +129,34 @@ FILES = [
     ("block", "problem"),
     [
         *(
-            ({**DOCUMENT, "source": source}, f"source.type is '{source['type']}': it takes text or")
+            (
+                {**DOCUMENT, "source": source},
+                f"source.type must be text or.*, got '{source['type']}'",
+            )
             for source in FILES
         ),
-        ({"type": "document"}, "source is missing: it takes an object"),
+        ({"type": "document"}, "source is missing; it must be an object"),
         (
             {**DOCUMENT, "source": {"type": "text", "media_type": "text/plain"}},
-            "source.data is missing: it takes text",
+            "source.data is missing; it must be text",
         ),
         (
             {**DOCUMENT, "source": {**DOCUMENT["source"], "media_type": "text/html"}},
-            "source.media_type is 'text/html': it takes text/plain",
+            "source.media_type must be text/plain, got 'text/html'",
         ),
         (
             {**DOCUMENT, "source": {"type": "content", "content": [{"type": "image"}]}},
-            r"source.content\[0\].type is 'image': it takes text",
+            r"source.content\[0\].type must be text, got 'image'",
         ),
-        ({**DOCUMENT, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
-        ({**DOCUMENT, "title": 5}, "title is 5: it takes text"),
-        ({**FOUND, "content": "a"}, "content is 'a': it takes a list"),
-        ({**FOUND, "content": [{"type": "image"}]}, r"content\[0\].type is 'image': it takes text"),
-        ({**FOUND, "source": None}, "source is missing: it takes text"),
-        ({**FOUND, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
+        (
+            {**DOCUMENT, "citations": {"enabled": True}},
+            "citations.enabled must be false.*, got true",
+        ),
+        ({**DOCUMENT, "title": 5}, "title must be text, got 5"),
+        ({**FOUND, "content": "a"}, "content must be a list, got 'a'"),
+        ({**FOUND, "content": [{"type": "image"}]}, r"content\[0\].type must be text, got 'image'"),
+        ({**FOUND, "source": None}, "source is missing; it must be text"),
+        ({**FOUND, "citations": {"enabled": True}}, "citations.enabled must be false.*, got true"),
     ],
 )
 def test_files_and_citations_are_refused_by_name(block, problem):
@@ -180,7 +186,7 @@ def test_an_image_in_a_result_that_is_an_error_stands_after_its_texts(texts, sho
 @pytest.mark.parametrize("block", [DOCUMENT, FOUND])
 def test_documents_and_results_of_searches_are_the_user_s(block):
     messages = [user("a"), {"role": "assistant", "content": [block]}, user("b")]
-    problem = rf"^messages\[1\].content\[0\].type is {block['type']}: it stands in the user's"
+    problem = rf"^messages\[1\].content\[0\].type must not be {block['type']} here"
     with pytest.raises(RequestError, match=problem):
         read(messages=messages)
 
@@ -259,17 +265,26 @@ def test_tokens_are_counted_of_the_prompt_alone():
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"max_tokens": None}, "^max_tokens is missing: it takes a whole number"),
-        ({"max_tokens": 0}, "^max_tokens is 0"),
+        ({"max_tokens": None}, "^max_tokens is missing; it must be a whole number"),
+        ({"max_tokens": 0}, "^max_tokens must be a whole number.*, got 0"),
         (
             {"max_tokens": 10**399},
-            "^max_tokens is a number of over 300 digits: it takes a whole num",
+            "^max_tokens must be a whole number.*, got a number of over 300 digits",
         ),
-        ({"max_tokens": 2**63}, "^max_tokens is 9223372036854775808: .* of 64 bits, 1 or more"),
-        ({"messages": []}, "^messages is an empty list"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, r"^messages\[0\].role is 'tool'"),
-        ({"messages": [user(5)]}, r"^messages\[0\].content is 5: it takes text, or a list"),
-        ({"messages": [user([{"type": "audio"}])]}, r"^messages\[0\].content\[0\].type is 'audio"),
+        (
+            {"max_tokens": 2**63},
+            "^max_tokens must be .* of 64 bits, 1 or more.*, got 9223372036854775808",
+        ),
+        ({"messages": []}, "^messages must be a list that is not empty, got an empty list"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            r"^messages\[0\].role must be user.*, got 'tool'",
+        ),
+        ({"messages": [user(5)]}, r"^messages\[0\].content must be text, or a list.*, got 5"),
+        (
+            {"messages": [user([{"type": "audio"}])]},
+            r"^messages\[0\].content\[0\].type must be text.*, got 'audio",
+        ),
         (
             {"messages": [user([{"type": "tool_result", "tool_use_id": "t1"}])]},
             r"^messages\[0\].content\[0\].tool_use_id is 't1': no call before it",
@@ -277,22 +292,28 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "the assistant's"),
         (
             {"messages": [user([USE])]},
-            r"^messages\[0\].content\[0\].type is tool_use: it stands in the assistant's messages",
+            r"^messages\[0\].content\[0\].type must not be tool_use .* the assistant's messages",
         ),
         (
             {"messages": [{"role": "assistant", "content": [USE, RESULT]}]},
-            r"^messages\[0\].content\[1\].type is tool_result: it stands in the user's messages",
+            r"^messages\[0\].content\[1\].type must not be tool_result .* the user's messages",
         ),
-        ({f"field {i}": i for i in range(101)}, "101 unknown fields: it takes up to 100"),
+        ({f"field {i}": i for i in range(101)}, "at most 100 unknown fields, got 101"),
         ({"tools": [{"name": "a"}]}, r"^tools\[0\].input_schema is missing"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, r"^tools\[0\].type is 'bash"),
+        (
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            r"^tools\[0\].type must be custom.*, got 'bash",
+        ),
         ({"tools": [FIND, {**FIND, "name": "a b"}]}, "/tools/1/name"),
         (
             {"tools": [{**FIND, "input_schema": {"type": "object", "properties": 5}}]},
             "/tools/0/input_schema",
         ),
-        ({"tools": [FIND], "tool_choice": "any"}, "^tool_choice is 'any'"),
-        ({"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}}, "names 'x'"),
+        ({"tools": [FIND], "tool_choice": "any"}, "^tool_choice must be an object, got 'any'"),
+        (
+            {"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}},
+            "must name one of 'find', got 'x'",
+        ),
         ({"tool_choice": {"type": "any"}}, "needs tools"),
         ({"stop": ["x"]}, "use stop_sequences"),
         (
@@ -303,7 +324,7 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"structured_outputs": {"regex": "a"}}, "use output_config.format"),
         (
             {"output_config": {"format": {"type": "json_schema"}}},
-            "output_config.format.schema is missing: it takes a JSON schema",
+            "output_config.format.schema is missing; it must be a JSON schema",
         ),
         ({"parallel_tool_calls": False}, "use tool_choice.disable_parallel_tool_use"),
         ({"bad_words": ["a"]}, "^bad_words is a list, which is not supported"),
@@ -311,8 +332,8 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"mcp_servers": [{"url": "x"}]}, "connects to no other"),
         ({"sistem": "x"}, "send system if that is meant"),
         ({"speed": 5}, "^speed is 5, which is not supported: there is one speed"),
-        ({"seed": 1.5}, "^seed is 1.5: it takes a whole number"),
-        ({"min_p": 2}, "^min_p is 2: it takes 0 to 1"),
+        ({"seed": 1.5}, "^seed must be a whole number, got 1.5"),
+        ({"min_p": 2}, "^min_p must be 0 to 1, got 2"),
         ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
     ],
 )

@@ -128,7 +128,7 @@ def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
     assert out.read_text().startswith(kept)
     found = {line["custom_id"]: line for line in lines_of(out)}
     assert found["r0"]["response"]["body"]["model"] == "gpt-x"
-    assert "temperature is 9" in found["r1"]["error"]["message"]
+    assert "temperature must be 0 to 2, got 9" in found["r1"]["error"]["message"]
     choices = found["r2"]["response"]["body"]["choices"]
     assert [json.loads(c["message"]["content"])["age"] for c in choices] == [61, 61]
     refused = run("--seed", 1, "--input", args[1], "--output", tmp_path / "other.jsonl")
@@ -198,7 +198,7 @@ def test_some_lines_of_json_may_lack_a_field_but_not_all_of_them(run, tmp_path):
 def test_the_temperature_applies_to_all_rows(run, tmp_path):
     rows, out = written(tmp_path / "in.jsonl", [{"prompt": "Tell me."}] * 2), tmp_path / "out.jsonl"
     args = "--input", rows, "--output", out, "--regex", "[0-9]{8}", "--temperature"
-    assert run(*args, 3) == (2, "batch.py: temperature is 3.0: it takes 0 to 2\n")
+    assert run(*args, 3) == (2, "batch.py: temperature must be 0 to 2, got 3.0\n")
     assert not out.exists()
     assert run(*args, 2)[0] == 0
     assert len({line["value"] for line in lines_of(out)}) == 2
@@ -218,7 +218,7 @@ def test_the_temperature_applies_to_all_rows(run, tmp_path):
         (["--input", "FILE.csv", "--column", "a", "--schema", "no"], "cannot read the schema no"),
         (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
         (["--input", "FILE.csv", "--column", "a", "--served-model-name", "b"], "OpenAI's lines"),
-        (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
+        (["--input", "FILE.csv", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
         ([], "the following arguments are required: --input"),
     ],

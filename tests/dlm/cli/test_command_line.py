@@ -78,7 +78,7 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
     ("closed", "prompt", "code", "out", "err"),
     by_default(
         [
-            ("<&-", "-", 2, "", "generate.py: prompt is empty"),
+            ("<&-", "-", 2, "", "generate.py: prompt must not be empty"),
             (">&-", "hi", 1, "", "generate.py: stdout is closed: the result has no place to go\n"),
             ("2>&- <&-", "hi", 0, "yes\n", ""),
             ("2>&- >&- <&-", "hi", 1, "", ""),

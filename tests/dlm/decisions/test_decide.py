@@ -130,19 +130,24 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
 @pytest.mark.parametrize(
     ("request_", "questions", "by", "reason"),
     [
-        (INPUT, [], "canvas", "questions holds 0: it takes 1 to 200"),
-        (INPUT, [Predicate()] * 201, "canvas", "questions holds 201"),
-        (INPUT, [Predicate(), {"type": "rank"}], "canvas", r"questions\[1\]: a question's type is"),
+        (INPUT, [], "canvas", "questions must have 1 to 200 entries, got 0"),
+        (INPUT, [Predicate()] * 201, "canvas", "questions must have 1 to 200 entries, got 201"),
+        (
+            INPUT,
+            [Predicate(), {"type": "rank"}],
+            "canvas",
+            r"questions\[1\]: a question's type must be",
+        ),
         (INPUT, [Predicate(instructions="Is it?")], "canvas", "after token_ids: give a prompt"),
         (INPUT, [selection("x" * 10_000)], "canvas", "is longer than any canvas"),
         (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
         (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),
-        (Request(token_ids=[V]), [Predicate()], "canvas", "token 1536 is outside of 1536"),
+        (Request(token_ids=[V]), [Predicate()], "canvas", "a token must be 0 to 1535, got 1536"),
         (
             Request(token_ids=PROMPT, constraint=Choice(["a"])),
             [Predicate()],
             "canvas",
-            "without a constraint",
+            "neither a constraint",
         ),
     ],
 )

@@ -23,24 +23,39 @@ def test_a_question_in_the_protocols_json_is_the_same_question():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ("choice", "a question is an object, not 'choice'"),
-        ({}, "type is None: it takes predicate, choice or score"),
-        ({"type": "rank"}, "type is 'rank': it takes predicate, choice or score"),
-        ({"type": "choice"}, "0 choices: a choice takes 1 to 255"),
-        ({"type": "choice", "choices": []}, "0 choices"),
-        ({"type": "choice", "choices": "ab"}, "choices is 'ab': it takes a list"),
-        ({"type": "choice", "choices": [str(i) for i in range(256)]}, "256 choices: .* 1 to 255"),
-        ({"type": "choice", "choices": ["a", "b", "a"]}, r"choices\[2\] is 'a', and so is one"),
-        ({"type": "choice", "choices": ["a", " "]}, r"choices\[1\] is ' ': it takes text"),
-        ({"type": "choice", "choices": ["a", 3]}, r"choices\[1\] is 3: it takes text"),
-        ({"type": "choice", "choices": ["\ud800"]}, r"choices\[0\] is .* that can be written"),
+        ("choice", "a question must be an object, got 'choice'"),
+        ({}, "type must be predicate, choice or score, got None"),
+        ({"type": "rank"}, "type must be predicate, choice or score, got 'rank'"),
+        ({"type": "choice"}, "choices must have 1 to 255 entries, got 0"),
+        ({"type": "choice", "choices": []}, "choices must have 1 to 255 entries, got 0"),
+        ({"type": "choice", "choices": "ab"}, "choices must be a list, got 'ab'"),
+        (
+            {"type": "choice", "choices": [str(i) for i in range(256)]},
+            "choices must have 1 to 255 entries, got 256",
+        ),
+        (
+            {"type": "choice", "choices": ["a", "b", "a"]},
+            r"choices\[2\] must differ from those before it, got 'a'",
+        ),
+        ({"type": "choice", "choices": ["a", " "]}, r"choices\[1\] must be text.*, got ' '"),
+        ({"type": "choice", "choices": ["a", 3]}, r"choices\[1\] must be text.*, got 3"),
+        (
+            {"type": "choice", "choices": ["\ud800"]},
+            r"choices\[0\] must be text that is not blank, without lone surrogates",
+        ),
         ({"type": "choice", "choices": [{"label": "a"}]}, r"choices\[0\] has no 'label'"),
-        ({"type": "choice", "choices": [{"value": "a", "description": 3}]}, "description is no"),
+        (
+            {"type": "choice", "choices": [{"value": "a", "description": 3}]},
+            "description must be text, got 3",
+        ),
         ({"type": "choice", "levels": ["a"], "choices": ["a"]}, "choice has no 'levels'"),
-        ({"type": "score", "levels": [{"label": str(i)} for i in range(11)]}, "11 levels: .* 10"),
+        (
+            {"type": "score", "levels": [{"label": str(i)} for i in range(11)]},
+            "levels must have 1 to 10 entries, got 11",
+        ),
         ({"type": "predicate", "choices": ["a"]}, "predicate has no 'choices'"),
-        ({"type": "predicate", "name": 3}, "name is 3: it takes text"),
-        ({"type": "predicate", "name": "\ud800"}, "name is .* that can be written"),
+        ({"type": "predicate", "name": 3}, "name must be text.*, got 3"),
+        ({"type": "predicate", "name": "\ud800"}, "name must be text without lone surrogates"),
     ],
 )
 def test_data_that_is_no_question_is_refused_with_what_would_be_right(data, reason):
@@ -85,13 +100,13 @@ def test_choices_are_labels_texts_or_the_protocol_s_objects(choices):
 @pytest.mark.parametrize(
     ("choices", "problem"),
     [
-        ("ab", r"choices is 'ab': it takes a list"),
-        (None, r"choices is None: it takes a list"),
-        ([3], r"choices\[0\] is 3: it takes text"),
-        ([None], r"choices\[0\] is None: it takes text"),
+        ("ab", r"choices must be a list, got 'ab'"),
+        (None, r"choices must be a list, got None"),
+        ([3], r"choices\[0\] must be text.*, got 3"),
+        ([None], r"choices\[0\] must be text.*, got None"),
         ([{"label": "a"}], r"choices\[0\] has no 'label'"),
-        ([["a"]], r"choices\[0\] is \['a'\]: it takes text"),
-        ([], r"0 choices: a choice takes 1 to 255"),
+        ([["a"]], r"choices\[0\] must be text.*, got \['a'\]"),
+        ([], r"choices must have 1 to 255 entries, got 0"),
     ],
 )
 def test_other_choices_are_refused_with_their_place(choices, problem):

@@ -53,7 +53,7 @@ def test_nothing_is_missing_in_a_vllm_that_has_all_needs(package):
             "v1/structured_output/__init__.py",
             "def accept_tokens(self, request, new_token_ids, more)",
             "def accept_tokens(self, tokens)",
-            "StructuredOutputManager.accept_tokens(request, new_token_ids), which takes tokens",
+            "accept_tokens(request, new_token_ids), whose parameters are tokens",
         ),
         (
             "model_executor/models/diffusion_gemma.py",
@@ -90,7 +90,7 @@ def test_nothing_is_missing_in_a_vllm_that_has_all_needs(package):
             "tokenizers/registry.py",
             "model_config",
             "config",
-            "cached_tokenizer_from_config(model_config), which takes config",
+            "cached_tokenizer_from_config(model_config), whose parameters are config",
         ),
         (
             "model_executor/models/registry.py",

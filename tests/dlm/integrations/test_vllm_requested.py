@@ -228,5 +228,7 @@ def test_a_client_chooses_the_order_of_properties_of_an_answer(front_end, vocabu
 def test_an_unknown_order_of_properties_is_refused_beside_lax_tools_too(front_end):
     params = params_of([tool("f", TWO)])
     params.extra_args["property_order"] = "sorted"
-    with pytest.raises(RequestError, match=r"vllm_xargs\.property_order is 'sorted': it takes one"):
+    with pytest.raises(
+        RequestError, match=r"vllm_xargs\.property_order must be one of .*, got 'sorted'"
+    ):
         front_end.admit(params, [2, 5])

@@ -65,15 +65,23 @@ def test_lines_are_read_as_they_are_needed(engine):
     ("text", "id", "problem"),
     [
         ("{", None, "the line is not JSON"),
-        ("[]", None, "the line is an empty list: it takes an object"),
+        ("[]", None, "the line must be an object, got an empty list"),
         ("[" * 100_000, None, "the line is not JSON"),
         (json.dumps({"url": CHAT}), None, "custom_id is missing"),
-        (json.dumps({"custom_id": "a", "url": "/v1/other"}), "a", "url is '/v1/other': it takes"),
-        (json.dumps({"custom_id": "a", "method": "GET", "url": CHAT}), "a", "method is 'GET'"),
+        (json.dumps({"custom_id": "a", "url": "/v1/other"}), "a", "url must be"),
+        (
+            json.dumps({"custom_id": "a", "method": "GET", "url": CHAT}),
+            "a",
+            "method must be POST, got 'GET'",
+        ),
         (json.dumps({"custom_id": "a", "url": CHAT}), "a", "the body is missing"),
-        (json.dumps({"custom_id": "a", "x": 1}), "a", "x is unknown: it takes custom_id, method"),
+        (
+            json.dumps({"custom_id": "a", "x": 1}),
+            "a",
+            "x is unknown here; the fields are custom_id, method",
+        ),
         (line("a", stream=True), "a", "stream is true: a batch has whole answers"),
-        (line("a", temperature=9), "a", "temperature is 9"),
+        (line("a", temperature=9), "a", "temperature must be 0 to 2, got 9"),
         (line("a", max_tokens=120_000, n=2), "a", "fewer than max_tokens"),
         (line("a", structured_outputs={"regex": "(?=a)b"}), "a", "regex"),
     ],
@@ -96,7 +104,7 @@ def test_a_line_for_another_model_gets_a_404_without_affecting_others(engine):
         404,
         200,
     ]
-    problem = "The model 'gpt-9' does not exist here: it takes tiny"
+    problem = "The model 'gpt-9' does not exist here; the models are tiny"
     assert (found["a"]["error"]["message"], found["a"]["error"]["param"]) == (problem, "model")
     assert found["before"]["response"]["body"]["model"] == "tiny"
 
@@ -113,7 +121,9 @@ def test_two_lines_with_one_id_are_refused_before_any_is_answered():
     rows = [InputRow(i, json.loads(text)) for i, text in enumerate([line("a"), "3", line("b")])]
     lines = BatchLines(("tiny",))
     lines.check(rows)
-    with pytest.raises(RequestError, match="custom_id 'a' of row 3 is that of row 0 too"):
+    with pytest.raises(
+        RequestError, match="custom_id 'a' of row 3 must be unique, and row 0 has it too"
+    ):
         lines.check([*rows, InputRow(3, {"custom_id": "a"})])
 
 

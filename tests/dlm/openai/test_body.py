@@ -17,7 +17,7 @@ from dlm.openai.body import (
     Shaped,
     Takes,
     Words,
-    read,
+    validated,
 )
 from dlm.openai.constraint import constraint_of
 from dlm.openai.messages import messages_of
@@ -58,70 +58,86 @@ RAY = {"kind": "ray", "ends": [1]}
 @pytest.mark.parametrize(
     ("changes", "field", "message"),
     [
-        ({"title": None}, "title", "title is missing: it takes text"),
-        ({"title": 3}, "title", "title is 3: it takes text"),
-        ({"title": " "}, "title", "title is ' ': it takes text that is not blank"),
-        ({"shapes": 3}, "shapes", "shapes is 3: it takes a name or a list of shapes"),
-        ({"shapes": None}, "shapes", "shapes is missing: it takes a name or a list of shapes"),
-        ({"shapes": [3]}, "shapes", "shapes[0] is 3: it takes an object"),
-        ({"shapes": [{}]}, "shapes", "shapes[0].kind is missing: it takes circle, line, ray"),
+        ({"title": None}, "title", "title is missing; it must be text"),
+        ({"title": 3}, "title", "title must be text, got 3"),
+        ({"title": " "}, "title", "title must be text that is not blank, got ' '"),
+        ({"shapes": 3}, "shapes", "shapes must be a name or a list of shapes, got 3"),
+        ({"shapes": None}, "shapes", "shapes is missing; it must be a name or a list of shapes"),
+        ({"shapes": [3]}, "shapes", "shapes[0] must be an object, got 3"),
+        (
+            {"shapes": [{}]},
+            "shapes",
+            "shapes[0].kind is missing; it must be one of circle, line, ray",
+        ),
         (
             {"shapes": [RAY, {"kind": ["line"]}]},
             "shapes",
-            "shapes[1].kind is a list: it takes circle, line, ray",
+            "shapes[1].kind must be one of circle, line, ray, got a list",
         ),
         (
             {"shapes": [RAY, RAY | {"ends": [1, True]}]},
             "shapes",
-            "shapes[1].ends[1] is true: it takes a whole number",
+            "shapes[1].ends[1] must be a whole number, got true",
         ),
         (
             {"shapes": [{"kind": "line", "ends": []}]},
             "shapes",
-            "shapes[0].ends is an empty list: it takes a list that is not empty",
+            "shapes[0].ends must be a list that is not empty, got an empty list",
         ),
-        ({"shapes": [{"kind": "circle", "radius": 5.0}]}, "shapes", "shapes[0].radius is 5.0: "),
-        ({"shapes": [{"kind": "circle", "radius": "5"}]}, "shapes", "shapes[0].radius is '5': "),
-        ({"style": []}, "style", "style is an empty list: it takes an object"),
-        ({"style": {"colour": "green"}}, "style", "style.colour is 'green': it takes red or blue"),
-        ({"style": {"colour": "\ud800"}}, "style", "style.colour is '\\ud800': it takes text"),
-        ({"style": {"fine": 1}}, "style", "style.fine is 1: it takes true or false"),
-        ({"style": {"x": 1}}, "style", "style.x is unknown: it takes colour, fine"),
+        (
+            {"shapes": [{"kind": "circle", "radius": 5.0}]},
+            "shapes",
+            "shapes[0].radius must be a whole number, got 5.0",
+        ),
+        (
+            {"shapes": [{"kind": "circle", "radius": "5"}]},
+            "shapes",
+            "shapes[0].radius must be a whole number, got '5'",
+        ),
+        ({"style": []}, "style", "style must be an object, got an empty list"),
+        ({"style": {"colour": "green"}}, "style", "style.colour must be red or blue, got 'green'"),
+        (
+            {"style": {"colour": "\ud800"}},
+            "style",
+            "style.colour must be text without a lone surrogate, got '\\ud800'",
+        ),
+        ({"style": {"fine": 1}}, "style", "style.fine must be true or false, got 1"),
+        ({"style": {"x": 1}}, "style", "style.x is unknown here; the fields are colour, fine"),
         ({"style": {"\ud800": 1}}, "style", "style.\\ud800 is unknown"),
         ({"style": {"dash": 1}}, "style", "style.dash is not supported: lines are whole"),
-        ({"data": {"kind": "circle"}}, "data", "data.radius is missing: it takes a whole number"),
-        ({"size": True}, "size", "size is true: it takes a size"),
+        ({"data": {"kind": "circle"}}, "data", "data.radius is missing; it must be a whole number"),
+        ({"size": True}, "size", "size must be a size, got true"),
     ],
 )
 def test_an_error_says_what_was_found_and_where_and_what_would_have_been_right(
     changes, field, message
 ):
     with pytest.raises(RequestError) as raised:
-        read(Drawing.model_validate, GOOD | changes)
+        validated(Drawing.model_validate, GOOD | changes)
     assert str(raised.value).startswith(message)
     assert raised.value.field == field
 
 
 def test_an_error_of_data_within_a_body_has_its_whole_path():
     with pytest.raises(RequestError) as raised:
-        read(TypeAdapter(Each[Circle]).validate_python, [{"kind": "circle"}], "a[2].b")
-    assert str(raised.value) == "a[2].b[0].radius is missing: it takes a whole number"
+        validated(TypeAdapter(Each[Circle]).validate_python, [{"kind": "circle"}], "a[2].b")
+    assert str(raised.value) == "a[2].b[0].radius is missing; it must be a whole number"
     assert raised.value.field == "a"
-    with pytest.raises(RequestError, match=r"^the line is 3: it takes an object") as raised:
-        read(Circle.model_validate, 3, what="the line")
+    with pytest.raises(RequestError, match=r"^the line must be an object, got 3") as raised:
+        validated(Circle.model_validate, 3, what="the line")
     assert raised.value.field is None
 
 
 def test_null_and_unknown_fields_count_as_left_out():
     data = {"kind": "circle", "radius": 1, "more": {"deep": []}}
-    drawing = read(Drawing.model_validate, GOOD | {"style": {"fine": None, "x": None}, "x": 1})
+    drawing = validated(Drawing.model_validate, GOOD | {"style": {"fine": None, "x": None}, "x": 1})
     assert drawing.style == Style()
-    assert read(Drawing.model_validate, GOOD | {"data": data}).data == data
+    assert validated(Drawing.model_validate, GOOD | {"data": data}).data == data
 
 
 def test_numbers_stay_what_they_are():
     for size in (3, 3.5, 10**400):
-        assert type(read(Drawing.model_validate, GOOD | {"size": size}).size) is type(size)
+        assert type(validated(Drawing.model_validate, GOOD | {"size": size}).size) is type(size)
 
 
 HI = {"role": "user", "content": "hi"}
@@ -133,22 +149,42 @@ for _ in range(100_000):
 @pytest.mark.parametrize(
     ("read_body", "body", "start"),
     [
-        (chat_of, {"messages": [HI | {"content": 5}] * 10_000}, "messages[0].content is 5: "),
-        (chat_of, {"messages": [HI, 5] * 10_000}, "messages[1] is 5: it takes an object"),
-        (chat_of, {"messages": [HI], "tools": [5] * 100_000}, "tools[0] is 5: it takes an object"),
-        (chat_of, {"messages": [HI], "stop": [5] * 100_000}, "stop[0] is 5: it takes text"),
-        (completion_of, {"prompt": [[1]] + ["", 1.5] * 50_000}, "prompt[1] is '': it takes text"),
+        (
+            chat_of,
+            {"messages": [HI | {"content": 5}] * 10_000},
+            "messages[0].content must be text or a list of parts, got 5",
+        ),
+        (chat_of, {"messages": [HI, 5] * 10_000}, "messages[1] must be an object, got 5"),
+        (chat_of, {"messages": [HI], "tools": [5] * 100_000}, "tools[0] must be an object, got 5"),
+        (chat_of, {"messages": [HI], "stop": [5] * 100_000}, "stop[0] must be text, got 5"),
+        (
+            completion_of,
+            {"prompt": [[1]] + ["", 1.5] * 50_000},
+            "prompt[1] must be text that is not blank, or token ids",
+        ),
         (
             chat_of,
             {"messages": [HI], "stream_options": {f"x{i}": 1 for i in range(100_000)}},
             "stream_options.x0 is unknown",
         ),
         (chat_of, {"messages": [HI]} | {f"x{i}": 1 for i in range(100_000)}, "x0 is unknown here"),
-        (chat_of, {"messages": [HI], "n": 10**5000}, "n is a number of over 300 digits"),
-        (chat_of, {"messages": [HI], "max_tokens": 10**5000}, "max_tokens is a number of over"),
-        (chat_of, {"messages": [HI], "seed": DEEP}, "seed is a list: it takes a whole number"),
-        (chat_of, {"messages": DEEP}, "messages[0] is a list: it takes an object"),
-        (chat_of, {"messages": [HI | {"content": DEEP}]}, "messages[0].content[0] is a list: "),
+        (
+            chat_of,
+            {"messages": [HI], "n": 10**5000},
+            "n must be 1 to 16, got a number of over 300 digits",
+        ),
+        (
+            chat_of,
+            {"messages": [HI], "max_tokens": 10**5000},
+            "max_tokens must be at most 131072 here, got a number of over 300 digits",
+        ),
+        (chat_of, {"messages": [HI], "seed": DEEP}, "seed must be a whole number, got a list"),
+        (chat_of, {"messages": DEEP}, "messages[0] must be an object, got a list"),
+        (
+            chat_of,
+            {"messages": [HI | {"content": DEEP}]},
+            "messages[0].content[0] must be an object, got a list",
+        ),
         (chat_of, {"messages": [HI], "\ud800" * 1000: 1}, "\ud800"),
         (
             constraint_of,
@@ -173,7 +209,9 @@ def test_a_list_ends_at_its_first_wrong_element():
             Counting.read += 1
             return super().items()
 
-    with pytest.raises(RequestError, match=r"messages\[2\].content is 5"):
+    with pytest.raises(
+        RequestError, match=r"messages\[2\].content must be text or a list of parts, got 5"
+    ):
         messages_of([Counting(HI), Counting(HI), Counting(HI, content=5), *[Counting(HI)] * 9999])
     assert Counting.read == 3
 

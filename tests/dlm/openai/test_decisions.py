@@ -94,70 +94,79 @@ def deep():
     [
         ({"stream": True}, "stream is unknown here"),
         ({"temperature": 0.5}, "temperature is unknown here"),
-        ({"input": None}, "input is missing: it takes text or a list of messages"),
-        ({"input": " "}, "input is ' '"),
-        ({"input": []}, "input is an empty list"),
-        ({"input": [3]}, r"input\[0\] is 3: it takes an object"),
+        ({"input": None}, "input is missing; it must be text or a list of messages"),
+        ({"input": " "}, "input must be text or a list of messages, got ' '"),
+        ({"input": []}, "input must be a list that is not empty, got an empty list"),
+        ({"input": [3]}, r"input\[0\] must be an object, got 3"),
         (
             {"input": [{"role": "user", "content": [{"type": {}}]}]},
-            r"content\[0\].type is an empty object: it takes input_text, input_json or",
+            r"content\[0\].type must be input_text, input_json or.*, got an empty object",
         ),
-        ({"input": [{"type": "function_call"}]}, r"input\[0\].type is 'function_call'"),
-        ({"input": [{"role": "x", "content": "a"}]}, r"input\[0\].role is 'x'"),
+        (
+            {"input": [{"type": "function_call"}]},
+            r"input\[0\].type must be message.*, got 'function_call'",
+        ),
+        (
+            {"input": [{"role": "x", "content": "a"}]},
+            r"input\[0\].role must be one of system.*, got 'x'",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             r"input\[0\].content\[0\].image_url is missing",
         ),
         (
             {"input": [{"role": "system", "content": [IMAGE]}]},
-            r"input\[0\].content\[0\].type is 'input_image': it takes text; only messages of users",
+            r"input\[0\].content\[0\].type must be text .*, got 'input_image'",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
-            r"content\[0\].type is 'input_audio': it takes input_text, input_json or input_image",
+            r"content\[0\].type must be input_text, input_json or input_image.*, got 'input_audio'",
         ),
         (
             {"questions": [{"type": "predicate", "instructions": [IMAGE]}]},
-            r"instructions\[0\].type is 'input_image': it takes input_text or input_json",
+            r"instructions\[0\].type must be input_text or input_json, got 'input_image'",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]},
-            r"input\[0\].content\[0\].text is 3",
+            r"input\[0\].content\[0\].text must be text that is not blank, got 3",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_json", "data": 3}]}]},
-            r"input\[0\].content\[0\].data is 3",
+            r"input\[0\].content\[0\].data must be an object or a list of objects, got 3",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_json", "data": deep()}]}]},
             "nests too deep",
         ),
         ({"questions": None}, "questions is missing"),
-        ({"questions": BODY["questions"] * 67}, "questions holds 201: it takes 1 to 200"),
-        ({"questions": [3]}, r"questions\[0\]: a question is 3: it takes an object"),
-        ({"questions": [{"type": "rank"}]}, r"questions\[0\]: a question's type is 'rank'"),
+        ({"questions": BODY["questions"] * 67}, "questions must have 1 to 200 entries, got 201"),
+        ({"questions": [3]}, r"questions\[0\]: a question must be an object, got 3"),
+        (
+            {"questions": [{"type": "rank"}]},
+            r"questions\[0\]: a question's type must be predicate.*, got 'rank'",
+        ),
         (
             {"questions": [BODY["questions"][0] | {"wieght": 2}]},
             r"questions\[0\]: a question of type predicate has no 'wieght'",
         ),
         (
             {"questions": [{"type": "choice", "choices": [{"value": True}, {"value": "true"}]}]},
-            r"choices\[1\] is 'true', and so is one before it",
+            r"choices\[1\] must differ from those before it, got 'true'",
         ),
         (
             {"questions": [{"type": "choice", "choices": [{"value": str(i)} for i in range(256)]}]},
-            "256 choices: a choice takes 1 to 255",
+            "choices must have 1 to 255 entries, got 256",
         ),
         (
             {"questions": [{"type": "score", "levels": [{"label": str(i)} for i in range(11)]}]},
-            "11 levels: a score takes 1 to 10",
+            "levels must have 1 to 10 entries, got 11",
         ),
         (
             {"questions": [{"type": "choice", "choices": [{"value": "a", "weight": 3}]}]},
             r"choices\[0\] has no 'weight'",
         ),
-        ({"seed": True}, "seed is true"),
-        ({"seed": 0.5}, "seed is 0.5"),
+        ({"seed": True}, "seed must be a whole number, got true"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
     ],
 )
 def test_a_wrong_field_is_refused_by_name(fields, reason):

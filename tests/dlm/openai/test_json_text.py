@@ -23,7 +23,7 @@ LONG = {
 @pytest.mark.parametrize("kind", [str, str.encode])
 def test_a_text_with_too_many_values_is_refused_before_it_is_parsed(name, kind, monkeypatch):
     monkeypatch.setattr(body.json, "loads", None)
-    with pytest.raises(RequestError, match=r"the body has too many values: .* it takes 262144"):
+    with pytest.raises(RequestError, match=r"the body has too many values: .* at most 262144"):
         parse_json("the body", kind(LONG[name]))
 
 
@@ -34,7 +34,7 @@ def test_long_texts_and_the_most_values_allowed_are_parsed():
     for text in (prose, json.dumps(most)):
         for kind in (str, str.encode):
             assert parse_json("it", kind(text)) == json.loads(text)
-    with pytest.raises(RequestError, match="are 262145, and"):
+    with pytest.raises(RequestError, match="got 262145"):
         parse_json("it", json.dumps([0, *most]))
 
 
@@ -54,8 +54,8 @@ def test_long_texts_and_the_most_values_allowed_are_parsed():
         (b"\xff", "byte 0 is no UTF-8"),
         (b'{"a": "\xc3("}', "byte 7 is no UTF-8"),
         ("\ufeff1", "the text begins with a byte order mark"),
-        ("NaN", "NaN is no value of JSON"),
-        ("[-Infinity]", "-Infinity is no value of JSON"),
+        ("NaN", "NaN is not a value of JSON"),
+        ("[-Infinity]", "-Infinity is not a value of JSON"),
         ("[" * 100_000, "its lists and objects are nested too deep"),
         ('{"a":' * 50_000, "its lists and objects are nested too deep"),
         ("[1,\n " + "9" * 5000 + "]", "line 2 column 2: a number has over 4300 digits"),

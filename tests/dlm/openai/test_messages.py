@@ -66,23 +66,23 @@ def call(**more):
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ("hi", r"messages\[0\] is 'hi': it takes an object"),
-        ({"content": "hi"}, r"messages\[0\].role is missing: it takes system, dev"),
-        ({"role": "model", "content": "hi"}, r"role is 'model': it takes system"),
-        ({"role": "user"}, r"messages\[0\].content is missing: it takes text or a list of parts"),
-        ({"role": "user", "content": 3}, r"messages\[0\].content is 3: it takes text"),
-        ({"role": "user", "content": ["a"]}, r"content\[0\] is 'a': it takes an object"),
+        ("hi", r"messages\[0\] must be an object, got 'hi'"),
+        ({"content": "hi"}, r"messages\[0\].role is missing; it must be one of system, dev"),
+        ({"role": "model", "content": "hi"}, r"role must be one of system.*, got 'model'"),
+        ({"role": "user"}, r"messages\[0\].content is missing; it must be text or a list of parts"),
+        ({"role": "user", "content": 3}, r"messages\[0\].content must be text.*, got 3"),
+        ({"role": "user", "content": ["a"]}, r"content\[0\] must be an object, got 'a'"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            r"content\[0\].image_url.url is 'x': it takes a data URL of an image in base64",
+            r"content\[0\].image_url.url must be a data URL of an image in base64.*, got 'x'",
         ),
         (
             {"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            r"content\[0\].type is 'image_url': it takes text; only messages of users and",
+            r"content\[0\].type must be text \(only messages of users .*, got 'image_url'",
         ),
         (
             {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
-            r"content\[0\].type is 'input_audio': it takes text or image_url: no model here reads",
+            r"content\[0\].type must be text or image_url \(no model here .*, got 'input_audio'",
         ),
         ({"role": "user", "content": [{"type": "text"}]}, r"content\[0\].text is missing"),
         (
@@ -96,26 +96,29 @@ def call(**more):
         ({"role": "assistant", "function_call": {"name": "f"}}, "function_call .*: use tool_calls"),
         (
             {"role": "user", "contents": "a"},
-            r"\[0\].contents is unknown: is it content, which is m",
+            r"\[0\].contents is unknown here; is it content, which is m",
         ),
-        ({"role": "assistant", "conten": "a"}, r"\[0\].conten is unknown: is it content, which is"),
+        (
+            {"role": "assistant", "conten": "a"},
+            r"\[0\].conten is unknown here; is it content, which is",
+        ),
         (
             {"role": "assistant", "Content": "a"},
-            r"\[0\].Content is unknown: is it content, which i",
+            r"\[0\].Content is unknown here; is it content, which i",
         ),
         (
             {"role": "assistant", "content": None, "tool_call": [CALL]},
-            r"\[0\].tool_call is unknown: is it tool_calls, which is missing",
+            r"\[0\].tool_call is unknown here; is it tool_calls, which is missing",
         ),
         ({"rol": "user", "content": "a"}, r"messages\[0\].role is missing"),
         (
             {"role": "user", "content": [{"type": "thinking", "thinking": "x"}]},
-            r"content\[0\].type is 'thinking': it takes text",
+            r"content\[0\].type must be text.*, got 'thinking'",
         ),
-        (call(type="mcp"), r"tool_calls\[0\].type is 'mcp': it takes function, custom"),
+        (call(type="mcp"), r"tool_calls\[0\].type must be one of function, custom.*, got 'mcp'"),
         (call(id=None), r"tool_calls\[0\].id is missing"),
-        (call(function=None), r"tool_calls\[0\].function is missing: it takes an object"),
-        ({"role": "tool", "content": "a"}, r"tool_call_id is missing: it takes the id of a tool"),
+        (call(function=None), r"tool_calls\[0\].function is missing; it must be an object"),
+        ({"role": "tool", "content": "a"}, r"tool_call_id is missing; it must be the id of a tool"),
         ({"role": "tool", "content": "a", "tool_call_id": "x"}, "no call before it has that id"),
     ],
 )

@@ -141,17 +141,17 @@ def test_additional_tools_of_a_stored_response_stay_offered():
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
-        ({"type": "additional_tools"}, r"^input\[0\].tools is missing: it takes a list"),
-        (additional(5), r"^input\[0\].tools\[0\] is 5: it takes an object"),
+        ({"type": "additional_tools"}, r"^input\[0\].tools is missing; it must be a list"),
+        (additional(5), r"^input\[0\].tools\[0\] must be an object, got 5"),
         (additional(FIND, {"type": "function"}), r"^input\[0\].tools\[1\].name is missing"),
         (additional({**FIND, "parameters": {"type": "x"}}), "at /input/0/tools/0/parameters"),
         (
             additional({"type": "namespace", "name": "a", "tools": [FIND, {**FIND, "name": ""}]}),
-            r"^input\[0\].tools\[0\].tools\[1\].name is ''",
+            r"^input\[0\].tools\[0\].tools\[1\].name must be the name of a tool, got ''",
         ),
         (additional(FIND, FIND), "at /input/0/tools/1/name: 'find' is there twice"),
-        ({**additional(FIND), "role": "user"}, r"^input\[0\].role is 'user': it takes developer"),
-        (additional(FIND), "^input is a list of nothing that the model is shown"),
+        ({**additional(FIND), "role": "user"}, r"^input\[0\].role must be developer, got 'user'"),
+        (additional(FIND), "^input must be text, .*, got a list without a text or a call"),
     ],
 )
 def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, problem):
@@ -203,7 +203,7 @@ def test_the_order_of_properties_is_that_of_the_format_and_of_the_tools():
     both = request(text=format, tools=tools, structured_outputs=outputs).constraint
     assert (both.property_order, both.content.property_order) == ("any", "any")
     assert request(tools=tools).constraint.property_order == "required"
-    with pytest.raises(RequestError, match=r"exactly one of .*; got none"):
+    with pytest.raises(RequestError, match=r"exactly one of .*, got none"):
         read(structured_outputs=outputs)
 
 
@@ -218,13 +218,21 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
 @pytest.mark.parametrize(
     ("body", "problem", "field"),
     [
-        ({"input": None}, "^input is missing: it takes text, or a list of items", "input"),
-        ({"input": 5}, "^input is 5: it takes text, or a list of items", "input"),
-        ({"input": []}, "^input is an empty list", "input"),
+        ({"input": None}, "^input is missing; it must be text, or a list of items", "input"),
+        ({"input": 5}, "^input must be text, or a list of items, got 5", "input"),
+        ({"input": []}, "^input must be text.*, got an empty list", "input"),
         ({"input": [{"role": "user"}]}, r"^input\[0\].content is missing", "input"),
-        ({"input": [{"role": "tool", "content": "x"}]}, r"^input\[0\].role is 'tool'", "input"),
+        (
+            {"input": [{"role": "tool", "content": "x"}]},
+            r"^input\[0\].role must be user.*, got 'tool'",
+            "input",
+        ),
         ({"input": [RESULT]}, r"^input\[0\].call_id is 'c1': no call before it", "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, r"^input\[0\].type is", "input"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            r"^input\[0\].type must be one of",
+            "input",
+        ),
         (
             {"input": [{"type": "compaction", "encrypted_content": "x"}]},
             r"^input\[0\].type is compaction, which is not supported: .* send the items",
@@ -238,10 +246,18 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"stop_token_ids": [1]}, "^stop_token_ids is a list, which", "stop_token_ids"),
         ({"logit_bias": {"1": -100}}, "^logit_bias is an object of 1, which", "logit_bias"),
         ({"allowed_token_ids": [1]}, "use structured_outputs", "allowed_token_ids"),
-        ({"text": {"format": {"type": "yaml"}}}, "^text.format.type is 'yaml'", "text"),
+        (
+            {"text": {"format": {"type": "yaml"}}},
+            "^text.format.type must be one of text.*, got 'yaml'",
+            "text",
+        ),
         ({"tools": [{"type": "function"}]}, r"^tools\[0\].name is missing", "tools"),
         ({"tools": [FIND], "tool_choice": {"type": "mcp"}}, "^tool_choice", "tool_choice"),
-        ({"tools": [FIND], "tool_choice": {"type": "function", "name": "x"}}, "names 'x'", None),
+        (
+            {"tools": [FIND], "tool_choice": {"type": "function", "name": "x"}},
+            "must name one of 'find', got 'x'",
+            None,
+        ),
         (
             {"text": {"schema": {"type": "object"}}},
             "^text.schema is unknown: use text.format",
@@ -249,12 +265,20 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ),
         (
             {"tools": [{"type": "custom", "name": "a", "format": {"type": "lark"}}]},
-            "/tools/0/format: a format has the type text or grammar",
+            "/tools/0/format: a format must have the type text or grammar",
             None,
         ),
-        ({"max_output_tokens": 0}, "^max_output_tokens is 0", "max_output_tokens"),
+        (
+            {"max_output_tokens": 0},
+            "^max_output_tokens must be at least 1, got 0",
+            "max_output_tokens",
+        ),
         ({"previous_response_id": "resp_x"}, "stores none", "previous_response_id"),
-        ({"reasoning": {"effort": "huge"}}, "^reasoning.effort is 'huge'", "reasoning"),
+        (
+            {"reasoning": {"effort": "huge"}},
+            "^reasoning.effort must be none.*, got 'huge'",
+            "reasoning",
+        ),
         (
             {
                 "tools": [
@@ -281,7 +305,7 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
             "/tools/1/name: 'find' is there twice",
             None,
         ),
-        ({f"field {i}": i for i in range(101)}, "101 unknown fields: it takes up to 100", None),
+        ({f"field {i}": i for i in range(101)}, "at most 100 unknown fields, got 101", None),
         ({"metadata": {"a": "\ud800"}}, "^metadata cannot be repeated", "metadata"),
         ({"tools": [{"type": "mcp", "a": float("inf")}]}, "^tools cannot be repeated", "tools"),
         ({"user": nested(900)}, "^user cannot be repeated", "user"),
@@ -304,7 +328,7 @@ def test_the_size_of_a_stored_response_counts_its_repeated_fields():
 
 def test_a_tool_of_any_type_is_left_out():
     assert request(tools=[{"type": "x"}]).tools == []
-    with pytest.raises(RequestError, match=r"^tools\[0\].type is a list"):
+    with pytest.raises(RequestError, match=r"^tools\[0\].type must be text, got a list"):
         read(tools=[{"type": nested(980)}])
 
 

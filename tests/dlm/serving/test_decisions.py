@@ -73,18 +73,26 @@ def test_a_conversation_of_one_text_is_decided_as_the_text(tiny):
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
-        ({"questions": []}, "questions", "questions is an empty list"),
-        ({"questions": QUESTIONS * 51}, "questions", "questions holds 204: it takes 1 to 200"),
+        ({"questions": []}, "questions", "questions must be a list that is not empty"),
+        (
+            {"questions": QUESTIONS * 51},
+            "questions",
+            "questions must have 1 to 200 entries, got 204",
+        ),
         (
             {"questions": [QUESTIONS[0], QUESTIONS[1] | {"choices": [{"value": "a " * 99}]}]},
             "questions",
             r"questions\[1\]: the label 'a a .* tokens with its stop, more than a canvas",
         ),
-        ({"input": "word " * 5000}, "input", r"questions\[0\]: .* context .*: \d+ prompt tokens"),
-        ({"input": 3}, "input", "input is 3"),
+        (
+            {"input": "word " * 5000},
+            "input",
+            r"questions\[0\]: .* context .*: a prompt must .* got \d+",
+        ),
+        ({"input": 3}, "input", "input must be text or a list of messages, got 3"),
         ({"extra_body": {"top_p": 0.5}}, "top_p", "top_p is 0.5, which is not supported"),
         ({"extra_body": {"stream": True}}, "stream", "stream is unknown here"),
-        ({"extra_body": {"seed": "x"}}, "seed", "seed is 'x'"),
+        ({"extra_body": {"seed": "x"}}, "seed", "seed must be a whole number, got 'x'"),
     ],
 )
 def test_an_error_of_the_body_is_a_400_that_names_its_field(tiny, fields, param, message):

@@ -112,5 +112,5 @@ def test_a_path_with_a_control_character_is_a_404(tiny, path, end):
 
 @pytest.mark.parametrize("host", ["", "a b", "http://x", "x:80", "*x", "a/b"])
 def test_an_invalid_name_of_an_allowed_host_is_refused(host):
-    with pytest.raises(DlmError, match=r"allowed_hosts\[0\] is"):
+    with pytest.raises(DlmError, match=r"allowed_hosts\[0\] must be the name of a host"):
         Settings(allowed_hosts=(host,))

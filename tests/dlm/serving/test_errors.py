@@ -42,10 +42,14 @@ def error_of(problem: openai.APIStatusError):
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
-        ({"temperature": 3}, "temperature", "temperature is 3: it takes 0 to 2"),
+        ({"temperature": 3}, "temperature", "temperature must be 0 to 2, got 3"),
         ({"max_tokens": 5000}, "max_tokens", "leave .* for the answer, fewer than max_tokens 5000"),
         ({"extra_body": {"guided_json": {}}}, "guided_json", "use structured_outputs"),
-        ({"extra_body": {"top_k": -2}}, "top_k", "top_k is -2: it takes 1 or more tokens"),
+        (
+            {"extra_body": {"top_k": -2}},
+            "top_k",
+            "top_k must be at least 1, or 0 or -1 for all tokens, got -2",
+        ),
         (
             {"extra_body": {"repetition_penalty": 1.5}},
             "repetition_penalty",
@@ -53,7 +57,11 @@ def error_of(problem: openai.APIStatusError):
         ),
         ({"extra_body": {"foo": 5}}, "foo", "foo is unknown here"),
         ({"functions": [{"name": "f"}]}, "functions", "functions is not supported: use tools"),
-        ({"messages": [{"role": "x"}]}, "messages", r"messages\[0\].role is 'x'"),
+        (
+            {"messages": [{"role": "x"}]},
+            "messages",
+            r"messages\[0\].role must be one of .*, got 'x'",
+        ),
         (
             {"extra_body": {"structured_outputs": {"choice": ["a word" * 9]}}, "max_tokens": 2},
             "max_tokens",
@@ -77,7 +85,7 @@ def test_an_error_of_the_body_is_a_400_before_a_stream_begins(tiny, fields, para
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [
-        (CHAT, {}, "messages", "messages is missing: it takes a list of"),
+        (CHAT, {}, "messages", "messages is missing; it must be a list of"),
         (CHAT, HI | {"\ud800": 1}, "\\ud800", "\\ud800 is unknown here"),
         *(
             (
@@ -89,17 +97,22 @@ def test_an_error_of_the_body_is_a_400_before_a_stream_begins(tiny, fields, para
             )
             for field in ("max_tokens", "max_completion_tokens")
         ),
-        (COMPLETION, {"prompt": " "}, "prompt", "prompt is ' ': it takes text that is"),
+        (
+            COMPLETION,
+            {"prompt": " "},
+            "prompt",
+            "prompt must be text that is not blank, or token ids, got ' '",
+        ),
         (
             COMPLETION,
             {"prompt": [10**9]},
             "prompt",
-            "prompt: token 1000000000 is outside of 1536 tokens",
+            "prompt: a token must be 0 to 1535, got 1000000000",
         ),
         (COMPLETION, {"prompt": "a", "echo": True}, "echo", "echo is true, which is not"),
-        ("/detokenize", {"tokens": [-1]}, "tokens", "tokens[0] is -1: it takes 0 to 1535"),
-        ("/detokenize", {"tokens": [99999]}, "tokens", "tokens[0] is 99999: it takes 0 to 1535"),
-        ("/detokenize", {"tokens": ["a"]}, "tokens", "tokens[0] is 'a'"),
+        ("/detokenize", {"tokens": [-1]}, "tokens", "tokens[0] must be 0 to 1535, got -1"),
+        ("/detokenize", {"tokens": [99999]}, "tokens", "tokens[0] must be 0 to 1535, got 99999"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens", "tokens[0] must be a token id, got 'a'"),
         ("/tokenize", {}, "prompt", "prompt is missing"),
         ("/tokenize", {"prompt": "a", "messages": []}, "prompt", "prompt is unknown here"),
         (
@@ -108,18 +121,18 @@ def test_an_error_of_the_body_is_a_400_before_a_stream_begins(tiny, fields, para
             "add_special_tokens",
             "add_special_tokens is false",
         ),
-        ("/tokenize", TURN | {"tools": [5]}, "tools", "tools[0] is 5: it takes an object"),
+        ("/tokenize", TURN | {"tools": [5]}, "tools", "tools[0] must be an object, got 5"),
         (
             "/tokenize",
             TURN | {"tools": [{"type": "function"}]},
             "tools",
-            "tools[0].function is missing: it takes an object",
+            "tools[0].function is missing; it must be an object",
         ),
         (
             "/tokenize",
             TURN | {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools",
-            "tools: tools at /tools/0/function/name: a name is 1 to 64 letters",
+            "tools: tools at /tools/0/function/name: a name must have 1 to 64 letters",
         ),
     ],
 )
@@ -151,7 +164,9 @@ def test_a_body_that_is_no_json_object_is_a_400(tiny, raw):
     for path in PATHS:
         answer = tiny.http.post(path, content=raw)
         assert answer.status_code == 400
-        assert answer.json()["error"]["message"].startswith("the body is")
+        assert answer.json()["error"]["message"].startswith(
+            ("the body is not JSON", "the body must be an object")
+        )
 
 
 @pytest.mark.parametrize(
@@ -261,13 +276,13 @@ def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, s
 @pytest.mark.parametrize(
     ("path", "fields", "param", "message"),
     [
-        (CHAT, HI | {"n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
-        (COMPLETION, {"prompt": "a", "n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        (CHAT, HI | {"n": 3}, "n", "n must be 1 to 2, got 3"),
+        (COMPLETION, {"prompt": "a", "n": 3}, "n", "n must be 1 to 2, got 3"),
         (
             COMPLETION,
             {"prompt": ["a", "b", "c"]},
             "prompt",
-            "prompt holds 3 prompts of 1 answers each: it takes 1 to 2 answers together",
+            "prompt must have 1 to 2 answers together, got 3 prompts of 1 answers each",
         ),
     ],
 )
@@ -388,7 +403,7 @@ def test_a_wrong_path_names_the_right_one(tiny, path, right):
     assert (body.get("type") == "error") is right.startswith("/v1/messages")
     message = body["error"]["message"]
     verb = "GET" if right == "/v1/models" else "POST"
-    assert message.startswith(f"POST {path} is not served: it takes {verb} {right}")
+    assert message.startswith(f"POST {path} is not served; use {verb} {right}")
     based = right.startswith("/v1/") and "messages" not in right
     assert ("ends in /v1, once" in message) is based
 
@@ -396,14 +411,14 @@ def test_a_wrong_path_names_the_right_one(tiny, path, right):
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/nowhere", "/v1", "/" + "v1/" * 3000])
 def test_a_path_that_is_like_no_other_lists_those_that_are_served(tiny, path):
     message = tiny.http.post(path, json=HI).json()["error"]["message"]
-    assert "is not served: it takes /v1/chat/completions, /v1/completions, " in message
+    assert "is not served; the paths are /v1/chat/completions, /v1/completions, " in message
     assert len(message) < 1000
 
 
 def test_a_wrong_method_names_the_right_one(tiny):
     answer = tiny.http.get(CHAT)
     assert answer.status_code == 405
-    assert "GET /v1/chat/completions is not served: it takes POST" in answer.text
+    assert "GET /v1/chat/completions is not served; use POST" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/models//"])
@@ -417,7 +432,7 @@ def test_a_slash_after_models_is_named(tiny, path):
 def test_a_wrong_path_below_a_prefix_names_the_right_one_below_it(serve_random):
     with serve_random(root_path="/llm") as served:
         answer = served.http.post("/llm/chat/completions", json=HI)
-        assert "it takes POST /llm/v1/chat/completions" in answer.json()["error"]["message"]
+        assert "use POST /llm/v1/chat/completions" in answer.json()["error"]["message"]
 
 
 LONG = {"tokenized": "word " * 2040, "not tokenized": "word " * 100_000}
@@ -477,4 +492,4 @@ def test_a_prompt_above_the_context_has_anthropic_s_words(tiny, text, stream):
 )
 def test_a_missing_field_has_the_client_s_name(tiny, path, body):
     error = tiny.http.post(path, json=body).json()["error"]
-    assert error["message"].startswith("text.format.schema is missing: it takes ")
+    assert error["message"].startswith("text.format.schema is missing; it must be ")

@@ -174,13 +174,13 @@ def test_a_bad_image_is_a_400_in_a_second(seeing, claude, name, data):
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("", "it takes a data URL of an image in base64"),
-        ("image.png", "it takes a data URL of an image in base64"),
-        ("file:///etc/passwd", "it takes a data URL of an image in base64"),
-        ("data:text/plain;base64,aGk=", "it takes a data URL of an image in base64"),
-        ("data:image/png,abc", "it takes a data URL of an image in base64"),
-        ("data:image/png;base64,a", "is no base64"),
-        ("data:image/png;base64,$$$$", "is no base64"),
+        ("", "must be a data URL of an image in base64"),
+        ("image.png", "must be a data URL of an image in base64"),
+        ("file:///etc/passwd", "must be a data URL of an image in base64"),
+        ("data:text/plain;base64,aGk=", "must be a data URL of an image in base64"),
+        ("data:image/png,abc", "must be a data URL of an image in base64"),
+        ("data:image/png;base64,a", "must be base64"),
+        ("data:image/png;base64,$$$$", "must be base64"),
         ("https://example.com/a.png", "is an address of a host that is not allowed"),
         ("http://[::1/a.png", "is an address of a host that is not allowed"),
     ],
@@ -296,13 +296,16 @@ def test_a_bad_image_of_a_result_is_a_400_with_its_place(seeing, claude):
     with pytest.raises(openai.BadRequestError) as error:
         chat_results(seeing, good, [*good, image_url(data_url(b"no image"))])
     assert error.value.param == "messages"
-    assert "messages[3].content[1].image_url.url is no image" in error.value.message
+    assert "messages[3].content[1].image_url.url must be PNG" in error.value.message
     for custom in (False, True):
         with pytest.raises(openai.BadRequestError) as error:
             response_results(seeing, "fine", [input_image(data_url(b""))], custom=custom)
         assert error.value.param == "input"
-        assert "input[4].output[0].image_url is an empty file" in error.value.message
-    place = r"messages\[2\]\.content\[1\]\.content\[1\]\.source\.data is no image"
+        assert (
+            "input[4].output[0].image_url must be PNG, JPEG, WebP or GIF, got an empty file"
+            in error.value.message
+        )
+    place = r"messages\[2\]\.content\[1\]\.content\[1\]\.source\.data must be PNG"
     with pytest.raises(anthropic.BadRequestError, match=place):
         message_results(claude, good, [*good, image_block(source_of(b"no image"))])
 
@@ -330,7 +333,9 @@ def test_decisions_about_images(seeing, host):
     Host.served = 0
     assert decided(f"{host}/image.png").answers == fetched.answers
     assert Host.served == 1
-    with pytest.raises(openai.BadRequestError, match=r"input\[0\]\.content\[0\]\.image_url is no"):
+    with pytest.raises(
+        openai.BadRequestError, match=r"input\[0\]\.content\[0\]\.image_url must be PNG"
+    ):
         decided(data_url(b"no image"))
 
 

@@ -70,8 +70,12 @@ def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [
-        ({"messages": []}, anthropic.BadRequestError, "messages is an empty list"),
-        ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens is 0"),
+        ({"messages": []}, anthropic.BadRequestError, "messages must be a list that is not empty"),
+        (
+            {"max_tokens": 0},
+            anthropic.BadRequestError,
+            "max_tokens must be a whole number, 1 or more tokens, got 0",
+        ),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, anthropic.BadRequestError, "/tools/0/n"),
         ({"model": "other"}, anthropic.NotFoundError, "does not exist here"),
     ],

@@ -187,9 +187,9 @@ BAD_CHUNK = CHUNKED + b"1\r\n{\r\nno number\r\n"
     [
         (MANY * 400, 129, 400, "over 128 requests wait on this connection"),
         (MANY * 3 + TOO_MANY_LINES + MANY, 3, 431, "over 256 headers"),
-        (MANY * 3 + b"no request\r\n\r\n", 3, 400, "no request of HTTP/1.1"),
-        (MANY * 3 + BAD_CHUNK + MANY, 3, 400, "no request of HTTP/1.1"),
-        (BAD_CHUNK + MANY, 0, 400, "no request of HTTP/1.1"),
+        (MANY * 3 + b"no request\r\n\r\n", 3, 400, "not a request of HTTP/1.1"),
+        (MANY * 3 + BAD_CHUNK + MANY, 3, 400, "not a request of HTTP/1.1"),
+        (BAD_CHUNK + MANY, 0, 400, "not a request of HTTP/1.1"),
     ],
 )
 @pytest.mark.parametrize("slow", [False, True])

@@ -294,7 +294,7 @@ def test_calls_of_tools_are_judged_by_their_names_and_arguments():
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--prompts", "0"], "--prompts is 0: it takes at least 1"),
+        (["--prompts", "0"], "--prompts must be at least 1, got 0"),
         (["--only", "made-up", "x y"], "no set's name holds 'x y': there are same patterns, "),
         (["--modes", "none"], "no mode is named 'none': there are diffusion free, "),
     ],

@@ -98,7 +98,7 @@ def test_a_benchmark_is_a_table_for_people(capsys):
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--limit", "0"], "--limit is 0: it takes at least 1"),
+        (["--limit", "0"], "--limit must be at least 1, got 0"),
         (["--schemas", "/no"], "there is no file /no"),
     ],
 )
