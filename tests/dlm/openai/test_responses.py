@@ -155,7 +155,7 @@ def test_additional_tools_of_a_stored_response_stay_offered():
     ],
 )
 def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, problem):
-    hello = [] if "nothing" in problem else [{"role": "user", "content": "Hi."}]
+    hello = [] if "without a text" in problem else [{"role": "user", "content": "Hi."}]
     with pytest.raises(RequestError, match=problem) as found:
         read(input=[item, *hello])
     assert found.value.field in ("input", None)

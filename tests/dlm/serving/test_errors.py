@@ -426,7 +426,7 @@ def test_a_slash_after_models_is_named(tiny, path):
     answer = tiny.http.get(tiny.url + path)
     assert answer.status_code == 404
     message = answer.json()["error"]["message"]
-    assert message.startswith(f"GET {path} is not served: it takes GET /v1/models; the base URL")
+    assert message.startswith(f"GET {path} is not served; use GET /v1/models; the base URL")
 
 
 def test_a_wrong_path_below_a_prefix_names_the_right_one_below_it(serve_random):

@@ -74,7 +74,7 @@ def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
         (
             {"max_tokens": 0},
             anthropic.BadRequestError,
-            "max_tokens must be a whole number, 1 or more tokens, got 0",
+            "max_tokens must be a whole number of 64 bits, 1 or more tokens, got 0",
         ),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, anthropic.BadRequestError, "/tools/0/n"),
         ({"model": "other"}, anthropic.NotFoundError, "does not exist here"),
