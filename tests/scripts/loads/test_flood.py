@@ -51,7 +51,7 @@ def test_pictures_of_many_scans_are_refused_and_those_of_fewer_are_decoded(monke
     fewest, *others = (flood.picture_of(scans) for scans in flood.SCANS)
     assert Picture(ImageFile(fewest), "it").decoded(4000).size == (80, 48)
     for data in others:
-        with pytest.raises(RequestError, match="of over 64 scans"):
+        with pytest.raises(RequestError, match="of at most 64 scans of components, got more"):
             Picture(ImageFile(data), "it").decoded(4000)
 
 
