@@ -54,13 +54,13 @@ class _Product:
 
     def _before(self, node: Node, follow: Follow) -> Follow:
         """Return what comes after a state if `node` and then `follow` do."""
-        known: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
 
         def begin(state: int) -> Node:
-            if state not in known:
+            if state not in nodes:
                 read = self._read(node, state, follow)
-                known[state] = read if read == NOTHING else self._add(read)
-            return known[state]
+                nodes[state] = read if read == NOTHING else self._add(read)
+            return nodes[state]
 
         return begin
 
@@ -113,8 +113,8 @@ class _Product:
         return alternation_of(options)
 
 
-def _either(one: Follow, other: Follow) -> Follow:
-    return lambda state: alternation_of([one(state), other(state)])
+def _either(follow: Follow, other: Follow) -> Follow:
+    return lambda state: alternation_of([follow(state), other(state)])
 
 
 class _Pairs:
@@ -126,7 +126,7 @@ class _Pairs:
         """`count` counts edges. Raises `TooLargeError`."""
         self._count = count
         count(sum(map(len, other.edges)) // 8)
-        rows = [[grouped(edges) for edges in each.edges] for each in (automaton, other)]
+        rows = [[grouped(edges) for edges in states.edges] for states in (automaton, other)]
         ranges = (r for groups in rows for group in groups for r in group.values())
         self._classes, members = alphabet(ranges)
         self._rows = [_by_class(groups, members) for groups in rows]
@@ -150,9 +150,9 @@ class _Pairs:
         return minimal(table)
 
     def _following(self, pair: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
-        one, other = (row[state] for row, state in zip(self._rows, pair, strict=True))
-        self._explored += 1 + len(one)
-        return [(letter, (to, other[letter])) for letter, to in one.items() if letter in other]
+        row, other = (rows[state] for rows, state in zip(self._rows, pair, strict=True))
+        self._explored += 1 + len(row)
+        return [(letter, (to, other[letter])) for letter, to in row.items() if letter in other]
 
 
 def _by_class(

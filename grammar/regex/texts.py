@@ -101,8 +101,8 @@ def clipped(node: Node, high: int) -> Node | None:
         return None
     match node:
         case Concatenation(parts):
-            found = [clipped(part, high - least + lengths_of(part)[0]) for part in parts]
-            return Concatenation(tuple(part for part in found if part is not None))
+            clips = [clipped(part, high - least + lengths_of(part)[0]) for part in parts]
+            return Concatenation(tuple(part for part in clips if part is not None))
         case Alternation(options):
             kept = (clipped(option, high) for option in options)
             return Alternation(tuple(option for option in kept if option is not None))

@@ -97,11 +97,11 @@ class Conflicts:
         if len(options) > _MOST_PARTS:
             return ""
         others = [part.shapes for part in every_part if part is not chosen[0]]
-        for (i, one), (j, other) in combinations(enumerate(options), 2):
-            branches = [{k: self._normal.shapes(o, k) for k in KINDS} for o in (one, other)]
+        for (i, schema), (j, other) in combinations(enumerate(options), 2):
+            branches = [{k: self._normal.shapes(o, k) for k in KINDS} for o in (schema, other)]
             if not self._common([*others, *branches]):
                 continue
-            if _node(one) is not None and _node(one) == _node(other):
+            if _node(schema) is not None and _node(schema) == _node(other):
                 why = "are equal"
             else:
                 why = "have values in common, and no other value fits"
@@ -124,20 +124,20 @@ class Conflicts:
                 return "no value fits exactly one schema of oneOf"
             if _is_false(part.formula):
                 return f"{part.name} is false: no value fits it"
-        for one, other in combinations(parts[:_MOST_PARTS], 2):
-            if not one.kinds or not other.kinds:
+        for part, other in combinations(parts[:_MOST_PARTS], 2):
+            if not part.kinds or not other.kinds:
                 continue
-            common = [kind for kind in one.kinds if kind in other.kinds]
+            common = [kind for kind in part.kinds if kind in other.kinds]
             if not common:
                 return (
-                    f"{one.name} allows only {one.types}, and {other.name} only "
+                    f"{part.name} allows only {part.types}, and {other.name} only "
                     f"{other.types}: they need a type in common"
                 )
-            if self._common([one.shapes, other.shapes]) is not False:
+            if self._common([part.shapes, other.shapes]) is not False:
                 continue
-            pairs = _combined(one.shapes, other.shapes)
+            pairs = _combined(part.shapes, other.shapes)
             reasons = dict.fromkeys(filter(None, map(of_shape, pairs)))
-            return next(iter(reasons), f"no value fits both {one.name} and {other.name}")
+            return next(iter(reasons), f"no value fits both {part.name} and {other.name}")
         return ""
 
     def _split(self, formula: Formula) -> list[_Part]:
@@ -170,9 +170,9 @@ class Conflicts:
 
     def _common(self, conditions: list[dict[str, Shapes]]) -> bool | None:
         """Whether a value may fit all of `conditions`; None if that takes too long to find out."""
-        first, *others = conditions
+        start, *others = conditions
         for kind in KINDS:
-            shapes = first[kind]
+            shapes = start[kind]
             for other in others:
                 if len(shapes) * len(other[kind]) > _MOST_PAIRS:
                     return None
@@ -183,9 +183,9 @@ class Conflicts:
         return False
 
 
-def _combined(one: dict[str, Shapes], other: dict[str, Shapes]) -> Iterator[Alternative]:
-    for kind, shapes in one.items():
-        yield from (mine.both(its) for mine in shapes for its in other[kind])
+def _combined(condition: dict[str, Shapes], other: dict[str, Shapes]) -> Iterator[Alternative]:
+    for kind, shapes in condition.items():
+        yield from (a.both(b) for a in shapes for b in other[kind])
 
 
 def _is_false(formula: Formula | None) -> bool:

@@ -99,14 +99,14 @@ def _properties(facets: Facets | None, property_extent: PropertyExtent) -> dict[
     if not isinstance(facets, Objects):
         return {}
     extents = {name: property_extent(facets, name) for name in facets.required[:_MOST_READ]}
-    found: dict[str, Extent] = {}
+    compared: dict[str, Extent] = {}
     weight = 0
     for name in sorted(extents, key=lambda name: _rank(extents[name])):
         weight += weight_of_extent(extents[name])
-        if len(found) == _MOST_NAMES or weight > _MOST_WEIGHT:
+        if len(compared) == _MOST_NAMES or weight > _MOST_WEIGHT:
             break
-        found[name] = extents[name]
-    return found
+        compared[name] = extents[name]
+    return compared
 
 
 def _rank(extent: Extent) -> int:

@@ -412,14 +412,14 @@ class ObjectWriter:
         others = (replace(m, keys=m.keys.difference(names)) for m in self.members.free)
         free = (*options, *(member for member in others if not member.keys.is_empty))
         fitting = replace(self, members=replace(self.members, free=free), distinct=False)
-        found = [fitting._content(fitting._parts())]
+        contents = [fitting._content(fitting._parts())]
         most = None if self.high is None else self.high - 1
         if most != 0:
             before = replace(self, members=replace(self.members, needed=()), high=most)
             needed = alternation(*map(self._member, options))
             comma = self.dialect.mark(",")
-            found.append(concatenation(before._content(before._parts()), comma, needed))
-        return alternation(*found)
+            contents.append(concatenation(before._content(before._parts()), comma, needed))
+        return alternation(*contents)
 
     def _has_enough_keys(self) -> bool:
         """Whether there are at least `low` different keys, as far as they can be listed."""
