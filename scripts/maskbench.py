@@ -31,7 +31,6 @@ from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
 from dlm.loading import tune_garbage_collector
 
 READINGS = ("closed", "schema")  # of objects without `additionalProperties`
-_SECONDS = 30.0  # of processor time for a compile that is only judged, not served
 
 
 @dataclass(kw_only=True)

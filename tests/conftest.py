@@ -50,6 +50,8 @@ settings.load_profile("default")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tokenizer", metavar="FILE", help="for made-up grammars: a tokenizer.json")
+    parser.addoption("--walks", type=int, metavar="N", help="walks through random grammars")
+    parser.addoption("--walk-seed", type=int, default=1, metavar="N", help="the seed of walks")
     parser.addoption("--made-up", type=int, default=6, metavar="N", help="grammars of each kind")
 
 

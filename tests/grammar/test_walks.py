@@ -1,15 +1,17 @@
-"""Any walk over allowed tokens ends within its budget, and valid, in all forms and ways."""
+"""Any walk over allowed tokens ends within its budget, and valid, in all forms and ways.
+
+pytest tests/grammar/test_walks.py -k faults --walks 20000 --walk-seed 1 --timeout 0
+"""
 
 from random import Random
 
 import numpy as np
 import pytest
-import walk
 from exhaustive import examples, share
 from hypothesis import given
 from hypothesis import strategies as st
-from measure.made_up import FORMS, WalkCase, case_of
-from measure.walks import WAYS, WISHES, WalkError, WishedScores, judge, walks_of
+from random_grammars import FORMS, WalkCase, case_of
+from walks import WAYS, WISHES, WalkError, WishedScores, judge, walked, walks_of
 
 from dlm.grammar import GrammarError, JsonSchema
 
@@ -25,12 +27,17 @@ def test_every_walk_ends_valid_within_its_budget(drawn, seed):
         return  # no value fits the schema, or only a very long one
 
 
-def test_walks_are_of_all_forms_and_ways_and_a_seed_repeats_them():
-    first = walk.walked(share(800), seed=1)
-    assert {form for form, _ in first[0]} == {*FORMS}
-    assert {way for _, way in first[0]} == {*WAYS}
-    assert first[1] == []
-    assert walk.walked(16, seed=3) == walk.walked(16, seed=3)
+def test_walks_of_all_forms_and_ways_have_no_faults(request):
+    count = request.config.getoption("--walks") or share(800)
+    walks, faults = walked(count, request.config.getoption("--walk-seed"))
+    assert {form for form, _ in walks} == {*FORMS}
+    assert {way for _, way in walks} == {*WAYS}
+    assert walks.total() == count
+    assert not faults, "\n".join(faults)
+
+
+def test_a_seed_repeats_its_walks():
+    assert walked(16, seed=3) == walked(16, seed=3) != walked(16, seed=4)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,11 @@ def test_a_row_that_ends_its_actors_is_an_error_and_the_other_rows_are_answered(
     [
         (fragile.refuse, partial(iter, [InputRow(0, "a")]), r"^ValueError: no such model$"),
         (fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
+        pytest.param(
+            *(fragile.vanish, partial(iter, [InputRow(0, "a")])),
+            "^the workers could not be started: ",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_an_error_of_all_rows_is_raised(cluster, start, read, problem):

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from measure.made_up import vocabulary_of
+from random_grammars import vocabulary_of
 from spoken import TOKENS, objects, recogniser, tools
 
 from dlm.grammar import BudgetError, Compiler, InvalidGrammarError, Matcher

@@ -8,11 +8,14 @@ bytes that has no budget.
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Literal
 
 import numpy as np
 from jsonschema import validators
+from measure.schemas import of_bytes
+from random_grammars import WalkCase, case_of
 
 from dlm.grammar import (
     BudgetError,
@@ -30,8 +33,6 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.masks import tokens_in
-from measure.made_up import WalkCase
-from measure.schemas import of_bytes
 
 Way = Literal["matcher", "left to right", "canvases"]
 WAYS: tuple[Way, ...] = ("matcher", "left to right", "canvases")
@@ -41,6 +42,7 @@ WISHES = (
     *("space", "escape"),
 )
 _OBSTINATE = 0.85  # share of the tokens that follow the wish
+_PER_CASE = 8  # walks of one case: a vocabulary and a grammar take longer than a walk
 _LONGEST = 600  # tokens of a shortest answer that is walked
 
 
@@ -275,3 +277,18 @@ def walks_of(case: WalkCase, rng: Random, count: int) -> Iterator[tuple[Way, str
         except WalkError as error:
             fault = str(error)
         yield way, f"{way}, wish {wish!r}, {least} + {spare} tokens, seed {seed}", fault
+
+
+def walked(most: int, seed: int) -> tuple[Counter[tuple[str, Way]], list[str]]:
+    """Return `most` walks by form and way, and their faults, each with what repeats it."""
+    walks, faults, number = Counter[tuple[str, Way]](), list[str](), seed * most
+    while (rest := most - walks.total()) > 0:
+        rng = Random(number)
+        with suppress(GrammarError):  # no value fits the schema, or only a very long one
+            case = case_of(rng)
+            for way, about, fault in walks_of(case, rng, min(rest, _PER_CASE)):
+                walks[case.form, way] += 1
+                if fault is not None:
+                    faults.append(f"case {number}, {case.spec}: {about}: {fault}")
+        number += 1
+    return walks, faults
