@@ -9,7 +9,7 @@ from training import kinds, patterns
 from training.kinds import ISO_DATE, Value
 from training.patterns import Domain, Field
 from training.samples import Sample, instruction, object_schema, plain, written
-from training.words import Draw, Split, held_out_name, listed, phrases_of
+from training.words import Draw, Split, forms, held_out_name, listed, phrases_of
 
 THINKING = 0.08  # share of extractions that think first
 LABELLED = 0.1  # share of texts made of labels and values, whose keys are any nouns
@@ -25,39 +25,8 @@ COMPOUND = 0.12  # share of training's keys that also name the subject: `invoice
 SYSTEM = 0.08  # share of training's prompts with a system message
 EXAMINED = 0.6  # share of training's texts that have no sentences but those exams are made of
 
-WAYS = [  # in which texts give labels and values, and what stands between two of them
-    ("{k}: {v}", "\n"),
-    ("{k}: {v}", ", "),
-    ("{k}: {v}", "; "),
-    ("{k} = {v}", ", "),
-    ("- {k}: {v}", "\n"),
-    ("{k} | {v}", "\n"),
-    ("the {k} is {v}", ", "),
-    ("Its {k} is {v}.", " "),
-    ("The {k} of the {o} is {v}.", " "),
-    ("The {o} has a {k} of {v}.", " "),
-    ("{v} is the {k}.", " "),
-    ("For the {k} we have {v}.", " "),
-    ("As {k} they gave {v}.", " "),
-    ("My {k} is {v}.", " "),
-    ("We set the {k} to {v}.", " "),
-    ("{v} ({k})", ", "),
-    ("{k} {v}", ", "),
-]
-TRAINED_WAYS = [  # more for training alone, since values before their labels are hard to learn
-    ("{v} ({k})", "; "),
-    ("{v} ({k})", "\n"),
-    ("{v} is the {k}", ", "),
-    ("{v} is our {k}.", " "),
-    ("{v} as {k}", ", "),
-    ("{v} was given as the {k}.", " "),
-    ("{v}: {k}", "\n"),
-    ("{v} = {k}", ", "),
-    ("{v} - {k}", "\n"),
-    ("{v}, the {k}", "; "),
-    ("{v} stands for the {k}.", " "),
-    ("with {v} for a {k}", ", "),
-]
+WAYS = forms("labels")  # in which texts give labels and values, and what stands between two
+TRAINED_WAYS = forms("trained_labels")  # more for training, as values before labels are hard
 
 
 @dataclass(frozen=True)

@@ -236,15 +236,15 @@ def _owned(make: Callable[[Draw], str]) -> Callable[[Draw], str]:
     return lambda d: d.ours(lambda: make(d))
 
 
+# Kinds whose words are those of the list of their name.
+_OPEN = """first last city drug software"""
+_COMMON = """country nation language animal bird job food plant material color sport hobby subject
+disease department industry"""
+_PICKED = """genre weekday month defect topic task problem room place"""
+
 TEXTS: dict[str, Callable[[Draw], str]] = {
     "person": _owned(_person),
-    "first": _open(listed("first")),
-    "last": _open(listed("last")),
     "titled": _owned(lambda d: _titled(d) if d.chance(0.8) else d.raw(listed("last"))),
-    "city": _open(listed("city")),
-    "country": _common(listed("country")),
-    "nation": _common(listed("nation")),
-    "language": _common(listed("language")),
     "company": _owned(_company),
     "thing": _thing,
     "product": _owned(_product),
@@ -293,32 +293,11 @@ TEXTS: dict[str, Callable[[Draw], str]] = {
         lambda d: f"{d.random.choice(['', *'ABCDEFGHKLMR'])}{d.random.randint(1, 999)}"
     ),
     "symbol": _picked([a + b for a in "BCDEFGHKLMNPRSTUXZ" for b in ["", *"aeirmn"]]),
-    "drug": _open(listed("drug")),
-    "software": _open(listed("software")),
     "word": _open(listed("noun")),
-    "animal": _common(listed("animal")),
-    "bird": _common(listed("bird")),
-    "job": _common(listed("job")),
-    "food": _common(listed("food")),
-    "plant": _common(listed("plant")),
-    "material": _common(listed("material")),
-    "color": _common(listed("color")),
-    "sport": _common(listed("sport")),
-    "hobby": _common(listed("hobby")),
-    "subject": _common(listed("subject")),
-    "disease": _common(listed("disease")),
-    "department": _common(listed("department")),
-    "industry": _common(listed("industry")),
     "adjective": _common(listed("verdict")),
-    "genre": _picked(listed("genre")),
-    "weekday": _picked(listed("weekday")),
-    "month": _picked(listed("month")),
-    "defect": _picked(listed("defect")),
-    "topic": _picked(listed("topic")),
-    "task": _picked(listed("task")),
-    "problem": _picked(listed("problem")),
-    "room": _picked(listed("room")),
-    "place": _picked(listed("place")),
+    **{name: _open(listed(name)) for name in _OPEN.split()},
+    **{name: _common(listed(name)) for name in _COMMON.split()},
+    **{name: _picked(listed(name)) for name in _PICKED.split()},
 }
 
 

@@ -19,7 +19,7 @@ from training.extraction import bare, extract, long_text, prose, texts_of
 from training.kinds import STRING, Value
 from training.samples import Sample, dumps, object_schema, plain, written
 from training.toolbox import FILE, MadeCall, Tool, typed, written_call
-from training.words import Draw, Split, held_out_phrase, made_up, phrases_of
+from training.words import Draw, Split, forms, held_out_phrase, made_up, phrases_of
 
 _COPIED = """person first city company thing product code title email phone street date time login
 word int num money""".split()
@@ -68,16 +68,7 @@ def copied(random: Random, split: Split, length: int) -> Sample:
 
     string = draw.ours(letters_of)
     key = random.choice(["word", "text", "name", "value", "code"])
-    way = random.choice(
-        [
-            "Extract {k} as JSON. The {k} is {v}.",
-            "Extract {k} as JSON. {v}",
-            "Extract {k} as JSON. {v} is the {k} that was given.",
-            "Return {k} as JSON. Somebody wrote {v} on the wall.",
-            "Repeat as JSON with the key {k}: {v}",
-            "Extract {k} as JSON. We looked at {v}, a {k}.",
-        ]
-    )
+    way = random.choice(forms("copies"))
     return Sample(
         task="copy",
         prompt=way.format(k=key, v=string),
@@ -123,17 +114,7 @@ def choice(random: Random, split: Split) -> Sample:
     word = values[name].value
     listed = random.sample(options, len(options))
     text = " ".join(sentences)
-    way = random.choice(
-        [
-            "Answer with one word of {o}. {t}",
-            "Answer with one word of {o}. {t}",
-            "One of {o}: {t}",
-            "Which {k}: {o}? {t}",
-            "{t} Choose the {k}: {o}.",
-            "What is the {k}? Answer with one of {o}. {t}",
-            "Classify the {k} as {o}. {t}",
-        ]
-    )
+    way = random.choice(forms("choices"))
     key = random.choice(domain.fields[name].names).replace("_", " ")
     return Sample(
         task="choice",

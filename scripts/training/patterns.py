@@ -20,7 +20,7 @@ from typing import Any
 
 from training import kinds
 from training.kinds import Value
-from training.words import Draw, phrases
+from training.words import Draw, forms, phrases
 
 HELD_OUT = 10  # one sentence in ten is never trained on
 _SLOT = re.compile(r"\{([^{}]*)\}")
@@ -120,49 +120,9 @@ def _domain(title: str, lines: list[str], known: Domain | None, examined: bool) 
 
 
 SMALL = frozenset("It My Our On In At For He She They We There This With When".split())
-WRAPPERS = [
-    "{v} (not {w})",
-    "{v} (formerly {w})",
-    "{v}, not {w},",
-    "{v} instead of {w}",
-    "{v} rather than {w}",
-    "{w}, sorry, {v}",
-    "{w}, no, {v}",
-    "not {w} but {v}",
-]
 WRAPPED = (
     "person first last city company thing product code hotel num money job time date"
 ).split()
-CONTRACTIONS = {
-    " is not ": " isn't ",
-    " was not ": " wasn't ",
-    " has not ": " hasn't ",
-    "I am ": "I'm ",
-    "We are ": "We're ",
-    " does not ": " doesn't ",
-    "It is ": "It's ",
-    "He is ": "He's ",
-    "She is ": "She's ",
-}
-SWAPS = {
-    " euros": [" euros", " euros", " EUR", " €", " dollars", " pounds", " USD", " francs"],
-    " percent": [" percent", " percent", " %", "%", " per cent"],
-    " km/h": [" km/h", " kilometres per hour", " kph"],
-    " kg": [" kg", " kg", "kg", " kilos", " kilograms"],
-    " km ": [" km ", " km ", " kilometres ", " kilometers "],
-    " cm ": [" cm ", " centimetres "],
-    " degrees": [" degrees", " degrees", " °C", " C", " degrees Celsius"],
-    " minutes": [" minutes", " minutes", " min", " mins"],
-    " people": [" people", " people", " persons"],
-    " bought ": [" bought ", " bought ", " purchased ", " got "],
-    " costs ": [" costs ", " costs ", " is priced at ", " goes for "],
-    " works ": [" works ", " works ", " is working "],
-    " begins ": [" begins ", " starts "],
-    " wants ": [" wants ", " would like "],
-    " lives ": [" lives ", " lives ", " resides "],
-    " called ": [" called ", " called ", " named "],
-    " yesterday": [" yesterday", " today", " last week", " this morning"],
-}
 
 
 def fill(
@@ -181,7 +141,7 @@ def fill(
         parts[i] = phrase_of(value.value, ways) if phrased else value.text
         if i == wrapped and not phrased and field.kind.split()[0] in WRAPPED:
             other = kinds.draw(field.kind, draw).text
-            parts[i] = draw.random.choice(WRAPPERS).format(v=value.text, w=other)
+            parts[i] = draw.random.choice(forms("wrappers")).format(v=value.text, w=other)
         if field.kind == "money" and not re.match(" (euro|dollar|percent|{)", parts[i + 1]):
             parts[i] = priced(parts[i], draw.random)
         parts[i - 1] = with_article(parts[i - 1], parts[i])
@@ -205,10 +165,10 @@ def reworded(parts: list[str], draw: Draw) -> list[str]:
     """Return the parts of a sentence, with some words replaced by synonyms and slots unchanged."""
     swap, contract, parts = draw.chance(0.5), draw.chance(0.3), list(parts)
     for i in range(0, len(parts), 2):
-        for old, new in SWAPS.items() if swap else ():
+        for old, new in forms("swaps").items() if swap else ():
             if old in parts[i]:
                 parts[i] = parts[i].replace(old, draw.random.choice(new))
-        for old, new in CONTRACTIONS.items() if contract else ():
+        for old, new in forms("contractions").items() if contract else ():
             parts[i] = parts[i].replace(old, new)
     return parts
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from random import Random
 from typing import Any, Literal
 
-from training.words import phrases
+from training.words import forms, phrases
 
 FENCED = 0.25  # share of JSON answers inside a code fence: the habit that breaks JSON in practice
 INDENTED = 0.25  # share of JSON answers spread over lines
@@ -82,14 +82,6 @@ def object_schema(
     }
 
 
-DESCRIBED = [
-    "{a}\nSchema: {s}",
-    "{a} Schema: {s}",
-    "{a} Follow this schema: {s}",
-    "Schema: {s}\n{a}",
-    "{a} ({s})",
-    "Use this JSON schema: {s}\n{a}",
-]
 _BRIEF = {"string": "string", "number": "number", "integer": "integer", "boolean": "boolean"}
 
 
@@ -106,7 +98,7 @@ def instruction(fields: Sequence[str], title: str, text: str, schema: Any, rando
         ask, between, tail = phrases("ask")[0].partition("{t}")
     if schema is not None:
         described = described_as(schema, random)
-        ask = random.choice(DESCRIBED).format(a=ask.strip(), s=described) + "\n"
+        ask = random.choice(forms("described")).format(a=ask.strip(), s=described) + "\n"
         if random.random() < 0.2:  # the schema alone says what is wanted
             ask, tail = f"Answer in JSON of this schema: {described}\n", ""
     listed = enumerated(fields, random)

@@ -3,32 +3,16 @@
 Every string belongs to one of two halves: training's, or the half that is held out.
 """
 
+import json
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 LISTS = Path(__file__).parent / "lists"
 CONSONANT, VOWEL = "bcdfghjklmnprstvwz", "aeiou"
-ACCENTED = {
-    "a": "àáâãäåāăąæ",
-    "c": "çćč",
-    "d": "ďđð",
-    "e": "èéêëēėęě",
-    "g": "ğģ",
-    "i": "ìíîïīı",
-    "l": "łľ",
-    "n": "ñńňņ",
-    "o": "òóôõöøōőœ",
-    "r": "řŕ",
-    "s": "šśşșß",
-    "t": "ťțþ",
-    "u": "ùúûüūůűų",
-    "y": "ýÿ",
-    "z": "žźż",
-}
 
 
 @cache
@@ -49,6 +33,12 @@ def phrases_of(file: str, name: str) -> tuple[str, ...]:
     """Return the phrases of a list in a file of `lists`, one a line."""
     lines = sections(file)[name].strip("\n").split("\n")
     return tuple(line.replace("\\n", "\n") for line in lines)
+
+
+@cache
+def forms(name: str) -> Any:
+    """Return a list or a mapping of `lists/forms.json`: ways to phrase, to reword and to spell."""
+    return json.loads((LISTS / "forms.json").read_text(encoding="utf-8"))[name]
 
 
 @cache
@@ -81,9 +71,9 @@ def spliced(words: Sequence[str], random: Random) -> str:
 def accented(word: str, random: Random) -> str:
     """Return a word with one or two letters as in other languages than English."""
     letters = list(word)
-    places = [i for i, letter in enumerate(letters) if letter.lower() in ACCENTED]
+    places = [i for i, letter in enumerate(letters) if letter.lower() in forms("accents")]
     for i in random.sample(places, min(len(places), random.choice([1, 1, 2]))):
-        other = random.choice(ACCENTED[letters[i].lower()])
+        other = random.choice(forms("accents")[letters[i].lower()])
         letters[i] = other.upper() if letters[i].isupper() else other
     return "".join(letters)
 
