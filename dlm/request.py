@@ -313,7 +313,7 @@ class Stats:
         return self.tokens / max(1, self.calls)
 
 
-_COUNTS = [one.name for one in fields(Stats) if one.type is int]
+_COUNTS = [field.name for field in fields(Stats) if field.type is int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

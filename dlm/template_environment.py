@@ -261,8 +261,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "gteq": operator.ge,
     "lt": operator.lt,
     "lteq": operator.le,
-    "in": lambda one, other: one in other,
-    "notin": lambda one, other: one not in other,
+    "in": lambda value, values: value in values,
+    "notin": lambda value, values: value not in values,
 }
 
 

@@ -21,6 +21,20 @@ FORBIDDEN = re.compile(  # in docstrings and comments
     r"\b(so many|as many as|in front of|behind|told|whoever|whatever it may be)\b", re.IGNORECASE
 )
 NAMES = {"said", "told", "behind", "asked"}  # parts of identifiers
+IDIOM = re.compile(  # in messages of errors, which are "`x` must be ..., got ..."
+    r": (it|they) takes?\b|\btakes (exactly )?one of\b|which there is not|half a surrogate"
+)
+LOCALS = set(  # names of parameters and variables that do not say what a value is
+    "found rest known given held wanted one each begun joined listed".split()
+)
+CLEAN = (  # folders and files whose messages and locals follow these two rules
+    "dlm/anthropic dlm/decisions dlm/integrations dlm/openai dlm/serving grammar/regex "
+    "grammar/rules grammar/specs dlm/admission.py dlm/chat.py dlm/chat_template.py dlm/events.py "
+    "dlm/image_files.py dlm/images.py dlm/policy.py dlm/request.py dlm/stream.py "
+    "dlm/template_effort.py dlm/template_environment.py dlm/cli/command_line.py "
+    "dlm/cli/display.py dlm/cli/generate.py dlm/cli/options.py dlm/cli/plan.py "
+    "dlm/cli/quantize.py dlm/cli/serve.py"
+).split()
 
 
 def sources() -> Iterator[Path]:
@@ -50,6 +64,24 @@ def comments() -> Iterator[tuple[str, str]]:
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             if token.type == tokenize.COMMENT:
                 yield f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+
+
+def clean_trees() -> Iterator[tuple[Path, ast.Module]]:
+    for name in CLEAN:
+        path = ROOT / name
+        assert path.exists(), name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            yield file.relative_to(ROOT), ast.parse(file.read_text())
+
+
+def locals_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each parameter and variable, of functions and modules."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
 
 
 def first_word(text: str) -> str:
@@ -84,6 +116,27 @@ def test_names_have_no_words_of_a_dialect():
     assert not found, "\n".join(f"{path}: {sorted(names)}" for path, names in found.items())
 
 
+def test_an_error_says_what_a_value_must_be():
+    dialect = [
+        f"{path}:{node.lineno}: {node.value}"
+        for path, tree in clean_trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if "\n" not in node.value and IDIOM.search(node.value)  # docstrings have lines
+    ]
+    assert not dialect, "\n".join(dialect)
+
+
+def test_a_local_says_what_a_value_is():
+    vague = [
+        f"{path}:{line}: {name}"
+        for path, tree in clean_trees()
+        for line, name in locals_of(tree)
+        if name in LOCALS
+    ]
+    assert not vague, "\n".join(vague)
+
+
 def test_a_class_name_stands_for_one_thing():
     found = defaultdict(set)
     for path, tree in trees():
@@ -104,3 +157,17 @@ def test_a_class_name_stands_for_one_thing():
 )
 def test_first_words_are_read_as_they_are_written(text, word):
     assert first_word(text) == word
+
+
+def test_locals_of_every_form_are_seen():
+    text = """
+def f(found, *rest):
+    for one in rest:
+        given = [each for each in one]
+    with open(x) as held:
+        match held:
+            case [known, *wanted]:
+                pass
+"""
+    seen = {name for _, name in locals_of(ast.parse(text))}
+    assert seen == {"found", "rest", "one", "given", "each", "held", "known", "wanted"}

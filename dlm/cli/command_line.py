@@ -90,12 +90,12 @@ def fail(message: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def choose(doc: str | None, commands: Mapping[str, str], **more: Any) -> str:
+def choose(doc: str | None, commands: Mapping[str, str], **options: Any) -> str:
     """Return the subcommand that the first argument names; the other arguments become its own.
 
-    `commands` has the purpose of each. `doc` and `more` are those of `CommandParser`.
+    `commands` has the purpose of each. `doc` and `options` are those of `CommandParser`.
     """
-    parser = CommandParser(doc, **more)
+    parser = CommandParser(doc, **options)
     choices = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, purpose in commands.items():
         choices.add_parser(name, help=purpose)

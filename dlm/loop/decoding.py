@@ -56,10 +56,10 @@ def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Pas
     """Return what the next pass does for the `running` requests, by slot, the oldest first.
 
     Prompts are cut at multiples of `CHUNK`, and not within images, whatever else the pass has to
-    do: other pieces may round otherwise, and a request's output must not depend on what runs beside
-    it. Finished
-    canvases are encoded at once. About `budget` tokens of prompts are encoded, and at least one
-    chunk: a long prompt takes several passes, and delays no other request.
+    do: chunks of other sizes may round differently, and a request's output must not depend on what
+    runs beside it. Finished canvases are encoded at once. About `budget` tokens of prompts are
+    encoded, and at least one chunk: a long prompt takes several passes, and delays no other
+    request.
     """
     plan, prompts = PassPlan(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):

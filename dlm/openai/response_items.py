@@ -121,7 +121,7 @@ _NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM
 
 
 def _texts(content: str | list[Any], where: str) -> str | list[Any]:
-    """Return content of a message that is no user's. Raises `RequestError` for an image in it."""
+    """Return the text of a message whose role is not `user`. Raises `RequestError` for an image."""
     for i, part in enumerate(content):
         if isinstance(part, ImagePart):
             raise RequestError(

@@ -209,7 +209,7 @@ class TerminalTokens:
         )
 
     def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
-        """Copy the branches after which any text follows from the terminals of any text.
+        """Reuse the shared branches of any text where the rest of this terminal accepts any text.
 
         Returns the scanner; None if nothing can be shared: `state` is neither the start nor
         between two characters, the terminal is not quoted, or it takes any text itself.

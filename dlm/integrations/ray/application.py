@@ -41,7 +41,7 @@ from dlm.serving.metrics import merge_metrics
 from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to
-_WELL = 5.0  # seconds in which some replica says that it is well
+_WELL = 5.0  # seconds; the timeout of a health check
 _COUNTED = 5.0  # seconds in which replicas tell what they have counted
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
 
