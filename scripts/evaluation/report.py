@@ -63,8 +63,8 @@ def estimate(runs: Sequence[Run], of: "RunFigure") -> Estimate | None:
     return Estimate(mean=mean, low=float(interval.low), high=float(interval.high))
 
 
-def paired(one: list[Run], other: list[Run]) -> Paired | None:
-    """Compare two modes on their common tasks; return None if they have none.
+def paired(group: str, one: Sequence[Run], other: Sequence[Run]) -> Paired | None:
+    """Compare two modes on the common tasks of a group; return None if they have none.
 
     A run counts as right by exact match, or by validity where no expected answer is known.
     """
@@ -77,7 +77,7 @@ def paired(one: list[Run], other: list[Run]) -> Paired | None:
     split = only_one + only_other
     p = float(stats.binomtest(only_one, split).pvalue) if split else 1.0
     return Paired(
-        group=one[0].group,
+        group=group,
         one=one[0].mode,
         other=other[0].mode,
         only_one=only_one,
@@ -94,11 +94,11 @@ Table = Mapping[str, Sequence[Run]]  # runs, by the mode's name
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return runs by the group of their tasks."""
+    """Return runs by the group of their tasks; all of them too, if there are several groups."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
-    return groups
+    return groups if len(groups) < 2 else groups | {"all": list(runs)}
 
 
 def pairs(table: Table, modes: Sequence[Mode]) -> Iterator[Paired]:
@@ -109,7 +109,7 @@ def pairs(table: Table, modes: Sequence[Mode]) -> Iterator[Paired]:
             continue
         others = grouped(table[other.name])
         for group, runs in grouped(table[one.name]).items():
-            if (pair := paired(runs, others.get(group, []))) is not None:
+            if (pair := paired(group, runs, others.get(group, []))) is not None:
                 yield pair
 
 
@@ -151,10 +151,10 @@ def figures(runs: Sequence[Run]) -> dict[str, float | None]:
 
 
 def text_of(value: float | None) -> str:
-    """Return a figure as text: with four digits, or with all before the point."""
+    """Return a figure as text: a count, a number of three decimals, or one from 100 on."""
     if value is None:
         return ""
-    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3f}"
+    return f"{value:.0f}" if value >= 100 or isinstance(value, int) else f"{value:.3f}"
 
 
 def table_rows(table: Table) -> list[tuple[str, str, list[Run]]]:

@@ -12,7 +12,7 @@ from driven import events_of
 from evaluation import answers, tasks
 from evaluation import runs as runs_module
 from evaluation.modes import AT_COMMIT, CONSTRAINED, DRAFTED, FREE, STUDIES
-from evaluation.report import estimate, figures, page, paired, pairs
+from evaluation.report import estimate, figures, grouped, page, paired, pairs, text_of
 from evaluation.runs import EvaluationSettings, Records, Run, engine_of, run_tasks
 from evaluation.tasks import TaskError, exam_tasks, extractions, kind_tasks, read
 from evaluation.values import is_valid
@@ -202,11 +202,11 @@ def test_intervals_and_pairs_are_those_of_the_textbook():
     assert found.high == pytest.approx(0.7925, abs=0.01)
     assert estimate([replace(RUN, exact=None)], lambda run: run.exact) is None
     others = [replace(run, mode="b", exact=i < 4 or i >= 12) for i, run in enumerate(many)]
-    pair = paired(many, others)
+    pair = paired("extractions", many, others)
     # From 0 to 11, "a" is wrong at 0, 4, 8 and "b" at 4..11; from 12 on "b" is always right.
     assert (pair.only_one, pair.only_other) == (6, 98)
     assert pair.p < 1e-6
-    assert paired(many[:1], [replace(RUN, task_id=9)]) is None
+    assert paired("all", many[:1], [replace(RUN, task_id=9)]) is None
 
 
 def test_a_report_shows_what_has_no_answer():
@@ -269,6 +269,23 @@ def test_ratios_are_those_of_all_tasks_together():
     assert (found["fields"], found["exact"], found["tokens a pass"]) == (0.5, 1, 18 / 8)
     unknown = figures([replace(RUN, right=None, wanted=None, exact=None)])
     assert (unknown["fields"], unknown["exact"]) == (None, None)
+
+
+def test_several_groups_are_added_up_too():
+    runs = [RUN, replace(RUN, task_id=1, group="copies"), replace(RUN, task_id=2)]
+    assert [*grouped(runs[:1])] == ["extractions"]
+    groups = grouped(runs)
+    assert {group: len(some) for group, some in groups.items()} == {
+        "extractions": 2,
+        "copies": 1,
+        "all": 3,
+    }
+
+
+def test_figures_are_counts_or_have_three_decimals():
+    assert [text_of(value) for value in (0, 12, 1.0, 0.6666, 470.6, None)] == [
+        *("0", "12", "1.000", "0.667", "471", ""),
+    ]
 
 
 def test_pairs_are_those_with_the_first_mode_and_those_of_a_constraint():
