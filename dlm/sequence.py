@@ -28,6 +28,7 @@ from dlm.grammar import (
     Task,
     TokenConstraint,
 )
+from dlm.grammar.json_scanner import JsonScanner
 from dlm.logits import sampling
 from dlm.logits.sampling import generator
 from dlm.models.image_tokens import EncodedImage
@@ -357,21 +358,11 @@ def outside_strings(pieces: abc.Sequence[bytes]) -> list[bool]:
         json.loads(text)
     except (ValueError, RecursionError):
         return [False] * len(pieces)
-    outside, within, escaped = list[bool](), False, False
+    outside, scanner = list[bool](), JsonScanner()
     for piece in pieces:
-        outside.append(not within)
-        within, escaped = _string_after(piece, within, escaped)
+        outside.append(not scanner.string)
+        scanner.read(piece)
     return outside
-
-
-def _string_after(piece: bytes, within: bool, escaped: bool) -> tuple[bool, bool]:
-    """Return whether a JSON string is open after `piece`, and whether its next character is
-    escaped. `within` and `escaped` are the same before `piece`."""
-    for byte in piece:
-        if byte == ord('"') and not escaped:
-            within = not within
-        escaped = byte == ord("\\") and not escaped
-    return within, escaped
 
 
 def is_blank(piece: bytes) -> bool:
@@ -385,7 +376,7 @@ def alike_in(pieces: list[bytes], piece: bytes, outside: bool = False) -> set[in
     tokens that differ from it only in white space are returned too, and so are all blank ones."""
     if not outside:
         return {token for token, other in enumerate(pieces) if other == piece}
-    ends_within = _string_after(piece, within=False, escaped=False)[0]
+    ends_within = JsonScanner().read(piece).string
     bare = bytes.lstrip if ends_within else bytes.strip
     core = bare(piece, _BLANK)
     found = {token for token, other in enumerate(pieces) if other.isspace() and is_blank(other)}

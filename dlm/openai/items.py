@@ -6,7 +6,6 @@ answer is what its changes add up to. This module knows neither of the two forms
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from dlm.events import Committed
 from dlm.grammar import Tools
 from dlm.grammar.calls import CallDelta, CallReader
+from dlm.grammar.json_scanner import CHARACTERS, STRING, JsonScanner
 from dlm.request import Request, Result
 
 if TYPE_CHECKING:
@@ -130,26 +130,20 @@ class ItemReader:
         return Added(self.items[-1], text)
 
 
-_OPENING = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*"')
-_CHARACTERS = re.compile(r'(?:[^"\\]|\\.)*')
-
-
 class _Input:
     """Reader of the one string among a custom tool's arguments, `{"input": "..."}`."""
 
     def __init__(self) -> None:
-        self._unread = ""
-        self._inside = False
+        self._scanner, self._strings = JsonScanner(), 0
+        self._unread = b""
 
     def feed(self, arguments: str) -> str:
         """Return the characters of the string that a piece of the arguments has, which divides no
         escape."""
-        self._unread += arguments
-        if not self._inside and (opening := _OPENING.match(self._unread)):
-            self._inside, self._unread = True, self._unread[opening.end() :]
-        if not self._inside:
-            return ""
-        characters = _CHARACTERS.match(self._unread)
-        complete = characters[0] if characters else ""
-        self._unread = self._unread[len(complete) :]
-        return json.loads(f'"{complete}"')
+        for kind, lexeme, _ in self._scanner.feed(arguments.encode()):
+            self._strings += kind is STRING
+            if kind is CHARACTERS and self._strings == 2:  # the first is the key
+                self._unread += lexeme
+        end = len(self._unread) - self._scanner.escaped
+        characters, self._unread = self._unread[:end], self._unread[end:]
+        return json.loads(b'"%s"' % characters)

@@ -17,12 +17,10 @@ from decimal import Decimal
 import numpy as np
 from jaxtyping import Bool, UInt32
 
+from dlm.grammar.json_scanner import CHARACTERS, MARK, STRING, STRING_END, JsonScanner
 from dlm.grammar.parse.partial_values import Partial, hashable
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 
-_QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_OPEN, _CLOSE = b"{[", b"}]"
-_SPACE = b" \t\r\n"
 _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
@@ -58,67 +56,50 @@ class Keys:
         items; None: no array has.
         """
         open_, key, expected = self.open, self.key, self.expected
-        string, escaped, text = self.string, self.escaped, bytearray(self.text)
-        watched = any(isinstance(each, SeenItems) for each in open_)
-        plain = (_ENDS_STRING if string else _STRUCTURE).isdisjoint(piece)
-        if plain and not (watched or escaped or key is not None):
+        text, scanner = bytearray(self.text), JsonScanner(self.string, self.escaped)
+        watched = self.watched
+        plain = (_ENDS_STRING if self.string else _STRUCTURE).isdisjoint(piece)
+        if plain and not (watched or self.escaped or key is not None):
             return self  # most tokens are within a string or a number
-        for place, byte in enumerate(piece):
-            if string:
-                if watched:
-                    text.append(byte)
-                if escaped or byte != _QUOTE:
-                    escaped = byte == _BACKSLASH and not escaped
-                    key = None if key is None else key + bytes([byte])
-                    continue
-                string = False
-                if key is not None:
-                    name, held = _decoded(key), open_[-1]
-                    if not isinstance(held, frozenset) or name in held:
-                        return None
-                    open_, key, expected = (*open_[:-1], held | {name}), None, False
-                elif watched and _repeats(open_, text):
-                    return None
-                continue
-            if byte in _SPACE:
-                continue
-            if byte == _QUOTE:
-                string, key = True, b"" if expected else None
-            elif byte == _COMMA:
+        for kind, lexeme, place in scanner.feed(piece):
+            if kind is MARK and lexeme in b",]}":  # before it is added to the text
                 top = open_[-1] if open_ else None
-                expected = isinstance(top, frozenset)
-                if isinstance(top, SeenItems):
+                if isinstance(top, SeenItems) and (lexeme == b"," or len(text) > top.begun):
                     added = _with_item(top, text)
                     if added is None:
                         return None
-                    if added.begun == 0:  # the outermost: the text before it is not needed
-                        text, open_ = bytearray(), (*open_[:-1], added)
-                    else:
-                        text.append(byte)
-                        open_ = (*open_[:-1], SeenItems(len(text), added.texts, added.values))
-                    continue
-            elif byte in _CLOSE:
-                top, open_, expected = open_[-1] if open_ else None, open_[:-1], False
-                if isinstance(top, SeenItems):
-                    if len(text) > top.begun and _with_item(top, text) is None:
-                        return None
+                    if lexeme == b"," and added.begun == 0:  # the outermost: no text is needed
+                        text, open_, expected = bytearray(), (*open_[:-1], added), False
+                        continue
+                    if lexeme == b",":
+                        seen = SeenItems(len(text) + 1, added.texts, added.values)
+                        open_ = (*open_[:-1], seen)
+                expected = lexeme == b"," and isinstance(top, frozenset)
+                if lexeme != b",":
+                    open_ = open_[:-1]
                     watched = any(isinstance(each, SeenItems) for each in open_)
-                if watched:
-                    text.append(byte)
-                    if _repeats(open_, text):
-                        return None
-                else:
-                    text = bytearray()
-                continue
+                    text = text if watched else bytearray()
             if watched:
-                text.append(byte)
-            if byte in _OPEN:
-                expected = byte == _OPEN[0]
+                text += lexeme
+            if kind is STRING:
+                key = b"" if expected else None
+            elif kind is CHARACTERS:
+                key = None if key is None else key + lexeme
+            elif kind is STRING_END and key is not None:
+                name, names = _decoded(key), open_[-1]
+                if not isinstance(names, frozenset) or name in names:
+                    return None
+                open_, key, expected = (*open_[:-1], names | {name}), None, False
+            elif kind is STRING_END or lexeme in (b"]", b"}"):
+                if watched and _repeats(open_, text):
+                    return None
+            elif lexeme in (b"{", b"["):
+                expected = lexeme == b"{"
                 distinct = not expected and is_distinct is not None and is_distinct(place)
                 watched = watched or distinct
-                frame = SeenItems(len(text)) if distinct else frozenset() if expected else None
-                open_ = (*open_, frame)
-        return Keys(open_, key, expected, string, escaped, bytes(text))
+                opened = SeenItems(len(text)) if distinct else frozenset() if expected else None
+                open_ = (*open_, opened)
+        return Keys(open_, key, expected, scanner.string, scanner.escaped, bytes(text))
 
     @property
     def plain(self) -> "Keys":
@@ -280,7 +261,7 @@ def _unescaped(raw: bytes) -> bytes:
 
     def character(escape: re.Match[bytes]) -> bytes:
         point = ord("/") if escape[0] == rb"\/" else int(escape[1] or b"0", 16)
-        needed = point < 0x20 or point in (_QUOTE, _BACKSLASH) or 0xD800 <= point <= 0xDFFF
+        needed = point < 0x20 or point in (ord('"'), ord("\\")) or 0xD800 <= point <= 0xDFFF
         return escape[0] if needed else chr(point).encode()
 
     return _ESCAPE.sub(character, raw)

@@ -4,13 +4,13 @@ JSON values are equal whatever the order of keys and the spelling of numbers and
 """
 
 import json
-import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.eE0-9]+|true|false|null|[\[\]{},:]', re.DOTALL)
+from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, JsonScanner
+
 _NUMBER_BYTES = b"0123456789-"
 
 
@@ -47,15 +47,16 @@ class Partial:
     def __init__(self, text: bytes):
         self._open: list[_Open] = []
         self._tail = b""  # the string, number or literal that has begun
-        at = 0
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            number = found is not None and text[at] in _NUMBER_BYTES
-            if found is None or (number and found.end() == len(text)):
-                self._tail = text[at:]
-                return
-            self._read(found[0])
-            at = found.end()
+        begin = 0
+        for kind, lexeme, at in JsonScanner().feed(text):
+            whole = at + len(lexeme) < len(text) or lexeme in (b"true", b"false", b"null")
+            if kind is STRING or (kind is SCALAR and not whole):
+                begin, self._tail = at, text[at:]
+            elif kind is STRING_END:
+                self._tail = b""
+                self._read(text[begin : at + 1])
+            elif kind is not CHARACTERS:
+                self._read(lexeme)
 
     def continuations(self, value: Hashable) -> list[bytes]:
         """Return continuations of the text to `value`, each up to the end of one JSON token.
