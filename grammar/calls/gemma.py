@@ -2,7 +2,7 @@
 
 In `call:NAME{key:value,...}` between markers, keys are bare, and the token `<|"|>` quotes strings;
 there are no escapes and no spaces. A key ends at the first colon that a value follows
-(`schema.values.is_bare`). A marker is a token; text that looks like one is text. `CallReader` turns
+(`schema.dialects.is_bare`). A marker is a token; text that looks like one is text. `CallReader` turns
 calls into JSON, token by token; a finished call is what its pieces add up to. A parser raises
 `InvalidValueError` for a malformed call. It does not check arguments, and knows no tools.
 """
@@ -18,7 +18,7 @@ from typing import NoReturn
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
-from dlm.grammar.schema.values import BARE_VALUE
+from dlm.grammar.schema.dialects import BARE_VALUE
 from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
 
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")

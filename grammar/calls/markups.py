@@ -14,8 +14,8 @@ from typing import Any
 from dlm.grammar.calls.answer import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, concatenation
+from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.evaluate import decoded
-from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FORMS, PARAMETER_END, FormWriter, as_object
 
 Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits

@@ -25,16 +25,13 @@ from dlm.grammar.regex.nodes import (
     parts_of,
 )
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.conditions import FALSE, TRUE, Formula, Objects, every
-from dlm.grammar.schema.structures import (
-    MOST_STATES,
-    Member,
-    Members,
-    PropertyOrder,
-    TooManyError,
-    key_of,
-)
-from dlm.grammar.schema.values import Dialect, enclosed
+from dlm.grammar.schema.conditions import Objects
+from dlm.grammar.schema.dialects import Dialect
+from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, every
+from dlm.grammar.schema.members import Member, Members, key_of
+from dlm.grammar.schema.objects import PropertyOrder
+from dlm.grammar.schema.structures import MOST_STATES, TooManyError
+from dlm.grammar.schema.values import enclosed
 
 Viable = frozenset[int]  # indices of the alternatives of a choice that still fit
 Open = tuple[tuple[int, Viable], ...]  # the choices that are open, by their indices

@@ -10,21 +10,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from dlm.grammar.schema import conditions
-from dlm.grammar.schema.conditions import (
-    FALSE,
-    KINDS,
-    Alternative,
-    Every,
-    ExactlyOne,
-    Formula,
-    Leaf,
-    Shapes,
-    constant,
-    exact,
-    pointer_of,
-)
+from dlm.grammar.schema import constants
+from dlm.grammar.schema.conditions import KINDS, Alternative, Shapes
+from dlm.grammar.schema.constants import constant, exact
 from dlm.grammar.schema.documents import Source
+from dlm.grammar.schema.formulas import FALSE, Every, ExactlyOne, Formula, Leaf, pointer_of
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.normal import NormalForm
 
@@ -203,8 +193,8 @@ def _node(formula: Formula) -> Any:
 
 
 def _has_type(value: Any, types: list[str]) -> bool:
-    integer = conditions.kind(value) == "number" and exact(value) % 1 == 0
-    return conditions.kind(value) in types or (integer and "integer" in types)
+    integer = constants.kind(value) == "number" and exact(value) % 1 == 0
+    return constants.kind(value) in types or (integer and "integer" in types)
 
 
 def _enumerated(names: Sequence[str], word: str = "and") -> str:

@@ -10,26 +10,28 @@ from itertools import chain
 
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.schema.conditions import (
-    FALSE,
     KINDS,
     Alternative,
     Arrays,
     Bound,
+    Numbers,
+    Objects,
+    Shapes,
+    Strings,
+)
+from dlm.grammar.schema.conflicts import Conflicts
+from dlm.grammar.schema.constants import constant
+from dlm.grammar.schema.formulas import (
+    FALSE,
     Conditional,
     Every,
     ExactlyOne,
     Formula,
     Leaf,
-    Numbers,
-    Objects,
-    Shapes,
     Some,
-    Strings,
-    constant,
     every,
     pointer_of,
 )
-from dlm.grammar.schema.conflicts import Conflicts
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.normal import NormalForm
 

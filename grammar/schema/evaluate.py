@@ -16,9 +16,9 @@ from dlm.grammar.json_problems import json_problem, json_words
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.patterns import bounded
 from dlm.grammar.schema.backtracking import Backtracking, TooLongError
-from dlm.grammar.schema.conditions import Constant, constant, exact, kind
+from dlm.grammar.schema.constants import Constant, constant, exact, kind
 from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, Work, pointer
-from dlm.grammar.schema.languages import format_texts
+from dlm.grammar.schema.formats import format_texts
 
 
 def plain(kind: str, given: Any, where: str = "") -> Any:

@@ -14,16 +14,15 @@ from dlm.grammar.schema.conditions import (
     Alternative,
     Arrays,
     Bound,
-    Constant,
     Facets,
     Numbers,
     Objects,
     Shapes,
     Strings,
     closed_names,
-    exact,
     required_names,
 )
+from dlm.grammar.schema.constants import Constant, exact
 
 _MOST_PIECES = 8  # of one type in an extent
 _MOST_READ, _MOST_NAMES = 32, 8  # required properties of one alternative: read, and compared

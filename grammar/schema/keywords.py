@@ -11,31 +11,32 @@ from typing import Any
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.conditions import (
     EMPTY,
-    FALSE,
-    TRUE,
     Alternative,
     Arrays,
     Bound,
     Clause,
-    Conditional,
-    Constant,
     Contains,
-    ExactlyOne,
     Facets,
-    Formula,
-    Leaf,
     Numbers,
     Objects,
-    Some,
     Strings,
+)
+from dlm.grammar.schema.constants import Constant, constant, exact
+from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
+from dlm.grammar.schema.formats import is_textual
+from dlm.grammar.schema.formulas import (
+    FALSE,
+    TRUE,
+    Conditional,
+    ExactlyOne,
+    Formula,
+    Leaf,
+    Some,
     complement,
-    constant,
     every,
-    exact,
     some,
 )
-from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
-from dlm.grammar.schema.languages import Languages, is_textual
+from dlm.grammar.schema.languages import Languages
 
 ABOUT = {
     "string": frozenset(("minLength", "maxLength", "pattern", "format")),

@@ -10,73 +10,57 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
-from math import prod
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.schema.conditions import (
     EMPTY,
-    FALSE,
     KINDS,
-    TRUE,
     Alternative,
     Arrays,
     Clause,
-    Conditional,
-    Constant,
-    Every,
-    ExactlyOne,
     Facets,
-    Formula,
-    Leaf,
     Numbers,
     Objects,
     Shapes,
-    Some,
     Strings,
     closed_names,
-    complement,
-    constant,
-    count_pairs,
     disjoint,
-    every,
-    exact,
     last_named,
     merged,
-    pointer_of,
     required_names,
     weight_of,
+    with_choices,
     with_evaluated,
 )
+from dlm.grammar.schema.constants import Constant, constant, exact
 from dlm.grammar.schema.documents import TooMuchWorkError
 from dlm.grammar.schema.extents import ComparedBranch, Comparison, Extent, Piece, extent_of
+from dlm.grammar.schema.formulas import (
+    FALSE,
+    TRUE,
+    Conditional,
+    Every,
+    ExactlyOne,
+    Formula,
+    Leaf,
+    Some,
+    complement,
+    count_pairs,
+    every,
+    pointer_of,
+)
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
 from dlm.grammar.schema.languages import most_characters
+from dlm.grammar.schema.overlaps import OverlapError
 
 MOST_TRIED = 64  # listed values of an alternative that are checked one by one
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are combined in all ways
-_MOST_MULTIPLIED = 16  # alternatives of several conditions that are combined in all ways
 _COMPARED = 8  # pairs of pieces of extents that are compared in one step
 _DEEPEST_LOOK = 6  # nested conditions whose satisfiability is examined
-
-
-class _OverlapError(TooMuchWorkError):
-    """Values that fit two schemas of `oneOf`, and that it takes too much work to leave out."""
-
-    @classmethod
-    def of(cls, one: Formula, other: Formula, error: TooMuchWorkError) -> TooMuchWorkError:
-        """Return the error for two schemas; `error` itself if it is about some within them."""
-        if isinstance(error, cls):
-            return error
-        reason = (
-            f"{error.reason}: values may fit both {pointer_of(one)} and {pointer_of(other)}, and "
-            "`oneOf` leaves these out; a required property with other constants in each of its "
-            "schemas distinguishes them"
-        )
-        return cls("JSON schema", reason, error.where)
 
 
 class NormalForm:
@@ -135,7 +119,7 @@ class NormalForm:
                     return (whole(kind),)
                 each = [(part, self.shapes(part, kind, annotate)) for part in parts]
                 if kind == "object" and not annotate:
-                    each = _with_choices(each)
+                    each = with_choices(each)
                 found: Sequence[Alternative] = each[0][1]
                 for part, shapes in each[1:]:
                     found = self._both(found, shapes, part)
@@ -209,7 +193,7 @@ class NormalForm:
                     try:
                         shapes = self._without(shapes, other, kind)
                     except TooMuchWorkError as error:
-                        raise _OverlapError.of(part, other, error) from error
+                        raise OverlapError.of(part, other, error) from error
             self.work.count(1 + comparison.pairs // _COMPARED, "")
             comparison.pairs = 0
             if foreign:
@@ -449,24 +433,3 @@ class NormalForm:
                 for choice in objects.choices
             )
         )
-
-
-def _with_choices(each: list[tuple[Formula, Shapes]]) -> list[tuple[Formula, Shapes]]:
-    """Return conditions and their alternatives for objects, with few combinations in all.
-
-    Of many conditions, those about named properties alone become choices of one alternative.
-    """
-    if prod(len(shapes) for _, shapes in each) <= _MOST_MULTIPLIED:
-        return each
-    found: list[tuple[Formula, Shapes]] = []
-    for formula, shapes in each:
-        facets = [shape.facets for shape in shapes if isinstance(shape.facets, Objects)]
-        local = len(facets) == len(shapes) and all(one.is_local for one in facets)
-        if len(shapes) > 1 and local and all(shape.values is None for shape in shapes):
-            hints = frozenset[str]().union(*(shape.hints for shape in shapes))
-            typed = all(shape.typed for shape in shapes)
-            named = any(one.named for one in facets)
-            choice = Objects(named=named, choices=(tuple(dict.fromkeys(facets)),))
-            shapes = (Alternative(choice, None, typed, hints),)
-        found.append((formula, shapes))
-    return found

@@ -28,38 +28,29 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.regex.patterns import BoundedTexts, automaton_of, free_of
 from dlm.grammar.rules.properties import without_endless
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.arrays import write_array, write_distinct
 from dlm.grammar.schema.choices import ChoiceWriter
 from dlm.grammar.schema.conditions import (
-    FALSE,
     KINDS,
-    TRUE,
     Alternative,
     Arrays,
     Clause,
-    Constant,
-    Formula,
-    Leaf,
     Numbers,
     Objects,
     Strings,
-    pointer_of,
 )
+from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.contradictions import contradiction
+from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
+from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, Leaf, pointer_of
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
+from dlm.grammar.schema.members import members
 from dlm.grammar.schema.normal import NormalForm
-from dlm.grammar.schema.structures import (
-    MOST_STATES,
-    ObjectWriter,
-    PropertyOrder,
-    TooManyError,
-    ValueWriter,
-    members,
-    write_array,
-    write_distinct,
-)
-from dlm.grammar.schema.values import Dialect, Listing
+from dlm.grammar.schema.objects import ObjectWriter, PropertyOrder
+from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
+from dlm.grammar.schema.values import Listing
 
 _MOST_DISTINCT, _MOST_SETS = 8, 400  # distinct items that rules enforce, and rules for their sets
 _MOST_LISTED = 5  # parts of the schema that an error lists

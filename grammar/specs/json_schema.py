@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.limits import TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.dialects import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
-from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder
-from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
+from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.python_types import (
     adapter,

@@ -26,10 +26,10 @@ from dlm.grammar.rules.folding import matching, with_terminals
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.properties import check_rules
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import pointer
 from dlm.grammar.schema.evaluate import plain
-from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder
-from dlm.grammar.schema.values import Dialect
+from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.writer import FORMS, write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.vocabulary.pieces import CallMarkers

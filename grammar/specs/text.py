@@ -14,7 +14,7 @@ from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.properties import check_rules
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.values import Dialect
+from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.python_types import (
     is_type,

@@ -28,10 +28,11 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.regex.patterns import dispatch
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, plain
-from dlm.grammar.schema.structures import PROPERTY_ORDERS, PropertyOrder, TooManyError
-from dlm.grammar.schema.values import Dialect
+from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
+from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.writer import as_object, write
 from dlm.grammar.specs.json_schema import AT_ONCE
 from dlm.grammar.specs.python_types import is_function, tool_of

@@ -1,0 +1,118 @@
+"""Conditions on a JSON value: subschemas combined by "and", "or", "not" and "exactly one".
+
+Equal conditions compare equal, so that results about them can be cached in dictionaries.
+"""
+
+from dataclasses import dataclass
+
+from dlm.grammar.schema.documents import Source
+
+
+class Formula:
+    """Base class of conditions on a JSON value."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf(Formula):
+    """The condition of a subschema, or its complement if not `wanted`."""
+
+    source: Source
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Formula):
+    """Conjunction of `parts`; without parts, every value fits."""
+
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Some(Formula):
+    """Disjunction of `parts`; without parts, no value fits."""
+
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOne(Formula):
+    """Condition that exactly one of `parts` is true."""
+
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional(Formula):
+    """Condition `then` for values that fit `test`, and `otherwise` for the others."""
+
+    test: Formula
+    then: Formula
+    otherwise: Formula
+
+
+TRUE, FALSE = Every(()), Some(())
+
+
+def every(*parts: Formula) -> Formula:
+    """Return the conjunction of `parts`, flattened and simplified."""
+    return _flat(Every, FALSE, parts)
+
+
+def some(*parts: Formula) -> Formula:
+    """Return the disjunction of `parts`, flattened and simplified."""
+    return _flat(Some, TRUE, parts)
+
+
+def _flat(
+    kind: type[Every] | type[Some], absorbing: Formula, parts: tuple[Formula, ...]
+) -> Formula:
+    flat: dict[Formula, None] = {}
+    for part in parts:
+        if part == absorbing:
+            return absorbing
+        flat.update(dict.fromkeys(part.parts if isinstance(part, kind) else (part,)))
+    return next(iter(flat)) if len(flat) == 1 else kind(tuple(flat))
+
+
+def complement(formula: Formula) -> Formula:
+    """Return the negation of `formula`, pushed inward to the leaves."""
+    match formula:
+        case Leaf(source, wanted):
+            return Leaf(source, not wanted)
+        case Every(parts):
+            return some(*map(complement, parts))
+        case Some(parts):
+            return every(*map(complement, parts))
+        case Conditional(test, then, otherwise):
+            return Conditional(test, complement(then), complement(otherwise))
+        case ExactlyOne(parts):
+            both = (every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :])
+            return some(every(*map(complement, parts)), *both)
+    raise TypeError(formula)
+
+
+def count_pairs(formula: Formula) -> int:
+    """Return how many pairs of alternatives the complement of `formula` contains."""
+    match formula:
+        case Every(parts) | Some(parts):
+            return sum(map(count_pairs, parts))
+        case ExactlyOne(parts):
+            return len(parts) * (len(parts) - 1) // 2 + sum(map(count_pairs, parts))
+        case Conditional(_, then, otherwise):
+            return count_pairs(then) + count_pairs(otherwise)
+    return 0
+
+
+def pointer_of(formula: Formula) -> str:
+    """Return the JSON pointer of the first subschema of `formula`; empty if it has none."""
+    while not isinstance(formula, Leaf):
+        match formula:
+            case Conditional(test=first) | Every((first, *_)) | Some((first, *_)):
+                formula = first
+            case ExactlyOne((first, *_)):
+                formula = first
+            case _:
+                return ""
+    return formula.source.where
