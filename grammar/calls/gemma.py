@@ -2,8 +2,8 @@
 
 In `call:NAME{key:value,...}` between markers, keys are bare, and the token `<|"|>` quotes strings;
 there are no escapes and no spaces. A key ends at the first colon that a value follows
-(`schema.dialects.is_bare`). A marker is a token; text that looks like one is text. `CallReader` turns
-calls into JSON, token by token; a finished call is what its pieces add up to. A parser raises
+(`schema.dialects.is_bare`). A marker is a token; text that looks like one is text. `CallReader`
+turns calls into JSON, token by token; a finished call is what its pieces add up to. A parser raises
 `InvalidValueError` for a malformed call. It does not check arguments, and knows no tools.
 """
 
