@@ -12,7 +12,6 @@ COMMANDS = {
     "grammar": "Time a grammar's work, at a real vocabulary and on canvases of 256.",
     "throughput": "Measure the share of a device's time that grammars cost.",
     "host": "Time the host's part of a pass.",
-    "stress": "Constrain denoisers that work against the constraint, and check their answers.",
     "stall": "Measure how long one client's grammar delays another client's step.",
     "flood": "Measure how long one client waits while others flood the server.",
     "clients": "Put a server under load by many clients, some of which attack.",

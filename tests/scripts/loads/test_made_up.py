@@ -13,9 +13,9 @@ import jsonschema
 import made_up
 import numpy as np
 import pytest
+import stress
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from loads import stress
 from measure.schemas import vocabulary_of
 
 import dlm.models

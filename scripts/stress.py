@@ -1,6 +1,6 @@
 """Constrain denoisers that work against the constraint, and check their answers.
 
-    python scripts/load.py stress --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json
+    python scripts/stress.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json
 
 Every schema is decoded at the tokenizer's whole vocabulary, on canvases of 256, in at most
 max(512, 2 x the shortest answer) tokens. The denoiser has no weights: `random` has random logits,
@@ -101,7 +101,7 @@ class Wishes:
         return Candidates(ranked=[(int(token), logp) for token in some], mass=share)
 
 
-def main(command: str) -> None:
+def main() -> None:
     args = arguments()
     rows = list(stress(args))
     if args.json:
@@ -249,3 +249,7 @@ def show(rows: Sequence[DecodedSchema]) -> None:
             console.print(f"{row.id}: {disagreement}", markup=False)
         if row.compiled and row.refused is None and not (row.valid and row.complete):
             console.print(f"{row.id}: FAILED, {row}", markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,9 @@ import sys
 
 import load
 import pytest
+import stress
 from exhaustive import by_default
-from loads import grammar, stress
+from loads import grammar
 
 from dlm.engine import BUILT_IN
 
@@ -103,5 +104,5 @@ def test_a_benchmark_is_a_table_for_people(capsys):
     ],
 )
 def test_shared_flags_are_checked(file, flags, problem, refusal_of):
-    args = "stress", "--schemas", file, "--tokenizer", TOKENIZER, *flags
-    assert refusal_of(load, *args) == f"load.py stress: {problem}\n"
+    args = "--schemas", file, "--tokenizer", TOKENIZER, *flags
+    assert refusal_of(stress, *args) == f"stress.py: {problem}\n"
