@@ -60,12 +60,13 @@ class Admission:
         answer_capacity: Callable[[int], int],
         capacity: int | None,
         by_canvas: bool,
+        channel: str,
     ):
         """`answer_capacity` maps the positions that the model has left to the tokens an answer may
         have. `capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes
-        read canvases."""
+        read canvases. `channel` is the name that reasoning begins with."""
         self.decider = Decider(model, prompts, policy, vocabulary, capacity, by_canvas)
-        self._answer_capacity = answer_capacity
+        self._answer_capacity, self._channel = answer_capacity, channel
         self._model, self._prompts, self._policy = model, prompts, policy
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
         self._reasoning = Reasoning.of(vocabulary)
@@ -104,6 +105,7 @@ class Admission:
         stream = Stream(
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,
+            channel=self._channel,
             calls=calls,
             free=spec is None or spec.opens_free,
             stop=tuple(request.stop) if spec is None or spec.opens_free else (),

@@ -42,16 +42,16 @@ from dlm.images import (
     without_pictures,
 )
 from dlm.models import ModelError
+from dlm.models.families import DEFAULT
+from dlm.models.family import ChatMarkup
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
 from dlm.tokenizer_loading import load_tokenizer
 
 if TYPE_CHECKING:
-    from dlm.models.diffusion_gemma.vision import Patches, VisionTower
+    from dlm.loop.interfaces import ImageReader
     from dlm.models.image_tokens import EncodedImage
 
-_TURN = "<|turn>model\n"  # beginning of a model's turn
-_NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
 # Hieroglyphs are rare, and no filter of a template changes or escapes them.
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
 _PIECE = 65_536  # characters searched at a time
@@ -63,12 +63,19 @@ class Chat:
     """Tokenizer and chat template. Neither is ever changed, so any number of threads may use
     them."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_file: str = "chat template"):
-        """`template_file` is the name of the chat template's file, for errors."""
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template_file: str = "chat template",
+        markup: ChatMarkup = DEFAULT.markup,
+    ):
+        """`template_file` is the name of the chat template's file, for errors. `markup` is that of
+        the model's family, by default the built-in model's."""
         self.tokenizer = tokenizer
         self._template_file, self._lock = template_file, Lock()
         self._templates: dict[str, ChatTemplate] = {}  # by source; a tokenizer has one or two
-        self._turn, self._no_thought = self._encode(_TURN), self._encode(_NO_THOUGHT)
+        self._turn = self._encode(markup.turn) if markup.turn else []
+        self._no_thought = self._encode(markup.empty_thought) if markup.turn else []
         added = tokenizer.added_tokens_decoder
         self._control = {token.content: i for i, token in added.items() if token.special}
         names = sorted(self._control, key=len, reverse=True)  # longest first, as in the tokenizer
@@ -76,14 +83,14 @@ class Chat:
         self._longest_name = len(names[0]) if names else 0
 
     @classmethod
-    def load(cls, directory: str | Path) -> "Chat":
+    def load(cls, directory: str | Path, markup: ChatMarkup = DEFAULT.markup) -> "Chat":
         """Load the tokenizer of a directory, and compile its chat template if there is one. Raises
         `DlmError` for files that cannot be used."""
         directory = Path(directory)
         template = directory / "chat_template.jinja"
         if not template.is_file():
             template = directory / "tokenizer_config.json"
-        chat = cls(load_tokenizer(directory), str(template))
+        chat = cls(load_tokenizer(directory), str(template), markup)
         if chat.tokenizer.chat_template is not None:
             for name in ("default", "tool_use"):
                 with suppress(RequestError):  # several templates, none of which is the default
@@ -105,7 +112,7 @@ class Chat:
 
     def no_thought_after(self, prompt: Sequence[int]) -> list[int]:
         """Return an empty thought channel if `prompt` ends where the model's turn begins."""
-        opened = list(prompt[-len(self._turn) :]) == self._turn
+        opened = bool(self._turn) and list(prompt[-len(self._turn) :]) == self._turn
         return list(self._no_thought) if opened else []
 
     def raw(self, text: str) -> list[int]:
@@ -275,7 +282,7 @@ class PromptTokens(NamedTuple):
 class Prompts:
     """Prompts for one model. Any number of threads may use it."""
 
-    def __init__(self, chat: Chat, tower: "VisionTower | None", policy: Policy, vocab_size: int):
+    def __init__(self, chat: Chat, tower: "ImageReader | None", policy: Policy, vocab_size: int):
         self._chat, self._tower, self._policy = chat, tower, policy
         self._vocab_size = vocab_size
         self._known: OrderedDict[bytes, EncodedImage] = OrderedDict()  # the latest is last
@@ -320,7 +327,7 @@ class Prompts:
             return request
         return replace(request, messages=fetched_images(messages, self._policy.image_hosts))
 
-    def _parts(self, request: Request) -> "tuple[list[int], VisionTower | None, list[Picture]]":
+    def _parts(self, request: Request) -> "tuple[list[int], ImageReader | None, list[Picture]]":
         """Return the prompt with a mark for each image, the tower that reads the images, and the
         images. The tower is None if there is no image."""
         request = self.fetched(request)
@@ -355,7 +362,7 @@ class Prompts:
                     f"at most {most}",
                 )
 
-    def _image(self, tower: "VisionTower", picture: Picture) -> "EncodedImage":
+    def _image(self, tower: "ImageReader", picture: Picture) -> "EncodedImage":
         digest = picture.digest
         with self._lock:  # one image at a time is in memory, decoded
             image = self._known.pop(digest, None)
@@ -366,7 +373,7 @@ class Prompts:
                 self._known.popitem(last=False)
         return image
 
-    def _patches(self, tower: "VisionTower", picture: Picture) -> "Patches":
+    def _patches(self, tower: "ImageReader", picture: Picture) -> Any:
         try:
             return tower.patches(picture.decoded(self._policy.max_image_pixels))
         except ModelError as error:
@@ -374,7 +381,7 @@ class Prompts:
             raise RequestError(f"{picture.place}: {error}", field=field) from error
 
     def _with_images(
-        self, tower: "VisionTower", tokens: Sequence[int], soft: Iterable[Sequence[int]]
+        self, tower: "ImageReader", tokens: Sequence[int], soft: Iterable[Sequence[int]]
     ) -> list[int]:
         """Return `tokens` with each image's mark replaced by its tokens."""
         markers, waiting, placed = tower.markers, [*soft][::-1], list[int]()

@@ -13,7 +13,7 @@ import torch
 
 from dlm.admission import Admission, Prepared
 from dlm.chat import Chat, Prompts
-from dlm.config import DecodeConfig, Writes, checkpoint_decoding
+from dlm.config import DecodeConfig
 from dlm.decisions.decide import By
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
@@ -29,25 +29,25 @@ from dlm.grammar import (
     Workers,
 )
 from dlm.kernels.configurations import BY_RULE
+from dlm.loading import Loading
+from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
-from dlm.loop.interfaces import Cache, Model
+from dlm.loop.interfaces import Cache, ImageReader, Model
 from dlm.loop.left_to_right import Autoregressive
-from dlm.models import ModelError, checkpoint
-from dlm.models.backends import Kernels
-from dlm.models.diffusion_gemma.vision import VisionTower
-from dlm.models.graphs import Graphs
-from dlm.models.json_files import read_json
+from dlm.models import ModelError
+from dlm.models.families import BUILT_IN as BUILT_IN
+from dlm.models.families import DEFAULT
+from dlm.models.family import Family
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
-from dlm.storage import load_model
+from dlm.storage import load_model, read_directory
 from dlm.threads import threads_for, using
 from dlm.together import Progress, Together
 from dlm.warm_up import warm_up_requests
-
-BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
+from dlm.writes import Writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +83,14 @@ class Engine:
         workers: Workers | None = None,
         cache: Cache | None = None,
         decoding: Decoding | None = None,
-        tower: VisionTower | None = None,
+        tower: ImageReader | None = None,
         threads: int | None = None,
+        family: Family = DEFAULT,
     ):
         """`policy` limits requests. `thought` are the texts that open and close reasoning; by
-        default those of Gemma 4, if the tokenizer has them. `workers` are the processes that
-        compile, by default the engine's own. `cache` has memory for `slots` requests; by default it
+        default those of the `family`, if the tokenizer has them. The `family` is that of the
+        built-in model by default. `workers` are the processes that compile, by default the
+        engine's own. `cache` has memory for `slots` requests; by default it
         grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. `tower`
         reads images; None: requests have none. `threads` are those of torch in a step; None: as
         many as torch uses. Raises `DlmError` for a model that cannot write in that way."""
@@ -101,8 +103,16 @@ class Engine:
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
         self.decoding.check(model, self.config)
+        mask = self.config.sampler.mask
         self.vocabulary = Vocabulary.from_tokenizer(
-            chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
+            chat.tokenizer,
+            model.vocab_size,
+            self.config.stops,
+            self.config.pad,
+            thought,
+            channel=family.markup.thought,
+            call=family.markup.call,
+            control=() if mask is None else (mask,),
         )
         self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
@@ -116,6 +126,7 @@ class Engine:
             policy=self.policy,
             vocabulary=self.vocabulary,
             compiler=self._compiler,
+            masks=MaskTable(-(-model.vocab_size // 32)),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
             tuned=getattr(model, "tuned", BY_RULE),
         )
@@ -133,6 +144,7 @@ class Engine:
             answer_capacity=partial(self.decoding.answer_capacity, model),
             capacity=self._cache.capacity,
             by_canvas=decoder.decides,
+            channel=family.markup.channel,
         )
         self._commands = CommandQueue()  # changes of the scheduler
         self._routes = EventRoutes(self._commands, self._limited_step)
@@ -143,86 +155,57 @@ class Engine:
         cls,
         directory: str | Path | None = None,
         *,
-        dtype: torch.dtype | None = None,
-        device: str | torch.device | None = None,
-        slots: int = 8,
-        policy: Policy | None = None,
-        kernels: Kernels = "auto",
-        graphs: Graphs = "auto",
-        activation_bits: int = 16,
-        kv: str = "auto",
-        cache_tokens: int | None = None,
-        decoding: Decoding | Writes | None = None,
-        temperature: float = 0.0,
-        tuned: str | Path | None = None,
-        threads: int | None = None,
-        warm_up: bool = True,
         progress: Progress | None = None,
+        **settings: Any,
     ) -> "Engine":
-        """Load a DiffusionGemma directory in Hugging Face layout; None: the built-in model.
+        """Load a model directory in Hugging Face layout; None: the built-in model.
 
-        The default device is a GPU with bf16 if there is one, otherwise the CPU with fp32; the
-        small built-in model runs on the CPU. `kernels` is "triton", "torch" or "auto": Triton
-        wherever it runs; `backends` has the choice. Passes that encode nothing are CUDA graphs if
-        kernels compute them and the cache does not grow; `graphs="off"` disables that.
-        `activation_bits=4` quantises activations of NVFP4 layers and experts too, on GPUs that
-        multiply four bits. `kv` is the type of stored keys and values, one of `KV_TYPES`, or
-        "auto": as computed. `cache_tokens` limits the cache, for all requests together, and further
-        requests wait; by default it takes what is left of a GPU's memory, and grows on a CPU.
-        `decoding` is how the model writes, or the name of that; by default as its
-        `generation_config.json` says in `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name
-        decodes left to right with `temperature`. `tuned` is a file of `dlm tune`, with
-        configurations of kernels for this GPU; by default `dlm_tuned.json` in the directory, if
-        there is one. `threads` are those of torch on a CPU while the engine steps; by default one
-        for a model of up to 50 million parameters, if no other number has been chosen
-        (`torch.set_num_threads`, `OMP_NUM_THREADS`), otherwise torch's own. On a GPU the engine is
-        warmed up, unless `warm_up` is false; `progress` is that of `warm_up`.
+        `settings` are the fields of `dlm.loading.Loading`. On a GPU the engine is warmed up, unless
+        they say otherwise; `progress` is that of `warm_up`. `backends` has the kernels that were
+        chosen. Torch's threads are one for a model of up to 50 million parameters on a CPU, if no
+        other number has been chosen (`torch.set_num_threads`, `OMP_NUM_THREADS`), otherwise
+        torch's own.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`
         if a GPU lacks memory for the slots.
         """
-        if directory is None:
-            directory, device = BUILT_IN, device or "cpu"
-        directory = Path(directory)
-        if not directory.is_dir():
-            raise DlmError(f"no model directory at {directory}")
-        model, cache, tower = load_model(
-            directory,
-            slots=slots,
-            device=device,
-            dtype=dtype,
-            kv=kv,
-            cache_tokens=cache_tokens,
-            kernels=kernels,
-            graphs=graphs,
-            activation_bits=activation_bits,
-            images=policy is None or policy.max_images > 0,
-            tuned=None if tuned is None else Path(tuned),
-        )
-        generation = directory / "generation_config.json"
-        settings = read_json(generation) if generation.exists() else {}
-        chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
+        return cls.loaded(Loading(model=directory, **settings), progress)
+
+    @classmethod
+    def loaded(cls, loading: Loading, progress: Progress | None = None) -> "Engine":
+        """Load what `loading` describes, as `load` does."""
+        if loading.model is None:
+            loading = replace(loading, device=loading.device or "cpu")
+        stored = read_directory(None if loading.model is None else Path(loading.model))
+        loaded = load_model(stored, loading)
+        decoding, threads, model = loading.decoding, loading.threads, loaded.model
         if decoding is None or isinstance(decoding, str):
-            decoding = _decoding_of(decoding or checkpoint_decoding(settings), temperature)
+            decoding = _decoding_of(decoding or stored.writes, loading.temperature)
         if threads is None and model.device.type == "cpu":
-            threads = threads_for(sum(one.numel() for one in model.parameters()))
-        rest: dict[str, Any] = {
-            "cache": cache,
-            "decoding": decoding,
-            "tower": tower,
-            "threads": threads,
-        }
-        engine = cls(model, chat, config, slots, policy, **rest)
-        if warm_up and model.device.type == "cuda":
+            weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+            threads = threads_for(sum(weight.numel() for weight in weights))
+        engine = cls(
+            loaded.model,
+            Chat.load(stored.directory, stored.family.markup),
+            stored.config,
+            loading.slots,
+            loading.policy,
+            family=stored.family,
+            cache=loaded.cache,
+            decoding=decoding,
+            tower=loaded.tower,
+            threads=threads,
+        )
+        if loading.warm_up and model.device.type == "cuda":
             try:
                 engine.warm_up(progress)
             except BaseException as error:
                 engine.close()
                 if isinstance(error, torch.OutOfMemoryError):
                     raise ModelError(
-                        f"{slots} slots: {model.device} has no memory left to warm up their "
-                        "passes; ask for fewer slots or cache_tokens"
+                        f"{loading.slots} slots: {model.device} has no memory left to warm up "
+                        "their passes; ask for fewer slots or cache_tokens"
                     ) from error
                 raise
         return engine
@@ -255,7 +238,7 @@ class Engine:
     @property
     def backends(self) -> abc.Mapping[str, str]:
         """Backend of each operation, "triton" or "torch"; "graphs" are "captured", or "eager" and
-        why. Empty for models other than Gemma that have no such attribute."""
+        why. Empty for models that have no such attribute."""
         backends, graphs = getattr(self.model, "backends", {}), getattr(self.model, "graphs", None)
         return {**backends, **({} if graphs is None else {"graphs": graphs.status})}
 
@@ -527,7 +510,7 @@ class Engine:
             ended.checking.leave()
 
 
-def _decoding_of(name: Writes, temperature: float) -> Decoding:
+def _decoding_of(name: str, temperature: float) -> Decoding:
     """Return the decoding of this name. `temperature` is that of decoding left to right, by which a
     request's is multiplied. Raises `DlmError` for an unknown name."""
     if name not in get_args(Writes):

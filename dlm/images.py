@@ -223,7 +223,7 @@ def pictures(messages: Sequence[Mapping[str, Any]]) -> list[Picture]:
 
 def without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message in which images are marked, as chat templates take them. Texts of a tool's
-    result end in a new line if another text follows: Gemma's template puts its images after all its
+    result end in a new line if another text follows: a template may put its images after all its
     texts."""
     parts = _parts(message)
     if not any(map(is_image, parts)):

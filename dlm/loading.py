@@ -1,63 +1,39 @@
-"""Loading of an engine, which may happen in another process or on another machine; and the garbage
-collector of a process that serves.
+"""Settings with which an engine is loaded, perhaps on another machine; and the garbage collector of
+a process that serves.
 """
 
 import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from dlm.config import Writes
-from dlm.errors import DlmError
 from dlm.policy import Policy
-
-if TYPE_CHECKING:
-    from dlm.engine import Engine, Progress  # with torch, which takes seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Arguments of `Engine.load`."""
+    """Settings of `Engine.load`, which takes them as keyword arguments.
 
-    policy: Policy
-    model: str | None = None  # a DiffusionGemma directory; None: built in, on the CPU
-    device: str | None = None  # None: cuda if there is one, else cpu
-    slots: int = 8
-    kv: str = "auto"
+    The default device is a GPU with bf16 if there is one, otherwise the CPU with fp32; the built-in
+    model, which is small, runs on the CPU. Passes that encode nothing are CUDA graphs if kernels
+    compute them and the cache does not grow.
+    """
+
+    model: str | Path | None = None  # a directory in Hugging Face layout; None: the built-in model
+    policy: Policy | None = None  # of requests; None: everything is served
+    device: Any = None  # a name, or a `torch.device`
+    dtype: Any = None  # a `torch.dtype`, of floats
+    slots: int = 8  # requests that run at once
+    kernels: str = "auto"  # "triton", "torch", or Triton wherever it runs
+    graphs: str = "auto"  # "off": no pass is a CUDA graph
     activation_bits: int = 16  # or 4: those of products with NVFP4 weights are quantised too
-    cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
-    writes: Writes | None = None  # None: as the checkpoint says
-    temperature: float = 0.0  # left to right; multiplied by a request's own
+    kv: str = "auto"  # type of stored keys and values, one of `KV_TYPES`; "auto": as computed
+    cache_tokens: int | None = None  # of all requests; None: what is left of a GPU, else unbounded
+    decoding: Any = None  # a `Decoding`, or a name of `Writes`; None: as the checkpoint says
+    temperature: float = 0.0  # of a named decoding left to right; multiplied by a request's own
+    tuned: str | Path | None = None  # a file of `dlm tune`; None: one beside the model, if any
+    threads: int | None = None  # of torch on a CPU, in a step; None: one for a small model
     warm_up: bool = True  # on a GPU
-    threads: int | None = None  # of torch on a CPU; None: as `Engine.load` chooses
-    tuned: str | None = None  # a file of `dlm tune`; None: one beside the model, if there is one
-
-    def __post_init__(self) -> None:
-        """Raise `DlmError` for the built-in model on another device than the CPU."""
-        if self.model is None and self.device not in (None, "cpu"):
-            raise DlmError(
-                f"device is {self.device!r}: the built-in model runs on the CPU; name another model"
-            )
-
-    def engine(self, progress: "Progress | None" = None) -> "Engine":
-        """Load the engine; `progress` is that of `Engine.warm_up`. Raises `DlmError` and
-        `ModelError`."""
-        from dlm.engine import Engine
-
-        return Engine.load(
-            self.model,
-            device=self.device,
-            slots=self.slots,
-            policy=self.policy,
-            kv=self.kv,
-            activation_bits=self.activation_bits,
-            cache_tokens=self.cache_tokens,
-            decoding=self.writes,
-            temperature=self.temperature,
-            tuned=self.tuned,
-            threads=self.threads,
-            warm_up=self.warm_up,
-            progress=progress,
-        )
 
 
 _FULL_COLLECTION = 1000  # middle collections before a full one: some seven million new containers

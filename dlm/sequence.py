@@ -29,7 +29,6 @@ from dlm.grammar import (
     TokenConstraint,
 )
 from dlm.grammar.json_scanner import JsonScanner
-from dlm.logits import sampling
 from dlm.logits.sampling import generator
 from dlm.models.image_tokens import EncodedImage
 from dlm.request import FinishReason, Request, Result, Stats
@@ -47,6 +46,7 @@ class Progress:
     barred: Bans = field(default_factory=dict)  # tokens of answers that were refused
     banned: Bans = field(default_factory=dict)  # tokens taken back: they led nowhere
     guess: list[int] | None = None  # of the last pass, if the constraint has read all of it
+    stable: bool = False  # whether the last pass had the guess of the one before
     steps: int = 0  # passes
     retries: int = 0  # choices taken back
     frontier: int = -1  # the first position that the grammar has not confirmed
@@ -69,21 +69,21 @@ class Progress:
         each pins at least what the grammar is sure of, and twice as many positions as the one
         before. `entropy` is the mean over the scored positions, in nats.
         """
-        guess, suspect = guidance.guess, guidance.suspect
+        guess, suspect, sampler = guidance.guess, guidance.suspect, config.sampler
         self.steps += 1
         self.work = 0
         self.stats.repairs += guidance.repaired
-        stable = guess == self.guess
+        self.stable = guess == self.guess
         self.guess = guess if guidance.read >= len(guess) else None
-        late = self.steps - config.max_steps
+        late = self.steps - sampler.max_steps
         if suspect >= guidance.scored:
-            return late >= 0 or sampling.stable_and_confident(stable, entropy, config.confidence)
+            return late >= 0 or sampler.settled(self, guidance, entropy)
         self.waited = 0 if suspect > self.frontier else self.waited + 1
         self.frontier = max(self.frontier, suspect)
         if late >= 0:
             self._pin(guess[: max(suspect, len(self.pinned) + 2**late)])
             return len(self.pinned) >= guidance.scored
-        if self.waited >= config.patience:
+        if self.waited >= config.patience and sampler.mask is None:  # else tokens stand anyway
             stuck = guidance.mass < config.lost and guidance.choice >= 0
             if stuck and self.retries < config.retries:
                 self._take_back(guidance.choice, guess[guidance.choice])
@@ -92,6 +92,12 @@ class Progress:
             else:
                 self._pin(guess[:suspect])
         return False
+
+    def keep(self, accepted: list[bool], guidance: Guidance) -> None:
+        """Let the leading accepted tokens of a masked canvas stand, up to a stop."""
+        count = next((i for i, kept in enumerate(accepted) if not kept), len(accepted))
+        count = min(max(count, len(self.pinned)), guidance.stop + 1)
+        self.pinned = guidance.guess[:count]
 
     def _pin(self, tokens: list[int]) -> None:
         """Fix `tokens` at the beginning of the canvas."""
@@ -111,8 +117,8 @@ class Progress:
 class Canvas(Progress):
     """Canvas of `L` positions."""
 
-    tokens: Tensor  # [L] what the model looks at: accepted tokens and noise
-    soft_embedding: Tensor  # [L, hidden] self-conditioning
+    tokens: Tensor  # [L] what the model looks at: accepted tokens, and noise or masks
+    soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
 
 
@@ -212,8 +218,8 @@ class Sequence:
         """Maximum number of its tokens in the cache."""
         return len(self.prompt) + (0 if self.question is not None else self.request.max_tokens)
 
-    def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
-        self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)
+    def begin_canvas(self, tokens: Tensor, soft_embedding: Tensor | None) -> None:
+        self.canvas = Canvas(tokens=tokens, soft_embedding=soft_embedding, stats=self.stats)
         self.stats.canvases += 1
 
     def commit(self, tokens: list[int]) -> None:

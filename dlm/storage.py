@@ -1,18 +1,22 @@
-"""Loading of a checkpoint onto a device: its model, the cache for it, and its vision tower."""
+"""Loading of a model directory onto a device, as its family does it."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import torch
 
+from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.kernels.configurations import tuned_for
-from dlm.models import DiffusionGemma, checkpoint, plan
-from dlm.models.backends import Kernels
-from dlm.models.cache import KVCache
-from dlm.models.diffusion_gemma.vision import VisionTower
+from dlm.loading import Loading
+from dlm.models import CheckpointError
+from dlm.models.families import BUILT_IN, family_of
+from dlm.models.family import Family, Loaded, LoadOptions
 from dlm.models.graphs import Graphs
-from dlm.models.pages import CHUNK
+from dlm.models.json_files import read_json
+from dlm.samplers import sampler_of
+from dlm.writes import Writes, checkpoint_decoding
 
 KV_TYPES = {
     "fp8": torch.float8_e4m3fn,
@@ -23,41 +27,62 @@ KV_TYPES = {
 """Types of stored keys and values, by name."""
 
 
-def load_model(
-    directory: Path,
-    *,
-    slots: int,
-    device: str | torch.device | None,
-    dtype: torch.dtype | None,
-    kv: str,
-    cache_tokens: int | None,
-    kernels: Kernels,
-    graphs: Graphs,
-    activation_bits: int,
-    images: bool,
-    tuned: Path | None,
-) -> tuple[DiffusionGemma, KVCache, VisionTower | None]:
-    """Load a checkpoint, with its vision tower if there is one and `images` are read, and make a
-    cache for `slots` requests. The other arguments are those of `Engine.load`, which raises the
-    same errors."""
-    device = device_of(device)
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Settings of a model directory, read before any weight."""
+
+    directory: Path
+    family: Family
+    config: DecodeConfig
+    writes: Writes  # how the checkpoint is best decoded
+
+
+def read_directory(directory: Path | None) -> Stored:
+    """Read the settings of a directory; None: of the built-in model. Raises `CheckpointError` or
+    `DlmError` for an invalid one."""
+    directory = directory or BUILT_IN
+    if not directory.is_dir():
+        raise DlmError(f"no model directory at {directory}")
+    shape, path = read_json(directory / "config.json"), directory / "generation_config.json"
+    family, generation = family_of(shape), read_json(path) if path.exists() else {}
+    try:
+        sampler = sampler_of(*family.sampler(shape, generation))
+    except CheckpointError:
+        raise
+    except DlmError as error:
+        raise CheckpointError(f"{path.name}: {error}") from error
+    defaults = {"sampler": sampler, "stops": family.stops, "pad": family.pad}
+    config = DecodeConfig.from_hf(generation, **defaults)
+    return Stored(directory, family, config, checkpoint_decoding(generation))
+
+
+def load_model(stored: Stored, loading: Loading) -> Loaded:
+    """Load the model of a directory, with its vision tower if there is one and images are read, and
+    a cache for its slots. Raises the errors of `Engine.load`."""
+    device = device_of(loading.device)
+    dtype = loading.dtype
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    stored = stored_type(kv, dtype, device)
-    if cache_tokens is not None and cache_tokens < 1:
-        raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
-    if graphs not in get_args(Graphs):
-        raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
+    kept = stored_type(loading.kv, dtype, device)
+    if loading.cache_tokens is not None and loading.cache_tokens < 1:
+        raise DlmError(f"cache_tokens must be at least 1, got {loading.cache_tokens}")
+    if loading.graphs not in get_args(Graphs):
+        raise DlmError(f"graphs must be one of {get_args(Graphs)}, got {loading.graphs!r}")
     check_device(device)
-    chosen = tuned_for(device, directory, tuned)
-    loaded = checkpoint.load(directory, dtype, device, kernels, activation_bits, chosen)
-    model = cast(DiffusionGemma, loaded)  # of the one family that there is
-    tower = VisionTower.load(directory, model.images, dtype, device) if images else None
-    tokens = cache_tokens or plan.free_tokens(model, slots, stored)
-    segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
-    cache = model.new_cache(slots, stored, tokens, segment)
-    model.use_graphs(cache, graphs)
-    return model, cache, tower
+    tuned = None if loading.tuned is None else Path(loading.tuned)
+    options = LoadOptions(
+        device=device,
+        dtype=dtype,
+        stored=kept,
+        slots=loading.slots,
+        cache_tokens=loading.cache_tokens,
+        kernels=loading.kernels,
+        graphs=loading.graphs,
+        activation_bits=loading.activation_bits,
+        images=loading.policy is None or loading.policy.max_images > 0,
+        tuned=tuned_for(device, stored.directory, tuned),
+    )
+    return stored.family.load(stored.directory, options)
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

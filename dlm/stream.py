@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from dlm.grammar import Reasoning, Vocabulary
 
-_CHANNEL = "thought"  # Gemma 4 writes this name after the marker that opens reasoning
-
 
 @dataclass(slots=True, kw_only=True)
 class Stream:
@@ -17,6 +15,7 @@ class Stream:
     vocabulary: Vocabulary
     reasoning: Reasoning | None  # None: all is the answer
     calls: bool  # tool calls are no text
+    channel: str = ""  # name that the model writes after a control token that opens reasoning
     free: bool = True  # whether the answer's text before the first call is never refused
     stop: Sequence[str] = ()  # the answer ends before the first of these
     refused_opening: str = (
@@ -52,8 +51,8 @@ class Stream:
         thought = _decode(raw, ended)
         if self.reasoning.open.size:  # the marker is text: there is no channel and no name
             return thought.strip(), answer
-        named = "" if _CHANNEL.startswith(thought) else thought.removeprefix(_CHANNEL)
-        return named.strip(), answer
+        named = self.channel.startswith(thought)
+        return "" if named else thought.removeprefix(self.channel).strip(), answer
 
     def free_text(self, tokens: list[int]) -> range:
         """Return the indices of the answer's free text in `tokens`: after the reasoning, before the

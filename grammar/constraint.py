@@ -45,8 +45,8 @@ class Guidance:
     """A constraint's result for one denoising step of a canvas of `L` positions.
 
     The leading positions are trusted: each allows the tokens of a row of `bitmask`, or one token
-    alone. If `bitmask` is None, all tokens are allowed everywhere. Rows of a `bitmask` never
-    change, so each is sent to the model's device once.
+    alone. All tokens are allowed after these; without a `bitmask` each row names a token. Rows of
+    a `bitmask` never change, so each is sent to the model's device once.
     """
 
     guess: list[int]  # [L] the tokens to commit if the canvas ended now; padding after the stop
@@ -175,7 +175,7 @@ class TokenConstraint(Protocol):
 
 
 class Free:
-    """Free text: the guess is the model's own, up to the first stop token."""
+    """Free text: the guess is the model's own after what is pinned, up to the first stop token."""
 
     work = spent = 0
 
@@ -188,10 +188,17 @@ class Free:
         return False
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        guess, L = list(scores.argmax), len(scores.argmax)
+        pinned, L = list(fixed.pinned), len(scores.argmax)
+        guess = pinned + list(scores.argmax[len(pinned) :])
         stop = min((guess.index(token) for token in self._stops.intersection(guess)), default=L)
         return Guidance(
-            guess=guess, bitmask=None, rows=[], suspect=L, repaired=False, stop=stop, scored=L
+            guess=guess,
+            bitmask=None,
+            rows=[~token for token in pinned],
+            suspect=L,
+            repaired=False,
+            stop=stop,
+            scored=L,
         )
 
     def commit(self, tokens: Sequence[int]) -> None:

@@ -42,7 +42,7 @@ class Quantisation(Generic[C, N]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Generic[C, N]):
-    """Layout of the model directories of a family. `layouts.py` lists all."""
+    """Layout of the model directories of a family. A `Family` names it."""
 
     model_types: tuple[str, ...]  # of its `config.json`, the main one first
     config: Callable[[Mapping[str, Any]], C]  # of a parsed `config.json`

@@ -184,7 +184,7 @@ def run(
         canvas = Canvas(tokens=nothing, soft_embedding=nothing, stats=stats)
         while True:
             wishes = Wishes(model, vocabulary, rng)
-            guidance = constraint.guide(wishes, canvas.fixed(config.max_steps))
+            guidance = constraint.guide(wishes, canvas.fixed(config.sampler.max_steps))
             if canvas.settle(guidance, float("inf"), config):
                 break
         committed = guidance.guess[: guidance.stop + 1][: max_tokens - len(tokens)]

@@ -22,9 +22,10 @@ from training import batches, directory, steps
 from training.batches import BatchSource
 from training.objective import Step, TrainingBatch, loss, unsure
 
-from dlm import DecodeConfig
 from dlm.cli.command_line import CommandParser
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
+from dlm.models.families import DEFAULT
+from dlm.samplers import EntropyBound
 
 BEFORE = (1, 1, 2, 4)  # steps of decoding before canvases are scored, in turns
 AVERAGED = 0.998  # share of the running average of the weights that a step keeps
@@ -117,7 +118,8 @@ def begun(
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     generation = json.loads((out / "generation_config.json").read_text())
-    denoise = steps.step_of(DecodeConfig.from_hf(generation))
+    _, settings = DEFAULT.sampler({}, generation)
+    denoise = steps.step_of(EntropyBound(**settings))
     telling = steps.telling(out).to(args.device)
     run = TrainingRun(model, average, steps.optimisers(model), denoise, telling)
     if (out / directory.STATE).exists():

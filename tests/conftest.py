@@ -122,10 +122,10 @@ def vocabulary_of():
 
     known = {}
 
-    def vocabulary_of(tokenizer, size, stops, pad, thought=None):
-        key = id(tokenizer), size, tuple(stops), pad, thought
+    def vocabulary_of(tokenizer, size, stops, pad, thought=None, **more):
+        key = id(tokenizer), size, tuple(stops), pad, thought, *sorted(more.items())
         if key not in known:  # the tokenizer is kept too, so that its id stays its own
-            made = Vocabulary.from_tokenizer(tokenizer, size, stops, pad, thought)
+            made = Vocabulary.from_tokenizer(tokenizer, size, stops, pad, thought, **more)
             known[key] = made, tokenizer
         return known[key][0]
 

@@ -121,13 +121,14 @@ ROOMS = {  # the rooms of each folder, folders or files, and those that each of 
     },
     "dlm": {
         "logits": set(),
-        "loop": {"logits"},
+        "samplers": {"logits"},
+        "loop": {"logits", "samplers"},
         "decisions": {"logits", "loop"},
         "batch": set(),
         "openai": {"batch", "decisions"},
         "anthropic": {"openai"},
         "serving": {"anthropic", "openai", "decisions"},
-        "integrations": {"batch", "openai", "serving", "logits"},
+        "integrations": {"batch", "openai", "serving", "logits", "samplers"},
         "cli": {"batch", "openai", "serving", "integrations", "loop", "logits"},
     },
 }

@@ -213,12 +213,13 @@ def settings(
 
 def batch_of(args: argparse.Namespace, form: "AnswerForm") -> "Batch":
     """Return the batch of an engine in this process."""
+    import dlm
     from dlm.batch.batch import Batch
     from dlm.cli.display import progress_bar
     from dlm.loading import tune_garbage_collector
 
     with progress_bar("warming up") as progress:
-        engine = loading_of(args).engine(progress)
+        engine = dlm.Engine.loaded(loading_of(args), progress)
     tune_garbage_collector()
     return Batch(engine, form, _ahead(args))
 

@@ -84,17 +84,18 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         )
         started = time.perf_counter()
         with status("loading the model"):
-            engine = Loading(
+            loading = Loading(
                 policy=dlm.Policy(max_images=len(args.image)),
                 model=args.model,
                 slots=1,
                 kv=args.kv,
                 activation_bits=args.activation_bits,
-                writes=args.decoding,
+                decoding=args.decoding,
                 temperature=temperature_of(args),
                 tuned=args.tuned,
                 warm_up=False,  # it would take longer than this one request
-            ).engine()
+            )
+            engine = dlm.Engine.loaded(loading)
         loaded = time.perf_counter() - started
         engine.add(request)
     except dlm.DlmError as error:

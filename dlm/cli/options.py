@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from dlm.cli.command_line import UsageError, flag_of
-from dlm.config import Writes
+from dlm.writes import Writes
 
 if TYPE_CHECKING:
     import dlm
@@ -73,7 +73,7 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    purpose = "A DiffusionGemma directory. Default: the built-in model, tiny, on the CPU."
+    purpose = "A model directory. Default: the built-in model, tiny, on the CPU."
     parser.add_argument("--model", metavar="DIR", help=purpose)
     purpose = (
         "The type in which keys and values are stored: fp8, bf16, fp16 or fp32; auto is the type "
@@ -130,10 +130,15 @@ def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def loading_of(args: argparse.Namespace) -> "Loading":
-    """Return the description of the engine that the flags ask for."""
+    """Return the settings of the engine that the flags ask for. Raises `DlmError` for the built-in
+    model on another device than the CPU."""
     import dlm  # slow, so after errors of the arguments
     from dlm.loading import Loading
 
+    if args.model is None and args.device not in (None, "cpu"):
+        raise dlm.DlmError(
+            f"device is {args.device!r}: the built-in model runs on the CPU; name another model"
+        )
     hosts = frozenset(args.image_hosts)
     return Loading(
         model=args.model and str(Path(args.model).resolve()),
@@ -145,7 +150,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         kv=args.kv,
         activation_bits=args.activation_bits,
         cache_tokens=args.cache_tokens,
-        writes=args.decoding,
+        decoding=args.decoding,
         temperature=temperature_of(args),
         warm_up=args.warm_up,
         tuned=args.tuned and str(Path(args.tuned).resolve()),

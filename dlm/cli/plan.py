@@ -27,7 +27,7 @@ _MOST_SLOTS, _MOST_CONTEXT = 1_000_000, 2**31 - 1  # arithmetic beyond them is i
 def main() -> None:
     parser = CommandParser(__doc__)
     add = parser.add_argument
-    purpose = "A DiffusionGemma directory, or its config.json."
+    purpose = "A model directory, or its config.json."
     add("--model", required=True, metavar="DIR|FILE", help=purpose)
     add("--slots", type=int, default=8, metavar="N", help="How many requests run at once.")
     purpose = "The tokens of each request, prompt and answer together."

@@ -92,6 +92,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     """Serve one engine in this process."""
     import uvicorn
 
+    import dlm
     from dlm.cli.display import progress_bar
     from dlm.serving.app import app_of
     from dlm.serving.protocol import Limits
@@ -102,7 +103,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     limits_given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
     limits = Limits(**{name: value for name, value in limits_given.items() if value is not None})
     with progress_bar("warming up") as progress:
-        engine = loading_of(args).engine(progress)
+        engine = dlm.Engine.loaded(loading_of(args), progress)
     app, service = app_of(engine, settings)
     config = uvicorn.Config(
         app,

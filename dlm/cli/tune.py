@@ -1,7 +1,7 @@
 """Time the configurations of each kernel on this GPU and write the fastest to a file.
 
     dlm tune --model DIR                       # writes DIR/dlm_tuned.json, which is read at load
-    dlm tune --output card.json                # at the shapes of DiffusionGemma 26B
+    dlm tune --output card.json                # at the shapes of a model of 26 billion parameters
     dlm serve --model DIR --tuned card.json
 
 It should take one to two minutes, most of them to compile. No weights are read: they are random.
@@ -39,25 +39,13 @@ from dlm.kernels.configurations import (
     TunedFile,
 )
 from dlm.kernels.gpus import card_name, target_of
-from dlm.models import ModelConfig, ModelError, plan
-from dlm.models.checkpoint import format_in, read_json
+from dlm.models import ModelError, plan
+from dlm.models.checkpoint import format_in
+from dlm.models.families import DEFAULT
+from dlm.models.json_files import read_json
+from dlm.models.layouts import layout_of
 from dlm.models.tuning import TuningCase, tuning_cases
 
-LARGE = {  # config.json of DiffusionGemma 26B, where it is not transformers' default
-    "model_type": "diffusion_gemma",
-    "text_config": {
-        "hidden_size": 2816,
-        "intermediate_size": 2112,
-        "moe_intermediate_size": 704,
-        "num_experts": 128,
-        "top_k_experts": 8,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_global_key_value_heads": 2,
-        "sliding_window": 1024,
-        "max_position_embeddings": 262144,
-    },
-}
 _MILLISECONDS = 50  # of repetitions, for each configuration
 
 Measure = Callable[[TuningCase, Configuration], float]
@@ -86,7 +74,8 @@ def main(measure: Measure | None = None) -> None:
         fail("there is no CUDA device whose kernels could be tuned")
     device = torch.device("cpu" if measure else "cuda")
     try:
-        config = ModelConfig.from_hf(LARGE if args.model is None else read_json(config_path(args)))
+        settings = DEFAULT.reference if args.model is None else read_json(config_path(args))
+        config = layout_of(settings or {}).config(settings or {})
         context = min(args.context, config.max_positions - config.canvas_length)
         cases = tuning_cases(config, weights_of(args), args.slots, context, device)
         found = tuned_cases(cases, device, measure or time_on_gpu)
@@ -108,7 +97,8 @@ def arguments() -> argparse.Namespace:
     parser = CommandParser(__doc__)
     add = parser.add_argument
     purpose = (
-        "A DiffusionGemma directory, or its config.json. Default: DiffusionGemma 26B's shapes."
+        "A model directory, or its config.json. Default: the shapes of the largest model that this "
+        "project knows, of 26 billion parameters."
     )
     add("--model", type=Path, metavar="DIR|FILE", help=purpose)
     purpose = "The type of the experts' weights. Default: that of the model's directory, or nvfp4."

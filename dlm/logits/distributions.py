@@ -128,6 +128,20 @@ class TokenDistributions:
         impossible = self._found.argmax < 0
         return self._found.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
 
+    @property
+    def confidences(self) -> Float32[Tensor, "B L"]:
+        """Probability of the likeliest token; 0 where no token is possible."""
+        found, rows = self._found, torch.arange(self._B * self._L)
+        best = found.argmax.clamp(min=0)
+        logits = found.logits.where(found.ids == best[:, None], 0.0).sum(1)
+        unlisted = rows[found.above > CANDIDATES]
+        if len(unlisted):
+            at, tokens = self.copies.to_device(unlisted, best[unlisted])
+            logits[unlisted] = self.copies.to_host(self._logits.flatten(0, 1)[at, tokens].float())
+        x = heated(logits[:, None], self._heat, self._softcap)[:, 0]
+        confidences = (x - found.lse).exp().masked_fill(found.argmax < 0, 0.0)
+        return confidences.view(self._B, self._L)
+
     def draws(self, temperatures: list[float]) -> Int64[Tensor, "B L"]:
         """Return a token for every position; an arbitrary one where none is possible.
         `temperatures` has one for each canvas, on top of its own. Below 1 a listed token is drawn,
@@ -163,19 +177,18 @@ class TokenDistributions:
         `ValueError`, and does nothing, for guidance that does not fit the canvas."""
         masks = checked_rows(guidance, self._L, self._V)
         cut, first = self._cuts.get(i), i * self._L
-        free = first + np.arange(self._L)  # rows that no constraint restricts
-        if guidance.bitmask is None:
-            if cut is not None:
-                self._under_cut.append((free, cut))
-            return
+        free = first + np.arange(len(masks), self._L)  # rows that no constraint restricts
         rows = first + np.arange(len(masks))
         named = masks < 0
-        self._single.append((rows[named], ~masks[named]))
+        if named.any():
+            self._single.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
         if cut is not None:
-            self._under_cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
-            changed = np.ones(len(rows), dtype=bool)
-        else:
+            self._under_cut.append((np.concatenate((rows, free)), cut))
+        if guidance.bitmask is None:
+            return
+        changed = np.ones(len(rows), dtype=bool)
+        if cut is None:
             changed = changed_by_masks(
                 self._found, rows, guidance.bitmask.numpy().view(np.uint32), masks
             )

@@ -83,20 +83,19 @@ def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray
         raise ValueError(f"a guess of {len(guidance.guess)} tokens for {length} positions")
     if not 0 <= guidance.suspect <= length:
         raise ValueError(f"position {guidance.suspect} of {length} is suspect")
-    if guidance.bitmask is None:
-        return np.empty(0, dtype=np.int64)
-    (M, words), least = guidance.bitmask.shape, -(-vocab_size // 32)
-    rows = np.asarray(guidance.rows, dtype=np.int64)
-    if guidance.bitmask.dtype != torch.int32 or words < least:
-        raise ValueError(
-            f"a bitmask has {least} words of int32 for {vocab_size} tokens; "
-            f"got {words} of {guidance.bitmask.dtype}"
-        )
+    rows, masks = np.asarray(guidance.rows, dtype=np.int64), 0
+    if guidance.bitmask is not None:
+        (masks, words), least = guidance.bitmask.shape, -(-vocab_size // 32)
+        if guidance.bitmask.dtype != torch.int32 or words < least:
+            raise ValueError(
+                f"a bitmask has {least} words of int32 for {vocab_size} tokens; "
+                f"got {words} of {guidance.bitmask.dtype}"
+            )
     if len(rows) > length:
         raise ValueError(f"{len(rows)} masks for {length} positions")
-    if len(rows) and not (rows.min() >= -vocab_size and rows.max() < M):
+    if len(rows) and not (rows.min() >= -vocab_size and rows.max() < masks):
         raise ValueError(
-            f"rows are 0 to {M - 1}, or ~token down to {-vocab_size}, "
+            f"rows are 0 to {masks - 1}, or ~token down to {-vocab_size}, "
             f"got {rows.min()} to {rows.max()}"
         )
     return rows

@@ -1,9 +1,4 @@
-"""Decisions of the sampler, cuts of distributions (top-k, top-p, min-p), and seeded generators.
-
-The decisions are pure functions of tensors. Their reference is transformers'
-`generation_diffusion_gemma` (EntropyBoundSampler, LinearTemperatureScheduleLogitsProcessor,
-StableAndConfidentStoppingCriteria).
-"""
+"""Draws at a temperature, cuts of distributions (top-k, top-p, min-p), and seeded generators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,33 +6,13 @@ from hashlib import blake2b
 from secrets import randbits
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab_cut import Cuts
 from dlm.request import Request
 
 COLDEST = 1e-4  # lowest temperature: a lower one counts as this, so that its inverse is finite
-
-
-def temperature(remaining: int, steps: int, t_min: float, t_max: float) -> float:
-    """Return the temperature of a linear schedule: `t_max` with all `steps` remaining, toward
-    `t_min`. After the last step (`remaining < 1`) it stays constant."""
-    return t_min + (t_max - t_min) * max(1, remaining) / steps
-
-
-def accept(entropies: Float[Tensor, "*B L"], bound: float) -> Bool[Tensor, "*B L"]:
-    """Return the surest positions, while all surer ones together have at most `bound` nats. A
-    position's own entropy does not count, so at least one is accepted. This bounds the mutual
-    information that independent sampling ignores (arXiv:2505.24857)."""
-    cost, order = entropies.sort(-1)
-    within = cost.cumsum(-1) - cost <= bound
-    return torch.zeros_like(within).scatter(-1, order, within)
-
-
-def renoise(noise: Int64[Tensor, "*B L"], kept: Int64[Tensor, "*B L"]) -> Int64[Tensor, "*B L"]:
-    """Return the next canvas: kept tokens, and noise where `kept` is -1."""
-    return torch.where(kept < 0, noise, kept)
 
 
 def sharpen(
@@ -48,12 +23,6 @@ def sharpen(
     heat = 1 / temperatures.clamp(min=COLDEST)
     mass = ((x - x.amax(-1, keepdim=True)) * heat[:, None]).softmax(-1).cumsum(-1)
     return (mass <= uniform[:, None] * mass[:, -1:]).sum(-1).clamp(max=x.shape[-1] - 1)
-
-
-def stable_and_confident(stable: bool, mean_entropy: float, threshold: float) -> bool:
-    """Whether a canvas is done: its guess repeats, and its mean entropy (nats) is under
-    `threshold`."""
-    return stable and mean_entropy < threshold
 
 
 _MOST = 2**31 - 1  # tokens: more than any vocabulary has

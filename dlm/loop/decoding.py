@@ -16,7 +16,8 @@ from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
 from dlm.kernels.configurations import BY_RULE, Tuned
-from dlm.loop.interfaces import Cache, Model
+from dlm.logits.masks import MaskTable
+from dlm.loop.interfaces import Cache, Model, SelfConditioned
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
@@ -36,6 +37,7 @@ class EngineContext:
     policy: Policy
     vocabulary: Vocabulary
     compiler: Compiler
+    masks: MaskTable  # of all grammars
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
     tuned: Tuned = BY_RULE  # their configurations
 
@@ -228,6 +230,19 @@ class Decoder(ABC):
         sequence.ended = True
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)
+
+
+def check_canvases(model: Model, config: DecodeConfig) -> None:
+    """Raise `DlmError` if canvases of a `Denoiser` cannot be decoded with this `config`."""
+    if config.sampler.carries and not isinstance(model, SelfConditioned):
+        raise DlmError(
+            f"a {type(model).__name__} takes no soft embedding, which the sampler carries"
+        )
+    if config.pad in config.stops:
+        raise DlmError(f"pad {config.pad} is a stop token too: on canvases it must be another")
+    mask = config.sampler.mask
+    if mask is not None and not 0 <= mask < model.vocab_size:
+        raise DlmError(f"mask must be one of the model's {model.vocab_size} tokens, got {mask}")
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ queue.
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +17,13 @@ from torch import Tensor
 from dlm.config import DecodeConfig
 from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Guidance
-from dlm.kernels.configurations import BY_RULE, Tuned
-from dlm.logits import sampling
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
-from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut
-from dlm.loop.decoding import PassPlan
-from dlm.loop.interfaces import Cache, Denoiser
-from dlm.sequence import Sequence
+from dlm.loop.decoding import EngineContext, PassPlan
+from dlm.loop.interfaces import Denoiser
+from dlm.samplers import Sampler
+from dlm.sequence import Canvas, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,64 +48,70 @@ class PassOutput:
     graphed: bool = False  # whether it was a CUDA graph
 
 
+Guided = Guidance | Exception | None
+"""Answer of a canvas's constraint; None for the canvas of a question."""
+
+
 @torch.inference_mode()
-def denoise(
-    model: Denoiser,
-    cache: Cache,
-    plan: PassPlan,
-    config: DecodeConfig,
-    masks: MaskTable,
-    by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
-) -> PassOutput | None:
+def denoise(context: EngineContext, plan: PassPlan) -> PassOutput | None:
     """Run one pass: encode what `plan` lists and denoise its canvases. Returns None if there are no
-    canvases. The temperature of each canvas follows from its steps and its request. `masks` holds
-    the masks of all grammars. `by_kernel` is whether a kernel reads the logits; None: on GPUs.
-    `tuned` has its configurations."""
+    canvases. The temperature of each canvas follows from its steps and its request."""
+    model, cache = context.model, context.cache
     running, start = list(plan.canvases.values()), perf_counter()
     if not running:
         model.encode(list(plan.encode.values()), cache, list(plan.encode))
         return None
-    canvases = [sequence.canvas for sequence in running]
-    tokens = torch.stack([canvas.tokens for canvas in canvases])
-    soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
+    tokens, soft_embeddings = shown([sequence.canvas for sequence in running])
     replays = _replays(model)
     logits = model.denoise(tokens, soft_embeddings, cache, list(plan.canvases), plan.encode)
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
-    output = pass_output(model, logits, plan, config, masks, by_kernel, tuned)
+    output = pass_output(context, logits, plan)
     return replace(output, seconds=perf_counter() - start, graphed=graphed)
 
 
+def shown(
+    canvases: list[Canvas],
+) -> tuple[Int[Tensor, "B L"], Float[Tensor, "B L hidden"] | None]:
+    """Return what the model sees of canvases: tokens, and soft embeddings if they are carried."""
+    soft = [canvas.soft_embedding for canvas in canvases if canvas.soft_embedding is not None]
+    return torch.stack([canvas.tokens for canvas in canvases]), torch.stack(soft) if soft else None
+
+
 def pass_output(
-    model: Denoiser,
-    logits: Float[Tensor, "B L V"],
-    plan: PassPlan,
-    config: DecodeConfig,
-    masks: MaskTable,
-    by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
+    context: EngineContext, logits: Float[Tensor, "B L V"], plan: PassPlan
 ) -> PassOutput:
-    """Return the distributions that `logits` are for the canvases of a plan."""
+    """Return the distributions that `logits` are for the canvases of a plan. The mask token of the
+    sampler is excluded in place."""
+    model, config = context.model, context.config
+    exclude_mask_(logits, config.sampler)
     running, start = list(plan.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     temperatures = [_temperature(sequence, config) for sequence in running]
     cuts = [_cut(sequence) for sequence in running]
     distributions = TokenDistributions(
-        logits, temperatures, uniform, model.softcap, masks, by_kernel, cuts, tuned
+        logits,
+        temperatures,
+        uniform,
+        model.softcap,
+        context.masks,
+        context.by_kernel,
+        cuts,
+        context.tuned,
     )
     return PassOutput(plan, distributions, distributions.scores(), perf_counter() - start)
 
 
 @torch.inference_mode()
-def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance | Exception | None]:
+def guide(context: EngineContext, output: PassOutput) -> list[Guided]:
     """Query the constraints of the canvases, by index. Grammars do not move.
 
     A canvas whose logits are NaN or infinite has an `UndefinedLogitsError` instead of guidance. All
-    constraints together may do `work` units of work. An exception of a constraint concerns its
-    canvas alone. Questions have no guidance; to read their canvases may take another `work` units.
+    constraints together may do the work of a step. An exception of a constraint concerns its canvas
+    alone. Questions have no guidance; to read their canvases may take as much work again.
     """
+    work = context.policy.step_work
     running, start = list(output.plan.canvases.values()), perf_counter()
     failed: dict[int, Exception] = {
         i: UndefinedLogitsError() for i in range(len(running)) if output.distributions.undefined(i)
@@ -116,7 +121,7 @@ def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance 
     guided = [
         failed.get(i)
         if sequence.question is not None or i in failed
-        else _guide(sequence, i, output.scores[i], output.distributions, config, share)
+        else _guide(sequence, i, output, context.config, share)
         for i, sequence in enumerate(running)
     ]
     seconds = output.seconds, perf_counter() - start, 0.0
@@ -127,10 +132,7 @@ def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance 
 
 @torch.inference_mode()
 def settle(
-    model: Denoiser,
-    output: PassOutput,
-    guided: list[Guidance | Exception | None],
-    config: DecodeConfig,
+    context: EngineContext, output: PassOutput, guided: list[Guided]
 ) -> dict[int, Outcome | Exception]:
     """Advance each canvas that has guidance by one step; returns outcomes by slot. An exception is
     the outcome of its slot: that canvas stays as it is."""
@@ -141,7 +143,7 @@ def settle(
         if isinstance(each, Exception)
     }
     if any(isinstance(each, Guidance) for each in guided):
-        outcomes |= _advance(model, output, guided, config)
+        outcomes |= _advance(context, output, guided)
     seconds = 0.0, 0.0, perf_counter() - start
     for sequence, each in zip(output.plan.canvases.values(), output.scores, strict=True):
         sequence.stats.spend(*seconds)
@@ -174,31 +176,40 @@ def _read_questions(
 
 
 def _advance(
-    model: Denoiser,
-    output: PassOutput,
-    guided: list[Guidance | Exception | None],
-    config: DecodeConfig,
+    context: EngineContext, output: PassOutput, guided: list[Guided]
 ) -> dict[int, Outcome | Exception]:
     """Advance the canvases that have guidance by one step."""
+    model, config = context.model, context.config
     distributions, canvases = output.distributions, output.plan.canvases
     running = list(canvases.values())
     distributions.mask()
-    entropies = distributions.entropies
-    accepted = sampling.accept(entropies, config.entropy_bound)
+    entropies, sampler = distributions.entropies, config.sampler
+    accepted = sampler.accept(distributions)
     for i, each in enumerate(guided):
         if isinstance(each, Guidance):
             accepted[i, each.suspect :] = False
         else:
             distributions.exclude(i)
-    draws = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
-    (kept,) = distributions.copies.to_device(torch.where(accepted, draws, -1))
-    noise = torch.empty_like(kept)
-    for row, sequence, each in zip(noise, running, guided, strict=True):
-        if isinstance(each, Guidance):  # all randomness is the request's own
-            torch.randint(model.vocab_size, row.shape, generator=sequence.rng, out=row)
-    tokens = sampling.renoise(noise, kept)
-    expected = model.expected_embedding(distributions.distributions())
-    soft_embeddings = expected.unflatten(0, kept.shape)
+    if sampler.mask is None:
+        chosen = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
+    else:  # a token stands only if all before it do: the masks right of it hold for the guess alone
+        accepted = accepted.cummin(-1).values
+        chosen = torch.tensor(
+            [
+                each.guess if isinstance(each, Guidance) else [-1] * accepted.shape[1]
+                for each in guided
+            ]
+        )
+    (kept,) = distributions.copies.to_device(torch.where(accepted, chosen, -1))
+    before, _ = shown([sequence.canvas for sequence in running])
+    rngs = [
+        s.rng if isinstance(g, Guidance) else None for s, g in zip(running, guided, strict=True)
+    ]
+    tokens = sampler.next(before, kept, rngs, model.vocab_size)  # all randomness is the request's
+    soft_embeddings = [None] * len(running)
+    if sampler.carries:
+        expected = model.expected_embedding(distributions.distributions())
+        soft_embeddings = expected.unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     rows = zip(entropies.numpy(), accepted.tolist(), tokens, soft_embeddings, strict=True)
     for slot, sequence, each, row in zip(canvases, running, guided, rows, strict=True):
@@ -213,14 +224,24 @@ def _replays(model: Denoiser) -> int:
     return 0 if graphs is None else graphs.replays
 
 
+def first_embedding(model: Any, sampler: Sampler) -> Float[Tensor, "L hidden"] | None:
+    """Return the soft embedding of a canvas that no pass has read; None if none is carried."""
+    return model.no_soft_embedding() if sampler.carries else None
+
+
+def exclude_mask_(logits: Float[Tensor, "*n V"], sampler: Sampler) -> None:
+    """Give the mask token of a sampler no probability."""
+    if sampler.mask is not None:
+        logits[..., sampler.mask] = -torch.inf
+
+
 def _temperature(sequence: Sequence, config: DecodeConfig) -> float:
     """Return the temperature of a canvas: the schedule's, times the request's if that is over 1. A
     temperature below 1 only sharpens the draws. Entropies must stay those of the schedule:
     otherwise unsure positions would count as sure."""
-    N = config.max_steps
     if sequence.question is not None:
         return max(1.0, sequence.request.temperature)
-    scheduled = sampling.temperature(N - sequence.canvas.steps, N, config.t_min, config.t_max)
+    scheduled = config.sampler.temperature(sequence.canvas.steps)
     return scheduled * max(1.0, sequence.request.temperature)
 
 
@@ -244,19 +265,14 @@ def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
 
 
 def _guide(
-    sequence: Sequence,
-    i: int,
-    scores: CanvasLogits,
-    distributions: TokenDistributions,
-    config: DecodeConfig,
-    work: int,
+    sequence: Sequence, i: int, output: PassOutput, config: DecodeConfig, work: int
 ) -> Guidance | Exception:
-    """Query the constraint of canvas `i`, and restrict `distributions` to what it allows."""
+    """Query the constraint of canvas `i`, and restrict its distributions to what it allows."""
     try:
         sequence.constraint.work = work
-        fixed = sequence.canvas.fixed(config.max_steps)
-        guidance = sequence.constraint.guide(scores, fixed)
-        distributions.restrict(i, guidance)
+        fixed = sequence.canvas.fixed(config.sampler.max_steps)
+        guidance = sequence.constraint.guide(output.scores[i], fixed)
+        output.distributions.restrict(i, guidance)
     except Exception as error:
         return error
     finally:
@@ -270,12 +286,14 @@ def _update_canvas(
     entropies: Float32[np.ndarray, " L"],
     accepted: list[bool],
     tokens: Int[Tensor, " L"],
-    soft_embedding: Float[Tensor, "L hidden"],
+    soft_embedding: Float[Tensor, "L hidden"] | None,
     config: DecodeConfig,
 ) -> Outcome | Exception:
     """Give the canvas its next `tokens` and `soft_embedding`, and decide whether it has settled."""
     try:
         canvas = sequence.canvas
+        if config.sampler.mask is not None:
+            canvas.keep(accepted, guidance)
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = float(entropies[: guidance.scored].mean())

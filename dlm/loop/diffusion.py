@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
-from dlm.logits.masks import MaskTable
-from dlm.loop.decoding import Decoder, EngineContext, plan_pass
-from dlm.loop.denoise import Outcome, PassOutput, denoise, guide, settle
+from dlm.loop.decoding import Decoder, EngineContext, check_canvases, plan_pass
+from dlm.loop.denoise import Outcome, PassOutput, denoise, first_embedding, guide, settle
 from dlm.loop.interfaces import Denoiser, Model
 from dlm.sequence import Sequence
 
@@ -35,7 +32,7 @@ class Diffusion:
     def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, Denoiser):
             raise DlmError(f"a {type(model).__name__} denoises no canvases: decode left to right")
-        config.check_padding()
+        check_canvases(model, config)
 
     def answer_capacity(self, model: Denoiser, positions: int) -> int:
         return positions // model.canvas_length * model.canvas_length
@@ -52,8 +49,7 @@ class CanvasDecoder(Decoder):
     def __init__(self, context: EngineContext):
         super().__init__(context)
         self._model: Denoiser = context.model
-        self._by_kernel, self._tuned = context.by_kernel, context.tuned
-        self.masks = MaskTable(-(-self._model.vocab_size // 32))
+        self._context = context
 
     def constrain(
         self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
@@ -76,16 +72,15 @@ class CanvasDecoder(Decoder):
         plan = plan_pass(running, self._cache, self._policy.encode_tokens)
         self.idle = not plan
         if plan:
-            more = self._config, self.masks, self._by_kernel, self._tuned
-            output = denoise(self._model, self._cache, plan, *more)
+            output = denoise(self._context, plan)
             if output:
                 yield from self._outcomes(output)
         yield from self._summed(running)
 
     def _outcomes(self, output: PassOutput) -> SlotOutcomes:
         """Query the constraints of the canvases of a pass, and advance these by one step."""
-        guided = guide(output, self._config, self._policy.step_work)
-        yield from settle(self._model, output, guided, self._config).items()
+        guided = guide(self._context, output)
+        yield from settle(self._context, output, guided).items()
 
     def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
         """Sum the labels of questions whose canvases have been read, the oldest first. This does a
@@ -108,10 +103,10 @@ class CanvasDecoder(Decoder):
         self._begin_canvas(sequence)
 
     def _begin_canvas(self, sequence: Sequence) -> None:
-        """Start the next canvas of a request from noise."""
-        L, device = self._model.canvas_length, self._model.device
-        noise = torch.randint(self._model.vocab_size, (L,), generator=sequence.rng, device=device)
-        sequence.begin_canvas(noise, self._model.no_soft_embedding())
+        """Start the next canvas of a request."""
+        model, sampler = self._model, self._config.sampler
+        tokens = sampler.start(sequence.rng, model.canvas_length, model.vocab_size)
+        sequence.begin_canvas(tokens, first_embedding(model, sampler))
 
     def advance(
         self, slot: int, sequence: Sequence, outcome: Outcome | Exception | None

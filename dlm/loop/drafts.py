@@ -15,9 +15,8 @@ from torch import Tensor
 from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
-from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import EngineContext, PassPlan
-from dlm.loop.denoise import Outcome, guide, pass_output, settle
+from dlm.loop.denoise import Outcome, first_embedding, guide, pass_output, settle, shown
 from dlm.loop.interfaces import DraftingLM
 from dlm.request import Stats
 from dlm.sequence import Canvas, Sequence
@@ -28,9 +27,7 @@ class Drafts:
 
     def __init__(self, context: EngineContext):
         self._model: DraftingLM = context.model
-        self._config, self._work = context.config, context.policy.step_work
-        self._masks = MaskTable(-(-self._model.vocab_size // 32))
-        self._by_kernel, self._tuned = context.by_kernel, context.tuned
+        self._context, self._sampler = context, context.config.sampler
         self._copies = DeviceCopies(self._model.device)
 
     def predict(
@@ -46,10 +43,8 @@ class Drafts:
         for slot, sequence in predicted.items():
             self._move_canvas(sequence, drafts[slot])
             sequence.stats.denoiser_calls += 1
-        canvases = [sequence.canvas for sequence in predicted.values()]
-        noisy = torch.stack([canvas.tokens for canvas in canvases])
-        soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
-        return self._model.predict_and_denoise(tokens, last, noisy, soft_embeddings, cache)
+        canvas, soft_embeddings = shown([sequence.canvas for sequence in predicted.values()])
+        return self._model.predict_and_denoise(tokens, last, canvas, soft_embeddings, cache)
 
     @torch.inference_mode()
     def draft(
@@ -74,10 +69,9 @@ class Drafts:
             sequence.canvas = _after(sequence.canvas, 1)
             sequence.stats.copies += 1
         rows = [row for row, _ in useful.values()]
-        more = self._config, self._masks, self._by_kernel, self._tuned
-        output = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
-        guided = guide(output, self._config, self._work)
-        outcomes = settle(self._model, output, guided, self._config)
+        output = pass_output(self._context, logits[rows, 1:], PassPlan(canvases=running))
+        guided = guide(self._context, output)
+        outcomes = settle(self._context, output, guided)
         for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
                 _keep(running[slot], outcome)
@@ -90,22 +84,21 @@ class Drafts:
 
     def _move_canvas(self, sequence: Sequence, draft: list[int]) -> None:
         """Move the canvas to after a draft. If the tokens before that are the ones the canvas
-        guessed, the rest of the canvas is kept; otherwise it becomes noise."""
-        state, L = sequence.state, self._model.canvas_length
-        soft_embedding = self._model.no_soft_embedding()
-        noise = torch.randint(
-            self._model.vocab_size, (L,), generator=sequence.rng, device=self._model.device
-        )
+        guessed, the rest of the canvas is kept; otherwise it begins anew."""
+        state, model = sequence.state, self._model
+        soft_embedding = first_embedding(model, self._sampler)
+        tokens = self._sampler.start(sequence.rng, model.canvas_length, model.vocab_size)
         begin = state.guessed_at
         known = [] if begin is None else [*sequence.tokens[begin:], *draft]
         if begin is not None and known == state.guess[: len(known)]:
             canvas = _after(sequence.canvas, len(known))
             n = len(canvas.tokens)
-            canvas.tokens = torch.cat((canvas.tokens, noise[n:]))
-            canvas.soft_embedding = torch.cat((canvas.soft_embedding, soft_embedding[n:]))
+            canvas.tokens = torch.cat((canvas.tokens, tokens[n:]))
+            if canvas.soft_embedding is not None and soft_embedding is not None:
+                canvas.soft_embedding = torch.cat((canvas.soft_embedding, soft_embedding[n:]))
             sequence.canvas = canvas
         else:
-            sequence.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=Stats())
+            sequence.canvas = Canvas(tokens=tokens, soft_embedding=soft_embedding, stats=Stats())
         state.guessed_at = None
 
 
@@ -121,7 +114,7 @@ def _after(canvas: Canvas, count: int) -> Canvas:
     """Return the canvas without its first `count` positions."""
     return Canvas(
         tokens=canvas.tokens[count:],
-        soft_embedding=canvas.soft_embedding[count:],
+        soft_embedding=None if canvas.soft_embedding is None else canvas.soft_embedding[count:],
         stats=canvas.stats,
         steps=canvas.steps,
     )

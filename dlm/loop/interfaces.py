@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dlm.kernels.expectation import Distributions
+from dlm.models.image_tokens import EncodedImage
 
 
 @runtime_checkable
@@ -68,7 +69,7 @@ class Cache(Protocol):
 
 @runtime_checkable
 class Denoiser(Model, Protocol):
-    """Interface of a model that denoises canvases; `DiffusionGemma` is one."""
+    """Interface of a model that denoises canvases."""
 
     @property
     def canvas_length(self) -> int: ...
@@ -80,13 +81,21 @@ class Denoiser(Model, Protocol):
     def denoise(
         self,
         canvas: Int[Tensor, "B L"],
-        soft_embedding: Float[Tensor, "B L hidden"],
+        soft_embedding: Float[Tensor, "B L hidden"] | None,
         cache: Any,
         slots: abc.Sequence[int],
         encode: Mapping[int, abc.Sequence[int]],
     ) -> Float[Tensor, "B L V"]:
-        """Return logits in the model's own dtype; the softcap is not applied yet."""
+        """Return logits in the model's own dtype; the softcap is not applied yet. `soft_embedding`
+        is None for a sampler that carries none. The loop may write to the logits until the next
+        pass."""
         ...
+
+
+@runtime_checkable
+class SelfConditioned(Denoiser, Protocol):
+    """A denoiser that is shown what it expected in the pass before, as samplers that carry a soft
+    embedding need."""
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
@@ -98,7 +107,7 @@ class Denoiser(Model, Protocol):
 
 @runtime_checkable
 class CausalLM(Model, Protocol):
-    """A model that predicts the next token; `DiffusionGemma` is one, by its encoder."""
+    """A model that predicts the next token."""
 
     def predict(
         self, tokens: Mapping[int, abc.Sequence[int]], last: Mapping[int, int], cache: Any
@@ -111,16 +120,43 @@ class CausalLM(Model, Protocol):
 
 @runtime_checkable
 class DraftingLM(CausalLM, Denoiser, Protocol):
-    """A causal model that denoises canvases by the same weights; `DiffusionGemma` is one."""
+    """A causal model that denoises canvases by the same weights."""
 
     def predict_and_denoise(
         self,
         tokens: Mapping[int, abc.Sequence[int]],
         last: Mapping[int, int],
         canvas: Int[Tensor, "B L"],
-        soft_embedding: Float[Tensor, "B L hidden"],
+        soft_embedding: Float[Tensor, "B L hidden"] | None,
         cache: Any,
     ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
         """Run `predict`, and in the same pass denoise a canvas after each slot of `last`. Returns
         the logits of `predict` and those of the canvases."""
+        ...
+
+
+@runtime_checkable
+class ImageTokens(Protocol):
+    """Token ids by which a chat template and a model mark an image."""
+
+    image: int  # written by the template; a soft token
+    begin: int
+    end: int
+
+
+@runtime_checkable
+class ImageReader(Protocol):
+    """Vision tower: it turns images into soft tokens of a prompt. Any number of threads may use
+    it."""
+
+    @property
+    def markers(self) -> ImageTokens: ...
+
+    def patches(self, image: Any) -> Any:
+        """Return a PIL image in the tower's form, whose `tokens` is the number of soft tokens.
+        Raises `ModelError` for one that it cannot take."""
+        ...
+
+    def encode(self, patches: Any) -> EncodedImage:
+        """Return the image's soft tokens, which the model reads as long as the result lives."""
         ...

@@ -40,7 +40,8 @@ from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
-from dlm.loop.decoding import Decoder, EngineContext, PassPlan, plan_pass
+from dlm.loop.decoding import Decoder, EngineContext, PassPlan, check_canvases, plan_pass
+from dlm.loop.denoise import exclude_mask_
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.models.pages import CHUNK
@@ -181,7 +182,7 @@ class Autoregressive:
         if self.drafts:
             if not isinstance(model, DraftingLM):
                 raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
-            config.check_padding()
+            check_canvases(model, config)
 
     def answer_capacity(self, model: CausalLM, positions: int) -> int:
         if isinstance(model, DraftingLM) and self.drafts:
@@ -290,6 +291,7 @@ class TokenDecoder(Decoder):
         else:
             drafts = {slot: each.draft for slot, each in next_tokens.items()}
             logits, canvases = self._drafts.predict(tokens, counts, predicted, drafts, self._cache)
+        exclude_mask_(logits, self._config.sampler)
         read = perf_counter()
         rows = [row for each in next_tokens.values() for row in each.rows]
         uniform = [u for slot, s in predicted.items() for u in self._uniform(s, counts[slot])]
@@ -297,8 +299,19 @@ class TokenDecoder(Decoder):
             self._temperature_of(s) for slot, s in predicted.items() for _ in range(counts[slot])
         ]
         cuts = [self._cut(s) for slot, s in predicted.items() for _ in range(counts[slot])]
-        more = self._model.softcap, copies, self._by_kernel, cuts, self._tuned
-        picks = iter(pick(logits, rows, uniform, temperatures, *more))
+        picks = iter(
+            pick(
+                logits,
+                rows,
+                uniform,
+                temperatures,
+                self._model.softcap,
+                copies,
+                self._by_kernel,
+                cuts,
+                self._tuned,
+            )
+        )
         results = StepResults()
         for slot, sequence in predicted.items():
             picked = list(islice(picks, counts[slot]))

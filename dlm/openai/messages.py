@@ -3,7 +3,7 @@
 Content is text, arguments are data, and a tool's result names its tool. Messages of users and
 results of tools may hold images: data URLs, and addresses of hosts that the operator allows.
 Content that no model reads is refused. Other fields of messages, such as an earlier answer's
-reasoning, are not shown to the model. A message's `name` is passed to the template (Gemma's ignores
+reasoning, are not shown to the model. A message's `name` is passed to the template (some ignore
 it).
 
 Parts of content, `text_of`, `content_of`, `arguments_of` and `CallBook` are those of all forms of

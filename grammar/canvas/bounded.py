@@ -44,9 +44,7 @@ class Bounded(Free):
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         free = super().guide(scores, fixed)
-        L, pinned = len(free.guess), list(fixed.pinned)
-        guess = pinned + free.guess[len(pinned) :]
-        stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
+        guess, stop, L, pinned = free.guess, free.stop, len(free.guess), fixed.pinned
         closing = _closing(self._committed, guess[:stop], self._reasoning, self._budget)
         begin, forced = closing.begin, closing.marker[: L - closing.begin]
         forced = forced if begin <= stop else []

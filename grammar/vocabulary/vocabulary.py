@@ -62,13 +62,18 @@ class Vocabulary:
         stops: Sequence[int],
         pad: int,
         thought: tuple[str, str] | None = None,
+        channel: tuple[str, str] | None = THOUGHT,
+        call: tuple[str, str, str] | None = CALL,
+        control: Collection[int] = (),
     ) -> "Vocabulary":
         """Return the vocabulary of a Hugging Face tokenizer, for a model with `size` logits.
 
-        `thought` holds the texts that open and close reasoning; None: Gemma 4's, if the tokenizer
-        has them. Added tokens from `size` on are ignored: Gemma's tokenizer has some for images.
-        An id without a piece has no bytes, so that no grammar allows it. Raises `GrammarError` for
-        a tokenizer of another model: one with other tokens from `size` on, or with too few.
+        `thought` holds the texts that open and close reasoning; without them these are the tokens
+        in `channel`, if the tokenizer has both. `call` are the tokens around a call and around its
+        strings, likewise. `control` are more tokens that no text may hold. Added tokens from `size`
+        on are ignored: a tokenizer may have some for images. An id without a piece has no bytes, so
+        that no grammar allows it. Raises `GrammarError` for a tokenizer of another model: one with
+        other tokens from `size` on, or with too few.
         """
         known = tokenizer.get_vocab()
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -82,17 +87,19 @@ class Vocabulary:
                 return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
             return tokenizer.encode(text, add_special_tokens=False)
 
-        if thought is None and known.keys() >= set(THOUGHT):
-            thought = THOUGHT
-        has_calls = known.keys() >= set(CALL)
+        if thought is None and channel is not None and known.keys() >= set(channel):
+            thought = channel
+        markers = None
+        if call is not None and known.keys() >= set(call):
+            markers = CallMarkers(*(known[name] for name in call))
         return cls(
             info.decoded_vocab[:size],
-            control={i for i in special | set(tokenizer.all_special_ids) if i < size},
+            control={i for i in {*special, *tokenizer.all_special_ids, *control} if i < size},
             stops=stops,
             pad=pad,
             thought=thought and Markers(*(tuple(encode(text)) for text in thought)),
             encode=encode,
-            call=CallMarkers(*(known[name] for name in CALL)) if has_calls else None,
+            call=markers,
         )
 
     def __len__(self) -> int:

@@ -159,6 +159,7 @@ class Mode:
     what: str  # description for readers of the report
     decoding: dlm.Diffusion | dlm.Autoregressive = field(default_factory=dlm.Diffusion)
     config: Mapping[str, Any] = field(default_factory=dict)  # fields of `DecodeConfig` that differ
+    sampler: Mapping[str, Any] = field(default_factory=dict)  # settings of its sampler, likewise
     schema: Mapping[str, Any] = field(default_factory=dict)  # fields of `JsonSchema` that differ
     constrained: bool = True
     tries: int = 1  # an invalid answer is generated again with another seed, up to this many times
@@ -255,8 +256,17 @@ POLICIES = (
 
 
 def _settings(name: str, what: str, field: str, values: Sequence[float]) -> list[Mode]:
-    """Return a mode for each value of a field of `DecodeConfig`."""
-    return [Mode(name=f"{name} {value:g}", what=what, config={field: value}) for value in values]
+    """Return a mode for each value of a field of `DecodeConfig` or of its sampler."""
+    own = field in dlm.DecodeConfig.__dataclass_fields__
+    return [
+        Mode(
+            name=f"{name} {value:g}",
+            what=what,
+            config={field: value} if own else {},
+            sampler={} if own else {field: value},
+        )
+        for value in values
+    ]
 
 
 NUMBERS = (

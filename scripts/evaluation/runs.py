@@ -62,12 +62,13 @@ def engine_of(mode: Mode, settings: EvaluationSettings) -> dlm.Engine:
     """Return the engine of a mode. Raises `DlmError` if it cannot have the cache's type."""
     slots, decoding = settings.slots, mode.decoding
     engine = dlm.Engine.load(settings.model, slots=slots, kv=settings.kv, decoding=decoding)
-    if not mode.config:
+    if not mode.config and not mode.sampler:
         return engine
     engine.close()
     if settings.kv != "auto":
         raise dlm.DlmError(f"the mode {mode.name!r} needs --kv auto, got {settings.kv}")
-    config = replace(engine.config, **mode.config)
+    sampler: Any = engine.config.sampler
+    config = replace(engine.config, sampler=replace(sampler, **mode.sampler), **mode.config)
     return dlm.Engine(engine.model, engine.chat, config, slots=slots, decoding=decoding)
 
 

@@ -20,10 +20,11 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm import DecodeConfig
 from dlm.logits import sampling
 from dlm.models import DiffusionGemma, ModelConfig
 from dlm.models.diffusion_gemma.layers import Experts, Layer
+from dlm.samplers import EntropyBound
+from dlm.samplers.entropy_bound import surest
 from training.batches import tokenizer_of
 from training.objective import TrainingBatch
 
@@ -245,7 +246,7 @@ def shares(scores: Float[Tensor, " B"], size: int) -> Float[Tensor, " B"]:
     return share
 
 
-def step_of(config: DecodeConfig) -> Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]:
+def step_of(sampler: EntropyBound) -> Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]:
     """Return a step of decoding without a constraint, as the engine takes it.
 
     Each canvas has another temperature of the schedule.
@@ -257,10 +258,10 @@ def step_of(config: DecodeConfig) -> Callable[[Tensor, torch.Generator], tuple[T
         """Return the next canvases, and the probabilities that they were drawn from."""
         *canvases, _, V = logits.shape
         heat = torch.rand(*canvases, 1, 1, generator=rng, device=logits.device)
-        heat = config.t_min + (config.t_max - config.t_min) * heat
+        heat = sampler.t_min + (sampler.t_max - sampler.t_min) * heat
         log = (logits.float() / heat).log_softmax(-1)
         probabilities = log.exp()
-        accepted = sampling.accept(-(probabilities * log).sum(-1), config.entropy_bound)
+        accepted = surest(-(probabilities * log).sum(-1), sampler.entropy_bound)
         noise = torch.randint(V, accepted.shape, generator=rng, device=logits.device)
         rows = log[accepted]
         uniform = torch.rand(len(rows), generator=rng, device=logits.device)

@@ -11,6 +11,7 @@ from scripted_model import ScriptedModel
 from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
+from dlm.samplers import EntropyBound
 from dlm.serving.app import app_of
 from dlm.serving.protocol import Connections
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
@@ -19,7 +20,10 @@ from dlm.serving.settings import Settings
 
 def main() -> None:
     names = tuple(sys.argv[1:])
-    chat, config = Chat.load(BUILT_IN), DecodeConfig(max_steps=6, confidence=0.02, patience=3)
+    chat, config = (
+        Chat.load(BUILT_IN),
+        DecodeConfig(sampler=EntropyBound(max_steps=6, confidence=0.02), patience=3),
+    )
     app, service = app_of(Engine(ScriptedModel(chat, config), chat, config), Settings(names=names))
     listener = socket.create_server(("127.0.0.1", 0))
     options = uvicorn.Config(app, log_level="warning", timeout_keep_alive=IDLE_SECONDS, ws="none")

@@ -12,8 +12,9 @@ from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.grammar import ToolCall
+from dlm.samplers import EntropyBound
 
-CONFIG = DecodeConfig(max_steps=6, confidence=0.02, patience=3)
+CONFIG = DecodeConfig(sampler=EntropyBound(max_steps=6, confidence=0.02), patience=3)
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,17 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
 from values import V
 
 from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, Policy
-from dlm.config import checkpoint_decoding
 from dlm.engine import BUILT_IN
 from dlm.loading import Loading
+from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
+from dlm.samplers import EntropyBound, register, sampler_of
+from dlm.storage import read_directory
+from dlm.writes import checkpoint_decoding
 
 
 def test_the_defaults_are_those_of_transformers():
     theirs = DiffusionGemmaGenerationConfig._get_default_generation_params()
-    ours = DecodeConfig()
+    ours = EntropyBound()
     assert ours.max_steps == theirs["max_denoising_steps"]
     assert ours.entropy_bound == theirs["sampler_config"].entropy_bound
     assert (ours.t_min, ours.t_max) == (theirs["t_min"], theirs["t_max"])
@@ -26,29 +29,40 @@ def test_the_defaults_are_those_of_transformers():
 
 
 def test_settings_of_a_checkpoint_are_used():
-    config = DecodeConfig.from_hf(json.loads((BUILT_IN / "generation_config.json").read_text()))
-    assert (config.max_steps, config.confidence, config.stops) == (24, 0.02, (1, 106, 50))
+    config = read_directory(BUILT_IN).config
+    assert config.sampler == EntropyBound(max_steps=24, confidence=0.02)
+    assert config.stops == (1, 106, 50)
     assert DecodeConfig.from_hf({"eos_token_id": 7}).stops == (7,)
     assert DecodeConfig.from_hf({}) == DecodeConfig()
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
+    ("kind", "fields", "problem"),
     [
-        ({"max_steps": 0}, "max_steps is 0: it takes at least 1"),
-        ({"patience": 0}, "patience is 0"),
-        ({"entropy_bound": 0.0}, "entropy_bound is 0.0: it takes more than 0 nats"),
-        ({"confidence": -1.0}, "confidence is -1.0"),
-        ({"t_min": 0.9}, "t_min 0.9 and t_max 0.8"),
-        ({"t_min": 0.0}, "t_min 0.0"),
-        ({"stops": ()}, "stops is empty"),
-        ({"stops": ("a",)}, "stops holds 'a': it takes ids of tokens"),
-        ({"pad": "x"}, "pad holds 'x': it takes ids of tokens"),
+        (EntropyBound, {"max_steps": 0}, "max_steps must be at least 1, got 0"),
+        (EntropyBound, {"entropy_bound": 0.0}, "entropy_bound must be more than 0 nats, got 0.0"),
+        (EntropyBound, {"confidence": -1.0}, "confidence must be more than 0 nats, got -1.0"),
+        (EntropyBound, {"t_min": 0.9}, "0 < t_min <= t_max, got 0.9 and 0.8"),
+        (EntropyBound, {"t_min": 0.0}, "t_min and t_max must"),
+        (DecodeConfig, {"sampler": 3}, "sampler must be a Sampler, got a int"),
+        (DecodeConfig, {"patience": 0}, "patience must be at least 1, got 0"),
+        (DecodeConfig, {"stops": ()}, "stops is empty"),
+        (DecodeConfig, {"stops": ("a",)}, "stops must be an id of a token, got 'a'"),
+        (DecodeConfig, {"pad": "x"}, "pad must be an id of a token, got 'x'"),
     ],
 )
-def test_impossible_settings_are_refused(fields, problem):
+def test_impossible_settings_are_refused(kind, fields, problem):
     with pytest.raises(DlmError, match=problem):
-        DecodeConfig(**fields)
+        kind(**fields)
+
+
+def test_a_sampler_is_chosen_by_its_name():
+    assert sampler_of("entropy_bound", {"max_steps": 3}) == EntropyBound(max_steps=3)
+    with pytest.raises(DlmError, match=r"sampler must be one of .*entropy_bound.*, got 'tosses'"):
+        sampler_of("tosses", {})
+    register("entropy_bound", EntropyBound)  # again: nothing changes
+    with pytest.raises(DlmError, match="sampler 'entropy_bound' is registered already"):
+        register("entropy_bound", object)
 
 
 @pytest.mark.parametrize("decoding", [Diffusion(), Autoregressive(drafts=True)])
@@ -63,7 +77,7 @@ def test_an_error_names_the_file_that_has_a_field_of_the_wrong_type():
     with pytest.raises(
         DlmError, match=r"generation_config\.json: sampler_config must be an object"
     ):
-        DecodeConfig.from_hf({"sampler_config": 3})
+        DIFFUSION_GEMMA.sampler({}, {"sampler_config": 3})
 
 
 @pytest.mark.parametrize("name", ["drafted", "left-to-right", "canvas"])
@@ -76,7 +90,7 @@ def test_the_decoding_that_a_checkpoint_names_is_the_default(tmp_path, name):
     assert Engine.load(tmp_path, device="cpu", decoding="canvas").decoding.name == "canvas"
     assert Engine.load(tmp_path, device="cpu", decoding=Autoregressive()).decoding.drafts is False
     loading = Loading(policy=Policy(), model=str(tmp_path), device="cpu", temperature=0.5)
-    engine = loading.engine()
+    engine = Engine.loaded(loading)
     assert engine.decoding.name == name
     assert getattr(engine.decoding, "temperature", 0.5) == 0.5
 

@@ -314,7 +314,9 @@ def test_images_of_too_many_pixels_together_are_refused_before_any_is_decoded(
 
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])
 def test_every_decoding_reads_images(directory, decoding):
-    engine = Loading(model=str(directory), device="cpu", policy=Policy(), writes=decoding).engine()
+    engine = Engine.loaded(
+        Loading(model=str(directory), device="cpu", policy=Policy(), decoding=decoding)
+    )
     result = engine.generate(request_about(picture(), constraint=JsonSchema(SCHEMA), max_tokens=24))
     assert json.loads(result.text).keys() == {"seen"}
 

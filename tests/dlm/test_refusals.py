@@ -1,5 +1,7 @@
 """Refusals of requests that cannot be served: before any work, and without a trace."""
 
+from types import SimpleNamespace
+
 import pytest
 from doubles import Obsessed
 from values import PROMPT, V
@@ -9,12 +11,11 @@ from dlm import (
     DlmError,
     Engine,
     Grammar,
-    Policy,
     Regex,
     Request,
     RequestError,
 )
-from dlm.loading import Loading
+from dlm.cli.options import loading_of
 
 FINE = Request(token_ids=PROMPT, max_tokens=4)
 IMAGE = {"type": "image_url", "image_url": {"url": "http://x"}}
@@ -159,8 +160,9 @@ def test_a_closed_engine_admits_nothing(engine_of):
 def test_an_error_names_a_device_that_does_not_exist(device):
     with pytest.raises(DlmError, match=f"device is '{device}', which there is not"):
         Engine.load(device=device)
+    args = SimpleNamespace(model=None, device=device)
     with pytest.raises(DlmError, match="the built-in model runs on the CPU"):
-        Loading(policy=Policy(), device=device)
+        loading_of(args)
 
 
 def test_generate_is_refused_while_other_requests_run(engine_of):

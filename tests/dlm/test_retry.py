@@ -13,6 +13,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
+from dlm.samplers import EntropyBound
 from dlm.sequence import alike_in, outside_strings, token_to_replace, untried
 
 engine_of = engine_of_each
@@ -249,7 +250,9 @@ def test_an_answer_meets_keywords_that_no_grammar_enforces_or_is_refused(
 def test_a_model_that_repeats_a_wrong_answer_is_corrected(
     scripted, text, schema, tries, canvas_length
 ):
-    config = DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=tries)
+    config = DecodeConfig(
+        sampler=EntropyBound(max_steps=6, confidence=0.02), patience=3, refusals=tries
+    )
     engine = scripted(f"{text}<turn|>", canvas_length, config=config)
     request = Request(token_ids=PROMPT, constraint=checked(schema), max_tokens=60)
     (end,) = ends_of(engine, [request])

@@ -14,10 +14,13 @@ from safetensors.torch import load_file
 
 from dlm import DlmError, Engine
 from dlm.chat import Chat
-from dlm.config import DecodeConfig, checkpoint_decoding
+from dlm.config import DecodeConfig
 from dlm.engine import BUILT_IN
 from dlm.models import CheckpointError, ModelConfig, checkpoint
+from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
 from dlm.models.json_files import read_json
+from dlm.samplers import sampler_of
+from dlm.writes import checkpoint_decoding
 
 VALUES: dict[str, Any] = {
     "NaN": float("nan"),
@@ -116,7 +119,8 @@ def test_any_value_in_a_setting_of_generation_is_read_or_refused_by_name(tmp_pat
 
     def read():
         settings = read_json(path)
-        DecodeConfig.from_hf(settings)
+        sampler = sampler_of(*DIFFUSION_GEMMA.sampler({}, settings))
+        DecodeConfig.from_hf(settings, sampler=sampler)
         checkpoint_decoding(settings)
 
     text = refusal(read)

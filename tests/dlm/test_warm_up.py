@@ -17,6 +17,7 @@ from dlm.kernels.attention import Launch, key_counts
 from dlm.kernels.paging import Segment
 from dlm.loading import Loading
 from dlm.models import cache as cache_module
+from dlm.models.family import Loaded
 from dlm.models.graphs import Captured, PassGraphs
 from dlm.warm_up import warm_up_requests
 
@@ -146,14 +147,14 @@ def test_a_model_without_warm_up_passes_runs_only_requests(scripted):
 def test_on_a_cpu_nothing_is_warmed_up():
     progress = lambda *_: pytest.fail("warmed up")  # noqa: E731
     Engine.load(device="cpu", progress=progress).close()
-    Loading(policy=Policy(), device="cpu").engine(progress).close()
+    Engine.loaded(Loading(policy=Policy(), device="cpu"), progress).close()
 
 
-def load_on_gpu(directory, slots, **_):
+def load_on_gpu(stored, loading):
     """Return a model that seems to be on a GPU."""
     model = Scripted(1536, len(PROMPT), [1])  # the built-in tokenizer's size
     model.device = torch.device("cuda")
-    return model, model.new_cache(slots), None
+    return Loaded(model, model.new_cache(loading.slots))
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -161,7 +162,7 @@ def test_on_a_gpu_an_engine_is_warmed_up_unless_this_is_off(wanted, monkeypatch)
     calls = []
     monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", lambda self, progress: calls.append(progress))
-    Loading(policy=Policy(), warm_up=wanted).engine(print).close()
+    Engine.loaded(Loading(policy=Policy(), warm_up=wanted), print).close()
     assert calls == [print] * wanted
 
 
@@ -175,7 +176,7 @@ def test_an_engine_that_cannot_be_warmed_up_is_closed(monkeypatch):
     monkeypatch.setattr(Engine, "warm_up", fail)
     monkeypatch.setattr(Engine, "close", lambda self: (closed.append(self), close(self)))
     with pytest.raises(DlmError, match="no memory"):
-        Loading(policy=Policy()).engine()
+        Engine.loaded(Loading(policy=Policy()))
     assert len(closed) == 1
 
 
@@ -199,7 +200,7 @@ def test_a_flag_turns_the_warm_up_off(flags, wanted):
 def test_a_server_starts_after_its_engine_was_warmed_up(monkeypatch):
     order = []
 
-    def engine(self, progress):
+    def loaded(loading, progress):
         progress(0, 2)
         order.append("warmed up")
         return "engine"
@@ -208,7 +209,7 @@ def test_a_server_starts_after_its_engine_was_warmed_up(monkeypatch):
         order.append(made)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loading, "engine", engine)
+    monkeypatch.setattr(Engine, "loaded", loaded)
     monkeypatch.setattr("dlm.serving.app.app_of", app_of)
     monkeypatch.setattr(sys, "argv", ["serve.py", "--port", "0"])
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -1,6 +1,7 @@
 """A family of dense networks is read, written, quantised, planned and run by shared code."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 
 from dlm.cli import plan as plan_command
 from dlm.kernels.nvfp4 import dequantize
-from dlm.models import CheckpointError, checkpoint, layouts
+from dlm.models import CheckpointError, checkpoint, families
 from dlm.models.graphs import PassGraphs
 from dlm.models.nvfp4 import NVFP4Linear
 from dlm.models.quantise import quantise
@@ -18,7 +19,14 @@ from dlm.models.quantise import quantise
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-    monkeypatch.setattr(layouts, "LAYOUTS", (*layouts.LAYOUTS, DENSE))
+    dense = replace(
+        families.DEFAULT,
+        name="dense",
+        architectures=(),
+        model_types=DENSE.model_types,
+        layout=lambda: DENSE,
+    )
+    monkeypatch.setattr(families, "_FAMILIES", {"dense": dense, "default": families.DEFAULT})
 
 
 @pytest.fixture

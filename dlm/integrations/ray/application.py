@@ -24,6 +24,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from ray.serve.schema import LoggingConfig, ProxyStatus
 from starlette.types import Message, Receive, Scope, Send
 
+from dlm.engine import Engine
 from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray import Call, Cluster
 from dlm.loading import Loading
@@ -190,7 +191,7 @@ class Replica:
 
     async def __init__(self, loading: Loading, settings: Settings):
         """Load the engine. The ingress checks keys, origins and hosts, and names requests."""
-        engine = await asyncio.to_thread(loading.engine)
+        engine = await asyncio.to_thread(Engine.loaded, loading)
         inner = replace(
             settings,
             api_keys=(),

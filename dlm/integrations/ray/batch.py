@@ -26,6 +26,7 @@ from ray.exceptions import RayError
 
 from dlm.batch.batch import AnswerForm, Batch, Ended
 from dlm.batch.rows import InputRow, Rest
+from dlm.engine import Engine
 from dlm.errors import DlmError, failure
 from dlm.integrations.ray import Owner, end_with
 from dlm.loading import Loading, tune_garbage_collector
@@ -227,7 +228,7 @@ def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
 
 def loaded(loading: Loading, form: AnswerForm, ahead: int) -> Batch:
     """Load an engine for up to `ahead` rows."""
-    return Batch(loading.engine(), form, ahead)
+    return Batch(Engine.loaded(loading), form, ahead)
 
 
 def _packed(value: Any) -> pyarrow.Table:

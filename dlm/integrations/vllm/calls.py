@@ -21,6 +21,7 @@ from dlm.grammar import Vocabulary
 from dlm.grammar.calls import CallDelta, CallReader
 from dlm.grammar.vocabulary import THOUGHT
 from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
+from dlm.models.families import DEFAULT
 from dlm.stream import Stream
 
 _READER = "_dlm_reader"  # attribute of a parser of vLLM that reads a stream
@@ -62,7 +63,12 @@ class AnswerReader:
         self._calls = CallReader(vocabulary)
         if not apart and reasoning is not None:
             vocabulary, reasoning = _spelling_markers(vocabulary), None
-        self._stream = Stream(vocabulary=vocabulary, reasoning=reasoning, calls=True)
+        self._stream = Stream(
+            vocabulary=vocabulary,
+            reasoning=reasoning,
+            calls=True,
+            channel=DEFAULT.markup.channel,
+        )
         self._tokens: list[int] = []
         self._blank = ""  # the content, as long as it is whitespace
         self._begun = False  # whether the content has begun

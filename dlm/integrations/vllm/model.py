@@ -27,6 +27,7 @@ from dlm.integrations.vllm.self_check import check_sampler
 from dlm.integrations.vllm.settings import step_work
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
+from dlm.samplers import EntropyBound
 
 _LOG = logging.getLogger("vllm.dlm")
 
@@ -60,7 +61,9 @@ class ConstrainedModelState(DiffusionGemmaModelState):
 
         tokenizer = cached_tokenizer_from_config(model_config=self.model_config)
         compiler = Compiler(vocabulary_of(self.model_config, tokenizer))
-        config = DecodeConfig(max_steps=self.diffusion_states.max_denoising_steps)
+        config = DecodeConfig(
+            sampler=EntropyBound(max_steps=self.diffusion_states.max_denoising_steps)
+        )
         slots = Slots(compiler, Policy(), config)
         guide = LogitsGuide(self.model_config.get_vocab_size(), step_work())
         guide.warm_up(self.device)

@@ -18,8 +18,8 @@ from dlm.kernels.configurations import FILE, GATE_UP, KERNELS, TunedFile
 from dlm.kernels.gpus import Target
 from dlm.loading import Loading
 from dlm.models import ModelConfig
+from dlm.models.families import DEFAULT
 from dlm.models.json_files import read_json
-from dlm.policy import Policy
 
 CPU = torch.device("cpu")
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -103,7 +103,7 @@ def test_a_configuration_that_does_not_run_is_passed_over_and_a_kernel_that_does
 
 def test_by_default_the_shapes_are_the_26b_s(monkeypatch, tmp_path, tuned):
     config = ModelConfig.from_hf(read_json(EXAMPLES / "diffusiongemma-26b-a4b.json"))
-    assert ModelConfig.from_hf(tune.LARGE) == config
+    assert ModelConfig.from_hf(DEFAULT.reference) == config
     given = []
     monkeypatch.setattr(tune, "tuning_cases", lambda *args: given.append(args) or [])
     monkeypatch.chdir(tmp_path)
@@ -176,7 +176,7 @@ def test_a_file_of_another_card_is_an_error_if_it_is_named_and_a_warning_if_it_i
     problem = "is of another card: of NVIDIA H200, and this one is cpu"
     for load in (
         partial(Engine.load, model, device="cpu", tuned=file),
-        Loading(policy=Policy(), model=str(model), device="cpu", tuned=str(file)).engine,
+        partial(Engine.loaded, Loading(model=str(model), device="cpu", tuned=str(file))),
     ):
         with pytest.raises(DlmError, match=problem):
             load()

@@ -17,6 +17,7 @@ from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
 from dlm.logits.canvas_logits import most_copies
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
+from dlm.samplers import EntropyBound
 
 L, STEPS, STOPS, PAD, MARKS = 16, 6, (1, 106, 50), 0, (2, 3, 4)
 PAIRS = JsonSchema(
@@ -48,7 +49,7 @@ class Worker:
         self.slots = Slots(
             Compiler(compiler.vocabulary),
             Policy(max_unfinished_steps=50, **limits),
-            DecodeConfig(max_steps=STEPS),
+            DecodeConfig(sampler=EntropyBound(max_steps=STEPS)),
         )
         self.states = States(slots, L, STEPS)
         self.inner = Sampler(self.states)

@@ -12,6 +12,7 @@ from dlm.integrations.vllm.sampler import Slots
 from dlm.integrations.vllm.self_check import check_sampler
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
+from dlm.samplers import EntropyBound
 
 L, STEPS = 16, 6
 
@@ -22,7 +23,7 @@ def compiler(chat):
 
 
 def checked(compiler, states, sampler=None, count=4):
-    slots = Slots(compiler, Policy(), DecodeConfig(max_steps=STEPS))
+    slots = Slots(compiler, Policy(), DecodeConfig(sampler=EntropyBound(max_steps=STEPS)))
     return check_sampler(
         sampler or Sampler(states),
         states,

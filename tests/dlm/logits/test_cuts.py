@@ -24,6 +24,7 @@ from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut, columns
 from dlm.loop.left_to_right import pick
+from dlm.samplers import EntropyBound
 
 B, L, SIZE = 4, 5, 700
 WORDS = -(-SIZE // 32)
@@ -182,7 +183,7 @@ def test_one_token_left_is_the_likeliest(cut, engine_of):
         greedy = engine_of(Dreamer(V, 2), decoding=Autoregressive()).generate(Request(**request))
         assert [one.token_ids for one in drawn] == [greedy.token_ids] * 3
 
-    engine = engine_of(Dreamer(V, 2), DecodeConfig(max_steps=20, patience=30))
+    engine = engine_of(Dreamer(V, 2), DecodeConfig(sampler=EntropyBound(max_steps=20), patience=30))
     engine.add(Request(token_ids=PROMPT, max_tokens=40, **cut))
     drafts = [event for _ in range(99) if engine.busy for event in engine.step()]
     assert {event.entropy for event in drafts if isinstance(event, Draft)} == {0.0}

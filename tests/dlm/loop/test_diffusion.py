@@ -15,11 +15,13 @@ from values import PROMPT, V
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Policy, Regex, Request
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks import unpacked
-from dlm.logits import sampling
+from dlm.samplers import EntropyBound
+from dlm.samplers.entropy_bound import surest
 from dlm.sequence import alike_in, is_blank, outside_strings, token_to_replace, untried
 
 UNHURRIED = Policy(step_work=1 << 40)  # no pass is made again since a grammar took too long
-CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)
+SAMPLER = EntropyBound(max_steps=7, confidence=0.5, entropy_bound=2.0)
+CONFIG = DecodeConfig(sampler=SAMPLER, patience=2, lost=0.2)
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
@@ -54,7 +56,8 @@ class Decoded:
 @torch.inference_mode()
 def decoded(model, constraint, request, config, check=lambda tokens: None) -> Decoded:
     """The loop of docs/design.md for one request. `check` raises for an answer that is wrong."""
-    L, N, out = model.canvas_length, config.max_steps, Decoded()
+    sampler = config.sampler
+    L, N, out = model.canvas_length, sampler.max_steps, Decoded()
     rng, cache = torch.Generator().manual_seed(request.seed), model.new_cache(1)
     constraint.work = 1 << 40
     model.encode([list(request.token_ids)], cache, [0])
@@ -66,7 +69,7 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
         step, guess, banned, farthest, waited, retries, settled = 0, None, {}, -1, 0, 0, False
         while not settled:
             last = step + 1 >= N
-            heat = config.t_min + (config.t_max - config.t_min) * max(1, N - step) / N
+            heat = sampler.t_min + (sampler.t_max - sampler.t_min) * max(1, N - step) / N
             logits = model.denoise(canvas[None], soft_embedding[None], cache, [0])[0]
             logits = logits / torch.tensor(heat)
             bans = barred if last else banned | barred
@@ -81,7 +84,7 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                 logits[position, ~allowed] = -torch.inf
             p = logits.softmax(-1)
             entropies = torch.special.entr(p).sum(-1)
-            accepted = sampling.accept(entropies, config.entropy_bound)
+            accepted = surest(entropies, sampler.entropy_bound)
             accepted[read.suspect :] = False
             uniform = torch.rand(L, generator=rng)
             canvas = torch.randint(V, (L,), generator=rng)
@@ -91,7 +94,7 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
             soft_embedding = p @ model.table
             step, out.calls, out.repairs = step + 1, out.calls + 1, out.repairs + read.repaired
             stable, guess, late = read.guess == guess, read.guess, step - N
-            sure = entropies[: read.scored].mean().item() < config.confidence
+            sure = entropies[: read.scored].mean().item() < sampler.confidence
             if read.suspect >= read.scored:
                 settled = late >= 0 or (stable and sure)
             else:

@@ -11,9 +11,9 @@ from training.batches import tokenizer_of
 from training.objective import TrainingBatch
 from training.steps import Muon, orthogonal
 
-from dlm import DecodeConfig
 from dlm.engine import BUILT_IN
 from dlm.models import ModelConfig, checkpoint
+from dlm.samplers import EntropyBound
 
 B = 12
 
@@ -161,7 +161,7 @@ def test_an_impossible_number_of_layers_is_an_error(config, more):
 
 
 CANVASES, L, V = 64, 8, 50
-CONFIG = DecodeConfig(t_min=0.5, t_max=1.5, entropy_bound=0.1)
+CONFIG = EntropyBound(t_min=0.5, t_max=1.5, entropy_bound=0.1)
 
 
 def test_sure_positions_keep_their_tokens_and_others_become_noise(rng):

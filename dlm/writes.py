@@ -1,0 +1,21 @@
+"""Names of the ways to decode, and the way that a checkpoint names."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from dlm.errors import DlmError
+
+Writes = Literal["canvas", "drafted", "left-to-right"]
+"""Names of the ways to decode: canvases, or left to right with or without drafts from canvases."""
+
+
+def checkpoint_decoding(config: Mapping[str, Any]) -> Writes:
+    """Return how a checkpoint is best decoded, by the field `dlm` of its parsed
+    `generation_config.json`: `{"decoding": "drafted"}`; without it in canvases. Raises
+    `DlmError`."""
+    own = config.get("dlm") or {}
+    name: Any = own.get("decoding", "canvas") if isinstance(own, Mapping) else None
+    if name not in get_args(Writes):
+        known, found = ", ".join(get_args(Writes)), own if name is None else name
+        raise DlmError(f"generation_config.json: dlm.decoding is {found!r:.60}: it takes {known}")
+    return name

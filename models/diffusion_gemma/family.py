@@ -1,0 +1,75 @@
+"""DiffusionGemma as a family: how its directories are loaded, its markup and its tokens."""
+
+from pathlib import Path
+from typing import Any
+
+from dlm.models.diffusion_gemma import generation
+from dlm.models.family import ChatMarkup, Family, Loaded, LoadOptions
+
+BUILT_IN = Path(__file__).parents[1] / "tiny"
+"""Directory of the checkpoint that is installed."""
+
+
+def load(directory: Path, options: LoadOptions) -> Loaded:
+    """Load a checkpoint, with its vision tower if there is one, and make a cache. Raises what
+    `checkpoint.load` raises, and `ModelError` if a GPU lacks memory for the slots."""
+    from dlm.models import checkpoint, plan
+    from dlm.models.diffusion_gemma.vision import VisionTower
+    from dlm.models.pages import CHUNK
+
+    model = checkpoint.load(
+        directory,
+        options.dtype,
+        options.device,
+        options.kernels,
+        options.activation_bits,
+        options.tuned,
+    )
+    tower = None
+    if options.images:
+        tower = VisionTower.load(directory, model.images, options.dtype, options.device)
+    tokens = options.cache_tokens or plan.free_tokens(model, options.slots, options.stored)
+    segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
+    cache = model.new_cache(options.slots, options.stored, tokens, segment)
+    model.use_graphs(cache, options.graphs)
+    return Loaded(model, cache, tower)
+
+
+def layout() -> Any:
+    """Return the layout of the family's directories."""
+    from dlm.models.diffusion_gemma.layout import LAYOUT
+
+    return LAYOUT
+
+
+DIFFUSION_GEMMA = Family(
+    name="diffusion_gemma",
+    architectures=("DiffusionGemmaForBlockDiffusion",),
+    model_types=("diffusion_gemma", "diffusion_gemma_text"),
+    load=load,
+    sampler=generation.sampler,
+    stops=(1, 106, 50),  # <eos>, <turn|>, <|tool_response>
+    pad=0,
+    markup=ChatMarkup(
+        turn="<|turn>model\n",
+        thought=("<|channel>", "<channel|>"),
+        channel="thought",
+        call=("<|tool_call>", "<tool_call|>", '<|"|>'),
+    ),
+    layout=layout,
+    reference={  # config.json of the 26B, where it is not transformers' default
+        "model_type": "diffusion_gemma",
+        "text_config": {
+            "hidden_size": 2816,
+            "intermediate_size": 2112,
+            "moe_intermediate_size": 704,
+            "num_experts": 128,
+            "top_k_experts": 8,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2,
+            "sliding_window": 1024,
+            "max_position_embeddings": 262144,
+        },
+    },
+)
