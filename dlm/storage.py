@@ -1,6 +1,7 @@
 """Loading of a model directory onto a device, as its family does it."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +11,7 @@ from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.kernels.configurations import tuned_for
 from dlm.loading import Loading
-from dlm.models import CheckpointError
+from dlm.models import CheckpointError, checkpoint
 from dlm.models.families import BUILT_IN, family_of
 from dlm.models.family import Family, Loaded, LoadOptions
 from dlm.models.graphs import Graphs
@@ -76,11 +77,17 @@ def load_model(stored: Stored, loading: Loading) -> Loaded:
         stored=kept,
         slots=loading.slots,
         cache_tokens=loading.cache_tokens,
-        kernels=loading.kernels,
         graphs=loading.graphs,
-        activation_bits=loading.activation_bits,
         images=loading.policy is None or loading.policy.max_images > 0,
-        tuned=tuned_for(device, stored.directory, tuned),
+        read=partial(
+            checkpoint.load,
+            stored.directory,
+            dtype,
+            device,
+            loading.kernels,
+            loading.activation_bits,
+            tuned_for(device, stored.directory, tuned),
+        ),
     )
     return stored.family.load(stored.directory, options)
 

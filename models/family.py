@@ -42,11 +42,10 @@ class LoadOptions:
     stored: Any  # a `torch.dtype`: of keys and values
     slots: int
     cache_tokens: int | None  # of all slots together; None: what is left of a GPU, or unbounded
-    kernels: Any  # "triton", "torch" or "auto"
     graphs: Any  # "auto" or "off"
-    activation_bits: int
     images: bool  # whether a vision tower is loaded
-    tuned: Any  # a `Tuned`: configurations of kernels
+    read: Callable[[], Any]
+    """Reads the weights with the shared loader, for a family that has a `layout`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,13 @@ BUILT_IN = Path(__file__).parents[1] / "tiny"
 
 
 def load(directory: Path, options: LoadOptions) -> Loaded:
-    """Load a checkpoint, with its vision tower if there is one, and make a cache. Raises what
-    `checkpoint.load` raises, and `ModelError` if a GPU lacks memory for the slots."""
-    from dlm.models import checkpoint, plan
+    """Read a checkpoint, with its vision tower if there is one, and make a cache. Raises what
+    `options.read` raises, and `ModelError` if a GPU lacks memory for the slots."""
+    from dlm.models import plan
     from dlm.models.diffusion_gemma.vision import VisionTower
     from dlm.models.pages import CHUNK
 
-    model = checkpoint.load(
-        directory,
-        options.dtype,
-        options.device,
-        options.kernels,
-        options.activation_bits,
-        options.tuned,
-    )
+    model = options.read()
     tower = None
     if options.images:
         tower = VisionTower.load(directory, model.images, options.dtype, options.device)

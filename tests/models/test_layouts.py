@@ -26,7 +26,7 @@ def listed(monkeypatch):
         model_types=DENSE.model_types,
         layout=lambda: DENSE,
     )
-    monkeypatch.setattr(families, "_FAMILIES", {"dense": dense, "default": families.DEFAULT})
+    monkeypatch.setattr(families, "_FAMILIES", {"default": families.DEFAULT, "dense": dense})
 
 
 @pytest.fixture
