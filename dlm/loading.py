@@ -24,8 +24,8 @@ class Loading:
     device: Any = None  # a name, or a `torch.device`
     dtype: Any = None  # a `torch.dtype`, of floats
     slots: int = 8  # requests that run at once
-    kernels: str = "auto"  # "triton", "torch", or Triton wherever it runs
-    graphs: str = "auto"  # "off": no pass is a CUDA graph
+    kernels: Any = "auto"  # "triton", "torch", or Triton wherever it runs
+    graphs: Any = "auto"  # "off": no pass is a CUDA graph
     activation_bits: int = 16  # or 4: those of products with NVFP4 weights are quantised too
     kv: str = "auto"  # type of stored keys and values, one of `KV_TYPES`; "auto": as computed
     cache_tokens: int | None = None  # of all requests; None: what is left of a GPU, else unbounded
