@@ -5,6 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/installed
 VLLM := .venv-vllm
 IN_VLLM := tests/integrations/vllm
+SGLANG := .venv-sglang
+IN_SGLANG := tests/integrations/sglang
 CLIENTS := .venv-clients
 IN_CLIENTS := tests/clients
 OPENAI_2 := $(IN_CLIENTS)/test_instructor.py $(IN_CLIENTS)/test_llama_index.py
@@ -47,6 +49,11 @@ vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -c $(IN_VLLM)/pytest.ini --rootdir $(IN_VLLM) $(IN_VLLM) \
 	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
 
+# SGLang too: its server for diffusion models, on the CPU, with stand-ins for what only a GPU has.
+sglang: $(SGLANG)/installed
+	$(SGLANG)/bin/python -m pytest -c $(IN_SGLANG)/pytest.ini --rootdir $(IN_SGLANG) $(IN_SGLANG) \
+	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
+
 # Real clients, in environments apart: Python's, in two since some need openai-python 2, and npm's.
 # The server runs in the development environment.
 clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(IN_CLIENTS)/node_modules/installed
@@ -80,6 +87,14 @@ $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 	$(VLLM)/bin/python $(IN_VLLM)/environment/mend_torchvision.py
 	touch $(VLLM)/installed
 
+$(SGLANG)/installed: pyproject.toml $(IN_SGLANG)/environment/requirements.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/pip install --quiet --constraint $(IN_SGLANG)/environment/requirements.txt torch
+	$(SGLANG)/bin/pip install --quiet --no-deps --requirement $(IN_SGLANG)/environment/requirements.txt
+	$(SGLANG)/bin/pip install --quiet --no-deps ./$(IN_SGLANG)/environment/kernel ./$(IN_SGLANG)/environment/small --editable .
+	$(SGLANG)/bin/python $(IN_VLLM)/environment/mend_torchvision.py
+	touch $(SGLANG)/installed
+
 $(CLIENTS)/installed: $(IN_CLIENTS)/requirements.txt
 $(CLIENTS)-openai-2/installed: $(IN_CLIENTS)/requirements-openai-2.txt
 $(CLIENTS)/installed $(CLIENTS)-openai-2/installed:
@@ -94,6 +109,6 @@ $(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
 	touch $@
 
 clean:
-	rm -rf .venv $(VLLM) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models
+	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models
 
-.PHONY: demo test test-all suite vectors lint card vllm clients docs install clean
+.PHONY: demo test test-all suite vectors lint card vllm sglang clients docs install clean

@@ -93,16 +93,20 @@ def test_the_rule_itself_tells_up_from_down(folder, line, allowed):
     assert (forbidden(folder, source) == []) == allowed
 
 
-def test_vllm_is_imported_by_its_integration_alone_and_only_its_model_needs_it_at_once():
-    """The rest is tested without vLLM, and a process of vLLM's imports no model to register one."""
+ENGINES = {"vllm": {"model.py"}, "sglang": {"backend.py", "hooks.py"}}  # with what needs them
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_is_imported_by_its_integration_alone_and_by_few_files_at_once(engine):
+    """The rest is tested without it, and its processes import no more than they need."""
     for path in sources("dlm", "grammar", "kernels", "models", "scripts"):
         source = path.read_text()
         tops = {name.split(".")[0] for name in imported(source)}
-        assert "vllm" not in tops or path.parent == ROOT / "dlm" / "integrations" / "vllm", path
+        assert engine not in tops or path.parent == ROOT / "dlm" / "integrations" / engine, path
         first = [node for node in ast.parse(source).body if isinstance(node, _IMPORTS)]
         body = "\n".join(map(ast.unparse, first))
         at_once = {name.split(".")[0] for name in imported(body)}
-        assert "vllm" not in at_once or path.name == "model.py", path
+        assert engine not in at_once or path.name in ENGINES[engine], path
 
 
 _IMPORTS = ast.Import | ast.ImportFrom

@@ -106,8 +106,6 @@ class GuidedCanvas:
     cut: Cut | None = None  # applied to the tokens that the constraint allows
     masked: bool = False  # whether positions without a token in `fixed.held` are masks, not noise
     edit_threshold: float | None = None  # probability of tokens that may replace those that stand
-    # With a probability, positions after the first masked one whose token is not surer are suspect.
-    prefix_threshold: float | None = None
 
     def fixed_by(self, found: VocabPass) -> Fixed:
         """Return what is fixed, given a pass over the canvas: also which tokens may be replaced."""
@@ -120,20 +118,6 @@ class GuidedCanvas:
             if found.argmax[position] != token and probability[position] > self.edit_threshold
         ]
         return replace(self.fixed, edits=edits)
-
-    def hidden_from(self, guidance: Guidance, found: VocabPass) -> int:
-        """Return the first suspect position."""
-        if self.prefix_threshold is None:
-            return guidance.suspect
-        probability = _sureness(found)
-        for position in range(guidance.suspect):
-            own = found.argmax[position] == guidance.guess[position]
-            sure = guidance.rows[position] < 0 or (
-                own and probability[position] > self.prefix_threshold
-            )
-            if not sure:
-                return position + 1
-        return guidance.suspect
 
 
 def _sureness(found: VocabPass) -> np.ndarray:
@@ -169,8 +153,8 @@ class _PendingRows:
         """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
         nothing, for guidance that does not fit the canvas."""
         L, guess = canvas.length, np.asarray(guidance.guess, dtype=np.int64)
-        begin = canvas.hidden_from(guidance, found)
-        masks = checked_rows(guidance, L, vocab_size)[:begin]
+        begin = guidance.suspect
+        masks = checked_rows(guidance, L, vocab_size)
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
         named = named[~certain(found, named, ~masks[named])]

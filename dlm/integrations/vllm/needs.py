@@ -1,12 +1,9 @@
-"""Names that the plugin needs of vLLM, looked up in its source rather than by its version.
-
-The source is read, not imported: some of it would claim a GPU. Knows no module of vLLM's as such.
-"""
+"""Names that the plugin needs of vLLM, looked up in its source rather than by its version."""
 
 import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from dlm.integrations.needs import Need, NeededFunction, lacking, parsed
 
 _MODEL = "model_executor/models/diffusion_gemma.py"
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -21,26 +18,6 @@ MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
     "accepted_canvas_history_len",
     "self_conditioning_embeds",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """A class, with methods by the names of their first parameters, and attributes."""
-
-    file: str  # below vLLM's package
-    name: str
-    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    attributes: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()  # methods that the class itself calls
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeededFunction:
-    """A function of a module, by the names of its first parameters."""
-
-    file: str
-    name: str
-    parameters: tuple[str, ...]
 
 
 NEEDS = (
@@ -218,81 +195,11 @@ _REFUSAL = "sampling_params.py", "_validate_structured_outputs", "is_diffusion"
 
 def missing(root: Path) -> list[str]:
     """Return what the package of vLLM at `root` lacks, in words; empty: the plugin can work."""
-    trees = {file: _parsed(root / file) for file in sorted({need.file for need in NEEDS})}
-    problems = [f"{file} cannot be read" for file, tree in trees.items() if tree is None]
-    for need in NEEDS:
-        if (tree := trees[need.file]) is None:
-            continue
-        problems += (
-            _lacking(need, tree) if isinstance(need, Need) else _lacking_function(need, tree)
-        )
+    problems = lacking(root, NEEDS)
     file, method, flag = _REFUSAL
-    if (tree := trees[file]) is not None and not _refuses(tree, method, flag):
+    if (tree := parsed(root / file)) is not None and not _refuses(tree, method, flag):
         problems.append("a refusal of constraints for diffusion models: it may have its own by now")
     return problems
-
-
-def _parsed(path: Path) -> ast.Module | None:
-    try:
-        return ast.parse(path.read_text())
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return None
-
-
-def _lacking(need: Need, tree: ast.Module) -> Iterator[str]:
-    made = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == need.name), None)
-    if made is None:
-        yield f"{need.name} in {need.file}"
-        return
-    methods = {node.name: node for node in made.body if isinstance(node, _FUNCTIONS)}
-    for name, parameters in need.methods.items():
-        method = methods.get(name)
-        if method is None:
-            yield f"{need.name}.{name}"
-            continue
-        arguments = tuple(argument.arg for argument in method.args.args if argument.arg != "self")
-        if arguments[: len(parameters)] != parameters:
-            actual = ", ".join(arguments)
-            yield f"{need.name}.{name}({', '.join(parameters)}), whose parameters are {actual}"
-    called = {
-        node.func.attr
-        for node in ast.walk(made)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    }
-    yield from (f"a call of {name} in {need.name}" for name in need.calls if name not in called)
-    attributes = _attributes(made)
-    yield from (f"{need.name}.{name}" for name in need.attributes if name not in attributes)
-
-
-def _lacking_function(need: NeededFunction, tree: ast.Module) -> Iterator[str]:
-    made = next((n for n in tree.body if isinstance(n, _FUNCTIONS) and n.name == need.name), None)
-    if made is None:
-        yield f"{need.name} in {need.file}"
-        return
-    arguments = tuple(argument.arg for argument in made.args.args)
-    if arguments[: len(need.parameters)] != need.parameters:
-        taken = ", ".join(arguments)
-        yield f"{need.name}({', '.join(need.parameters)}), whose parameters are {taken}"
-
-
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _attributes(made: ast.ClassDef) -> set[str]:
-    """Fields of a class, and what its methods assign to `self`."""
-    names = set()
-    for node in made.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-        if isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    for node in ast.walk(made):
-        targets = node.targets if isinstance(node, ast.Assign) else ()
-        targets = (node.target,) if isinstance(node, ast.AnnAssign) else targets
-        for target in targets:
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                names |= {target.attr} if target.value.id == "self" else set()
-    return names
 
 
 def _refuses(tree: ast.Module, method: str, flag: str) -> bool:

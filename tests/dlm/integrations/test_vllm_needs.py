@@ -2,7 +2,8 @@
 
 import pytest
 
-from dlm.integrations.vllm.needs import NEEDS, NeededFunction, missing
+from dlm.integrations.needs import NeededFunction
+from dlm.integrations.vllm.needs import NEEDS, missing
 
 
 def source_of(needs):

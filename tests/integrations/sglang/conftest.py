@@ -1,0 +1,190 @@
+"""SGLang's server on the CPU, with models of random weights: with the plugin or without."""
+
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from socket import socket
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+import pytest
+import sdar
+
+HERE = Path(__file__).parent
+TINY = HERE.parents[2] / "models" / "tiny"
+SMALL = "zz_small"  # the plugin that makes SGLang small enough for these tests
+_READY = 900  # seconds until a server answers: it imports SGLang in three processes
+ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "DLM_TEST_MODELS": "sdar,llama",
+    "DLM_TEST_MASK": "4",
+    "OMP_NUM_THREADS": "1",  # threads that spin take the cores from each other
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
+_BUGS = "a request failed by a bug", "Scheduler hit an exception"
+FLAGS = (
+    "--device cpu --attention-backend torch_native --dtype float32 --disable-cuda-graph "
+    "--skip-server-warmup --max-total-tokens 16384 --max-running-requests 4 --context-length 1024 "
+    "--watchdog-timeout 3000 --log-level info --tool-call-parser qwen25"
+).split()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
+
+
+class Server:
+    """SGLang's OpenAI server, and a client of it."""
+
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        flags: tuple[str, ...] = (),
+        plugin: bool = True,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ):
+        with closing(socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url, self.log = f"http://127.0.0.1:{port}", folder / "server.log"
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+        command += ["--served-model-name", "random", "--port", str(port), *FLAGS, *flags]
+        plugins = {} if plugin else {"SGLANG_PLUGINS": SMALL}
+        with self.log.open("w") as file:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | ENVIRONMENT | plugins | variables,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        until = time.monotonic() + _READY
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.5)
+        raise RuntimeError(self.log.read_text()[-4000:])
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
+        text = json.dumps({"model": "random"} | body)  # a lone surrogate has only this form
+        headers = {"content-type": "application/json"}
+        return httpx.post(f"{self.url}{path}", content=text, headers=headers, timeout=600)
+
+    def chat(self, content: str, **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": content}]
+        return self.post(**({"messages": messages, "max_tokens": 96} | body))
+
+    def choice(self, content: str, **body: Any) -> dict[str, Any]:
+        """Return the one choice of an answer, which must be there."""
+        answer = self.chat(content, **body)
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        return choice
+
+    def is_well(self) -> bool:
+        """Return whether a free request is answered, and the log names no bug."""
+        answered = self.chat("Hello.", max_tokens=8).status_code == 200
+        log = self.log.read_text()
+        return answered and not any(problem in log for problem in _BUGS)
+
+
+def diffusion(folder: Path, algorithm: str, block: int, *flags: str) -> tuple[str, ...]:
+    """Return the flags of a diffusion model's server."""
+    config = folder / "algorithm.yaml"
+    config.write_text(f"block_size: {block}\n")
+    return ("--dllm-algorithm", algorithm, "--dllm-algorithm-config", str(config), *flags)
+
+
+def served(model: Path, folder: Path, **how: Any) -> Iterator[Server]:
+    server = Server(model, folder, **how)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sdar.write(TINY, tmp_path_factory.mktemp("sdar"))
+
+
+@pytest.fixture(scope="session")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    yield from served(model, folder, flags=diffusion(folder, "LowConfidence", 32))
+
+
+def object_of(properties: Mapping[str, Any], **keywords: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties alone."""
+    closed = {"required": [*properties], "additionalProperties": False}
+    return {"type": "object", "properties": dict(properties), **closed, **keywords}
+
+
+SCHEMAS = [
+    object_of(
+        {"id": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"}, "paid": {"type": "boolean"}}
+    ),
+    object_of({"a": object_of({"b": {"type": "array", "items": {"type": "integer"}}})}),
+    object_of({"x": {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}}),
+    {"type": "array", "minItems": 2, "maxItems": 3, "items": {"enum": ["lamp", "red paint"]}},
+    object_of(
+        {"at": {"type": "string", "format": "date"}, "text": {"type": "string", "maxLength": 9}}
+    ),
+    object_of(
+        {"tree": {"$ref": "#/$defs/node"}},
+        **{
+            "$defs": {
+                "node": object_of(
+                    {
+                        "name": {"type": "string", "maxLength": 5},
+                        "inner": {
+                            "type": "array",
+                            "items": {"$ref": "#/$defs/node"},
+                            "maxItems": 2,
+                        },
+                    }
+                )
+            }
+        },
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def schemas(request: pytest.FixtureRequest) -> list[Any]:
+    """Schemas of many forms: real ones, if there is a file of them."""
+    path = request.config.getoption("--schemas")
+    if path is None:
+        return SCHEMAS
+    with lzma.open(path, "rt") as file:
+        return [row["schema"] for row in Random(0).sample([json.loads(line) for line in file], 180)]
+
+
+def json_schema(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}

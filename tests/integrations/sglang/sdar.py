@@ -1,0 +1,74 @@
+"""A tiny SDAR of random weights, with the built-in model's tokenizer: a masked diffusion model."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+WIDTH, LAYERS, HEADS, KEYS, HEAD, INNER = 64, 2, 4, 2, 16, 128
+FILES = ("tokenizer.json", "tokenizer_config.json")
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
+LOUDNESS = 4.0  # of the logits: the model is sure of some of its random tokens
+
+
+def write(tiny: Path, out: Path, seed: int = 0) -> Path:
+    """Write the checkpoint `out`; `tiny` is the built-in model's folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copy(tiny / name, out / name)
+    (out / "chat_template.jinja").write_text(TEMPLATE)
+    size = json.loads((tiny / "config.json").read_text())["text_config"]["vocab_size"]
+    config = {
+        "architectures": ["SDARForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": size,
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEYS,
+        "head_dim": HEAD,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+    (out / "config.json").write_text(json.dumps(config))
+    save_file(_weights(size, seed), out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def _weights(size: int, seed: int) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=rng) * shape[-1] ** -0.5
+
+    weights = {
+        "model.embed_tokens.weight": drawn(size, WIDTH),
+        "model.norm.weight": torch.ones(WIDTH),
+        "lm_head.weight": LOUDNESS * drawn(size, WIDTH),
+    }
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}"
+        weights |= {
+            f"{layer}.self_attn.q_proj.weight": drawn(HEADS * HEAD, WIDTH),
+            f"{layer}.self_attn.k_proj.weight": drawn(KEYS * HEAD, WIDTH),
+            f"{layer}.self_attn.v_proj.weight": drawn(KEYS * HEAD, WIDTH),
+            f"{layer}.self_attn.o_proj.weight": drawn(WIDTH, HEADS * HEAD),
+            f"{layer}.self_attn.q_norm.weight": torch.ones(HEAD),
+            f"{layer}.self_attn.k_norm.weight": torch.ones(HEAD),
+            f"{layer}.mlp.gate_proj.weight": drawn(INNER, WIDTH),
+            f"{layer}.mlp.up_proj.weight": drawn(INNER, WIDTH),
+            f"{layer}.mlp.down_proj.weight": drawn(WIDTH, INNER),
+            f"{layer}.input_layernorm.weight": torch.ones(WIDTH),
+            f"{layer}.post_attention_layernorm.weight": torch.ones(WIDTH),
+        }
+    return weights
