@@ -95,7 +95,7 @@ class Engine:
         reads images; None: requests have none. `threads` are those of torch in a step; None: as
         many as torch uses. Raises `DlmError` for a model that cannot write in that way."""
         if slots < 1:
-            raise DlmError(f"slots is {slots}: it takes at least 1")
+            raise DlmError(f"slots must be at least 1, got {slots}")
         if threads is not None and (type(threads) is not int or threads < 1):
             raise DlmError(f"threads must be at least 1, got {threads!r:.40}")
         self._threads = threads
@@ -297,7 +297,7 @@ class Engine:
             raise DlmError("the engine is closed: it admits no more requests")
         if not isinstance(request, Request | Decision):
             kind = type(request).__name__
-            raise RequestError(f"a {kind} is no request: it takes a Request or a Decision")
+            raise RequestError(f"a request must be a Request or a Decision, got a {kind}")
         return self._admission.admit(request, like)
 
     def start(self, prepared: Prepared, client: str = "") -> None:
@@ -313,7 +313,7 @@ class Engine:
         """Keep `slots` slots, 0 by default, for clients that have none: a new client then never
         waits for the requests of others to end. Raises `DlmError` if no slot is left to others."""
         if not 0 <= slots < self._slots:
-            raise DlmError(f"reserved is {slots}: it takes 0 to {self._slots - 1} of the slots")
+            raise DlmError(f"reserved must be 0 to {self._slots - 1} of the slots, got {slots}")
         self._commands.post(partial(self._scheduler.reserve, slots))
 
     def cancel(self, number: int) -> None:
@@ -337,7 +337,7 @@ class Engine:
         admitted at the first `next`; closing the iterator early cancels it. Raises what `add`
         raises, and the error of `Failed`."""
         if not isinstance(request, Request):
-            raise RequestError(f"stream is given a {type(request).__name__}: it takes a Request")
+            raise RequestError(f"stream must be given a Request, got a {type(request).__name__}")
         prepared = self.prepare(request)
         queue = self._routes.open(prepared.number)
         try:
@@ -411,7 +411,7 @@ class Engine:
             return self.generate([requests], progress=progress)[0]
         if isinstance(requests, str) or not isinstance(requests, abc.Sequence):
             kind = type(requests).__name__
-            raise RequestError(f"generate is given a {kind}: it takes a Request or a list of them")
+            raise RequestError(f"generate must be given a Request or a list of them, got a {kind}")
         if any(isinstance(one, Decision) for one in requests):
             raise RequestError("generate is given a Decision: `decide` answers questions")
         ends = self._run(requests, "generate", return_exceptions, progress)
@@ -431,7 +431,7 @@ class Engine:
         for an invalid question before any work is done, and `DlmError` while requests run.
         """
         if by not in get_args(By):
-            raise RequestError(f"by is {by!r}: it takes {' or '.join(get_args(By))}")
+            raise RequestError(f"by must be {' or '.join(get_args(By))}, got {by!r}")
         decision = Decision(request=request, questions=questions)
         if by == "canvas":
             return self._run([decision], "decide")[0].answers
@@ -514,8 +514,8 @@ def _decoding_of(name: str, temperature: float) -> Decoding:
     """Return the decoding of this name. `temperature` is that of decoding left to right, by which a
     request's is multiplied. Raises `DlmError` for an unknown name."""
     if name not in get_args(Writes):
-        known = ", ".join(get_args(Writes))
-        raise DlmError(f"decoding is {name!r:.60}: it takes {known}, or a Decoding")
+        right = ", ".join(get_args(Writes))
+        raise DlmError(f"decoding must be one of {right}, or a Decoding, got {name!r:.60}")
     if name == "canvas":
         return Diffusion()
     return Autoregressive(temperature=temperature, drafts=name == "drafted")

@@ -404,7 +404,7 @@ def _problem(timing: Timing, sm: int) -> str | None:
     """Return why a timing is of no use; None if it is."""
     kernel = KERNELS.get(timing.kernel)
     if kernel is None:
-        return f"there is no kernel {timing.kernel!r}: it takes one of {', '.join(KERNELS)}"
+        return f"the kernel must be one of {', '.join(KERNELS)}, got {timing.kernel!r}"
     try:
         kernel.key(timing.shape)
     except ValueError as error:
@@ -412,7 +412,7 @@ def _problem(timing: Timing, sm: int) -> str | None:
     candidates = kernel.candidates(sm // 10, timing.shape)
     if timing.configuration not in candidates:
         return (
-            f"{timing.kernel} has no configuration {timing.configuration} at {timing.shape} on SM "
-            f"{sm // 10}.{sm % 10}: it takes one of {[*candidates]}"
+            f"the configuration of {timing.kernel} at {timing.shape} on SM {sm // 10}.{sm % 10} "
+            f"must be one of {[*candidates]}, got {timing.configuration}"
         )
     return None

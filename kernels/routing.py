@@ -71,7 +71,7 @@ def choose(
         )
     E = logits.shape[1]
     if not 1 <= k <= E or E > 4096:
-        raise ValueError(f"k is {k} of {E} experts: it takes 1 to {E}, of at most 4096")
+        raise ValueError(f"k must be 1 to {E}, the experts, of at most 4096, got {k}")
     if scale.shape != (E,) or not scale.is_floating_point() or scale.device != logits.device:
         raise ValueError(
             f"scale is [{E}] floats on {logits.device}, got {[*scale.shape]} of {scale.dtype} on "

@@ -36,9 +36,9 @@ class Dispatch:
 
     def __post_init__(self) -> None:
         if self.kernels not in get_args(Kernels):
-            raise BackendError(f"kernels is {self.kernels!r}: it takes one of {get_args(Kernels)}")
+            raise BackendError(f"kernels must be one of {get_args(Kernels)}, got {self.kernels!r}")
         if self.activation_bits not in (4, 16):
-            raise BackendError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
+            raise BackendError(f"activation_bits must be 4 or 16, got {self.activation_bits!r}")
 
     def backends(
         self, rows: Mapping[str, Collection[int]], head_dims: Collection[int]

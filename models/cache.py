@@ -222,7 +222,9 @@ class KVCache:
         rows = [(slot, list(tokens)) for slot, tokens in encode.items() if len(tokens)]
         most = max((len(tokens) for _, tokens in rows), default=0)
         if self._segment is not None and most > self._segment:
-            raise ValueError(f"{most} tokens of a slot in one pass: it takes {self._segment}")
+            raise ValueError(
+                f"a slot must have at most {self._segment} tokens in one pass, got {most}"
+            )
         after = {slot: self.length(slot) for slot in canvases}
         after |= {slot: self.length(slot) + len(tokens) for slot, tokens in rows}
         self._reserve({slot: after[slot] for slot, _ in rows}, extend=True)

@@ -43,14 +43,14 @@ class Load:
 
     def __post_init__(self) -> None:
         if self.slots < 1:
-            raise ModelError(f"slots is {self.slots}: it takes at least 1")
+            raise ModelError(f"slots must be at least 1, got {self.slots}")
         if self.context < 0:
-            raise ModelError(f"context is {self.context}: it takes 0 or more tokens")
+            raise ModelError(f"context must be at least 0 tokens, got {self.context}")
         for value, kind in ((self.cache, CacheType), (self.weights, Weights)):
             if value not in get_args(kind):
                 raise ModelError(f"{value!r} is none of {get_args(kind)}")
         if self.activation_bits not in (4, 16):
-            raise ModelError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
+            raise ModelError(f"activation_bits must be 4 or 16, got {self.activation_bits!r}")
         if self.activation_bits == 4 and self.weights != "nvfp4":
             raise ModelError(f"activation_bits=4 is for experts in nvfp4, not in {self.weights}")
 

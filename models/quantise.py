@@ -63,7 +63,7 @@ def _checked(source: Path, out: Path, canvases: int) -> tuple[dict[str, Any], La
     settings = read_json(source / "config.json")
     layout = layout_of(settings)
     if checkpoint.format_in(source) is not None:
-        raise CheckpointError(f"{source} is quantised already: it takes a checkpoint of floats")
+        raise CheckpointError(f"{source} must be a checkpoint of floats, and is quantised already")
     for what, size in layout.quantisation.blocks(config).items():
         if size % 16:
             raise CheckpointError(

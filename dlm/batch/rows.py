@@ -48,7 +48,7 @@ class InputRow:
             return {TEXT: self.value}
         if not isinstance(self.value, dict):
             kind = type(self.value).__name__
-            raise RequestError(f"the line is a JSON {kind}: it takes an object or a text")
+            raise RequestError(f"the line must be an object or a text, got a JSON {kind}")
         return self.value
 
 
@@ -127,7 +127,7 @@ def rows_of(path: Path) -> Rows:
         case ".parquet":
             return _parquet(path)
         case suffix:
-            raise InputError(f"{path} ends in {suffix!r}: it takes .jsonl, .csv or .parquet")
+            raise InputError(f"{path} must end in .jsonl, .csv or .parquet, got {suffix!r}")
 
 
 def json_row(number: int, line: bytes) -> InputRow:
@@ -225,7 +225,7 @@ def _distinct(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     if duplicate is not None:
         raise InputError(f"{path} has two columns {duplicate!r}: their names must differ")
     if not found:
-        raise InputError(f"{path} has no columns: it takes a header")
+        raise InputError(f"{path} must have a header: it has no columns")
     return found
 
 
@@ -300,7 +300,7 @@ class Lines:
         try:
             self._file = path.open("a+b")
         except UnsupportedOperation as error:
-            raise LinesError(f"{path} is a pipe or a terminal: it takes a file") from error
+            raise LinesError(f"{path} must be a file, got a pipe or a terminal") from error
         try:
             with self._named():
                 self._resume(settings)

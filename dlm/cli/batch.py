@@ -260,7 +260,7 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     check_counts(args, "max_tokens", "limit", "workers", "slots")
     if args.seed is not None and not 0 <= args.seed < 2**63:
-        fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
+        fail(f"--seed must be 0 to 2**63 - 1, got {args.seed}")
     if args.column is not None and args.template is not None:
         fail("--column with --template: the template says which fields are read")
     return args

@@ -112,7 +112,7 @@ def arguments() -> argparse.Namespace:
     parser.set_defaults(slots=[1, 2, 4, 8, 16])
     args = parser.parse_args()
     if args.context < 0:
-        fail(f"--context is {args.context}: it takes 0 or more tokens")
+        fail(f"--context must be at least 0 tokens, got {args.context}")
     if args.model is not None and not args.model.exists():
         fail(f"--model {args.model}: there is no such directory or file")
     output = output_path(args)

@@ -174,7 +174,7 @@ class Autoregressive:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise DlmError(f"temperature is {self.temperature}: it takes 0 or more")
+            raise DlmError(f"temperature must be at least 0, got {self.temperature}")
 
     def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, CausalLM):

@@ -145,8 +145,8 @@ def _check(text: Any) -> None:
     """Raise `CheckpointError` for a missing field and for a variant that is not computed here."""
     if text.use_bidirectional_attention == "all":
         raise CheckpointError(
-            "config.json: use_bidirectional_attention is 'all', a bidirectional encoder: "
-            "it takes null or 'vision'"
+            "config.json: use_bidirectional_attention must be null or 'vision', got 'all', a "
+            "bidirectional encoder"
         )
     for index, own in text.to_dict().get("per_layer_config", {}).items():
         if other := sorted(own.keys() - _BY_LAYER):
@@ -189,7 +189,7 @@ def _layer(text: Any, kind: LayerType) -> LayerConfig:
     check_number(f"config.json: head_dim of {kind}", head_dim, _HEADS)
     check_number(f"config.json: num_key_value_heads of {kind}", kv_heads, _HEADS)
     if head_dim % 2:
-        raise CheckpointError(f"config.json: head_dim is {head_dim}: it takes an even number")
+        raise CheckpointError(f"config.json: head_dim must be an even number, got {head_dim}")
     if heads % kv_heads:
         raise CheckpointError(
             f"config.json: {kind} has {kv_heads} key and value heads: they must divide the "
@@ -201,15 +201,15 @@ def _layer(text: Any, kind: LayerType) -> LayerConfig:
 def _rotary(kind: LayerType, rope: Mapping[str, Any] | None) -> Rotary:
     if rope is None:
         raise CheckpointError(
-            f"config.json: rope_parameters has no {kind!r}: it takes an object by layer type, or "
-            "may be left out"
+            f"config.json: rope_parameters must be an object by layer type, or left out; it has no "
+            f"{kind!r}"
         )
     rope_type: Any = rope.get("rope_type", "default")
     fraction: Any = rope.get("partial_rotary_factor", 1.0)
     if rope_type not in ("default", "linear", "proportional"):
         raise CheckpointError(
-            f"config.json: rope_type {rope_type!r} of {kind} is not supported: "
-            "it takes default, linear or proportional"
+            f"config.json: rope_type of {kind} must be default, linear or proportional, got "
+            f"{rope_type!r}"
         )
     factor = 1.0 if rope_type == "default" else rope.get("factor", 1.0)
     numbers: dict[str, Any] = {"rope_theta": rope.get("rope_theta"), "factor": factor}
@@ -218,7 +218,7 @@ def _rotary(kind: LayerType, rope: Mapping[str, Any] | None) -> Rotary:
     least = 0.0 if rope_type == "proportional" else 1.0
     if not _is_number(fraction) or not least <= fraction <= 1:
         raise CheckpointError(
-            f"config.json: rope_type {rope_type!r} of {kind} with partial_rotary_factor "
-            f"{fraction!r} is not supported: it takes 1, and with 'proportional' 0 to 1"
+            f"config.json: partial_rotary_factor of {kind} must be 1, or 0 to 1 with rope_type "
+            f"'proportional', got {fraction!r} with {rope_type!r}"
         )
     return Rotary(theta=rope["rope_theta"], fraction=fraction, factor=factor)

@@ -117,7 +117,7 @@ def arguments(command: str) -> argparse.Namespace:
     parser.add_count("--threads", 1, "The threads that torch uses.")
     args = parser.parsed()
     if args.out is not None and args.out.exists() and not args.out.is_dir():
-        fail(f"--out {args.out} is a file: it takes a folder")
+        fail(f"--out must be a folder, got the file {args.out}")
     return args
 
 

@@ -192,14 +192,14 @@ def _parsed(lines: Sequence[str], name: str) -> Iterator[tuple[Sample, bool]]:
         except (ValueError, RecursionError) as error:
             raise TaskError(f"{where}: no JSON: {error}") from error
         if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
-            raise TaskError(f'{where}: it takes an object with a text as its "prompt"')
+            raise TaskError(f'{where}: a task must be an object with a text as its "prompt"')
         if unknown := entry.keys() - {"prompt", "schema", "expected"}:
             raise TaskError(
                 f"{where}: {sorted(unknown)[0]!r} is none of prompt, schema and expected"
             )
         schema = entry.get("schema")
         if not isinstance(schema, dict | bool):
-            raise TaskError(f'{where}: it takes a JSON Schema as its "schema"')
+            raise TaskError(f'{where}: "schema" must be a JSON Schema')
         try:
             validator_of(schema).check_schema(schema)
         except SchemaError as error:

@@ -109,8 +109,8 @@ def earlier_of(args: argparse.Namespace, form: ResultForm) -> dict[str, Any] | N
         isinstance(row, dict) and row.keys() >= {*form.key} for row in rows
     ):
         raise ValueError(
-            f"--beside {args.beside} is not what {form.script} --json prints: it takes an object"
-            f" whose {form.rows!r} is a list of rows with {' and '.join(form.key)}"
+            f"--beside {args.beside} must be what {form.script} --json prints: an object whose"
+            f" {form.rows!r} is a list of rows with {' and '.join(form.key)}"
         )
     return earlier
 

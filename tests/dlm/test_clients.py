@@ -206,5 +206,5 @@ def test_left_to_right_all_requests_are_in_every_pass(scripted):
 
 @pytest.mark.parametrize("slots", [-1, 4, 9])
 def test_not_all_slots_can_be_reserved(scripted, slots):
-    with pytest.raises(DlmError, match=f"reserved is {slots}: it takes 0 to 3"):
+    with pytest.raises(DlmError, match=f"reserved must be 0 to 3 of the slots, got {slots}"):
         scripted("<turn|>", slots=4).reserve(slots)

@@ -100,9 +100,9 @@ def test_a_failure_of_the_request_is_raised(engine):
 def test_a_request_that_cannot_be_admitted_is_refused(engine):
     with pytest.raises(RequestError, match="max_tokens"):
         next(engine.stream(Request(token_ids=PROMPT, max_tokens=10**9)))
-    with pytest.raises(RequestError, match="stream is given a Decision"):
+    with pytest.raises(RequestError, match="stream must be given a Request, got a Decision"):
         next(engine.stream(Decision(request=request(), questions=[{"type": "predicate"}])))
-    with pytest.raises(RequestError, match="stream is given a list"):
+    with pytest.raises(RequestError, match="stream must be given a Request, got a list"):
         next(engine.stream([request()]))
     engine.close()
     with pytest.raises(DlmError, match="closed"):

@@ -75,10 +75,10 @@ def test_an_error_says_what_an_impossible_request_should_have_been(fields, probl
             "grammar at line 1 column 10: there is no rule nowhere",
         ),
         ([FINE, Request(token_ids=[9999])], "request 1: prompt: a token .*, got 9999"),
-        ("hi", "a str: it takes a Request or a list of them"),
-        ({"prompt": "hi"}, "a dict: it takes"),
-        (None, "a NoneType: it takes"),
-        ([FINE, "hi"], "request 1: a str is no request"),
+        ("hi", "must be given a Request or a list of them, got a str"),
+        ({"prompt": "hi"}, "a Request or a list of them, got a dict"),
+        (None, "a Request or a list of them, got a NoneType"),
+        ([FINE, "hi"], "request 1: a request must be a Request or a Decision, got a str"),
         (
             [Decision(request=FINE, questions=[{"type": "predicate"}])],
             "a Decision: `decide` answers",
@@ -158,7 +158,7 @@ def test_a_closed_engine_admits_nothing(engine_of):
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta", "cpu:cpu"])
 def test_an_error_names_a_device_that_does_not_exist(device):
-    with pytest.raises(DlmError, match=f"device is '{device}', which there is not"):
+    with pytest.raises(DlmError, match=f"device '{device}' is not available here"):
         Engine.load(device=device)
     args = SimpleNamespace(model=None, device=device)
     with pytest.raises(DlmError, match="the built-in model runs on the CPU"):

@@ -172,9 +172,9 @@ def test_the_cache_may_store_smaller_numbers(kv, built_in):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"kv": "int4"}, "kv is 'int4': it takes auto or one of fp8, bf16, fp16, fp32"),
+        ({"kv": "int4"}, "kv must be auto or one of fp8, bf16, fp16, fp32, got 'int4'"),
         ({"kv": "fp32", "device": "cuda"}, "on cuda, torch.bfloat16 takes auto or fp8"),
-        ({"cache_tokens": 0}, "cache_tokens is 0: it takes at least 1"),
+        ({"cache_tokens": 0}, "cache_tokens must be at least 1, got 0"),
     ],
 )
 def test_an_impossible_cache_is_refused_before_weights_are_read(more, message):

@@ -75,5 +75,7 @@ def test_other_numbers_are_refused(threads):
 
 @pytest.mark.parametrize("name", ["drafts", "Canvas", "autoregressive", " "])
 def test_an_unknown_name_of_a_decoding_is_refused(name):
-    with pytest.raises(DlmError, match=r"decoding is .*: it takes canvas, drafted, left-to-right"):
+    with pytest.raises(
+        DlmError, match=r"decoding must be one of canvas, drafted, left-to-right, .*, got"
+    ):
         Engine.load(device="cpu", decoding=name)

@@ -228,15 +228,15 @@ WRONG = {
     ),
     "no kernel": (
         changed(1, kernel="up"),
-        "timings.1: there is no kernel 'up': it takes one of gate_up",
+        "timings.1: the kernel must be one of gate_up",
     ),
     "other axes": (changed(2, shape={"rows": 1}), "timings.2: w4a16 has rows, outputs, inputs"),
     "no such tile": (
         changed(0, configuration={"BLOCK_N": 24}),
-        "timings.0: gate_up has no configuration {'BLOCK_N': 24} at {'bits': 4",
+        "timings.0: the configuration of gate_up at {'bits': 4",
     ),
-    "no such bits": (changed(0, shape=SHAPES["gate_up"] | {"bits": 3}), "it takes one of []"),
-    "no such heads": (changed(4, shape={"head_dim": 48, "bytes": 1}), "it takes one of []"),
+    "no such bits": (changed(0, shape=SHAPES["gate_up"] | {"bits": 3}), "must be one of []"),
+    "no such heads": (changed(4, shape={"head_dim": 48, "bytes": 1}), "must be one of []"),
     "no time": (changed(0, microseconds=0.0), "timings.0.microseconds: Input should be greater"),
 }
 

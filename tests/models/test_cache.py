@@ -289,7 +289,7 @@ def test_reserved_pages_are_kept_from_other_slots():
 
 
 def test_a_pass_encodes_at_most_a_segment_of_a_slot():
-    with pytest.raises(ValueError, match="13 tokens of a slot in one pass: it takes 12"):
+    with pytest.raises(ValueError, match="a slot must have at most 12 tokens in one pass, got 13"):
         make(segment=SEGMENT).plan({0: [1] * 13}, [], CANVAS)
 
 

@@ -76,11 +76,11 @@ def test_a_card_has_a_rate_for_four_bits_where_kernels_multiply_them(card):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"slots": 0}, "slots is 0: it takes at least 1"),
-        ({"context": -1}, "context is -1: it takes 0 or more"),
+        ({"slots": 0}, "slots must be at least 1, got 0"),
+        ({"context": -1}, "context must be at least 0 tokens, got -1"),
         ({"cache": "fp4"}, "'fp4' is none of"),
         ({"weights": "int4"}, "'int4' is none of"),
-        ({"activation_bits": 8}, "activation_bits is 8: it takes 4 or 16"),
+        ({"activation_bits": 8}, "activation_bits must be 4 or 16, got 8"),
         ({"weights": "bf16", "activation_bits": 4}, "=4 is for experts in nvfp4, not in bf16"),
     ],
 )

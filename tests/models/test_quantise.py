@@ -169,7 +169,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, writte
     broken = Path(shutil.copytree(TINY, tmp_path / "broken"))
     (broken / "model.safetensors").unlink()
     for source, out, canvases, message in (
-        (written, "out", 0, "is quantised already: it takes a checkpoint of floats"),
+        (written, "out", 0, "must be a checkpoint of floats, and is quantised already"),
         (pair.directory, "out", 0, "its expert size 24 is no multiple of NVFP4's block, 16"),
         (broken, "out", 0, "holds neither model.safetensors nor"),
         (tmp_path / "none", "out", 0, "holds no config.json"),

@@ -77,7 +77,7 @@ def test_without_a_gpu_nothing_is_timed(refusal_of):
     [
         (None, "cannot be read: No such file"),
         ("[", "holds no JSON object"),
-        ('{"steps": []}', "is not what bench_kernels.py --json prints"),
+        ('{"steps": []}', "must be what bench_kernels.py --json prints"),
         ('{"kernels": [{"name": "GELU"}]}', "a list of rows with name and shape"),
     ],
 )

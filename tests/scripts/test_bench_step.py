@@ -119,7 +119,7 @@ def test_a_known_card_has_a_floor_and_another_has_none():
         (("--kernels", "triton"), "cannot run here"),
         (("--device", "abacus"), "abacus"),
         (("--beside", "nothing.json"), "--beside nothing.json cannot be read: No such file"),
-        (("--beside", CONFIG), "is not what bench_step.py --json prints"),
+        (("--beside", CONFIG), "must be what bench_step.py --json prints"),
         (("--beside", bench_step.__file__), "holds no JSON object"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_second_run_may_not_write_the_same_file(path):
 
 def test_a_pipe_is_refused(path):
     os.mkfifo(path)
-    with pytest.raises(LinesError, match="is a pipe or a terminal: it takes a file"):
+    with pytest.raises(LinesError, match="must be a file, got a pipe or a terminal"):
         Output(path, SETTINGS, FORM)
 
 

@@ -77,7 +77,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.txt", "", "ends in '.txt': it takes .jsonl, .csv or .parquet"),
+        ("a.txt", "", "must end in .jsonl, .csv or .parquet, got '.txt'"),
         ("a.csv", "", "has no columns"),
         ("a.csv", "a,a\n", "has two columns 'a'"),
         ("a.csv", 'a\n"open\n', "unexpected end of data"),

@@ -208,7 +208,7 @@ def test_the_temperature_applies_to_all_rows(run, tmp_path):
     ("args", "problem"),
     [
         (["--input", "none.jsonl"], "none.jsonl: No such file or directory"),
-        (["--input", "FILE.txt"], "ends in '.txt': it takes .jsonl, .csv or .parquet"),
+        (["--input", "FILE.txt"], "must end in .jsonl, .csv or .parquet, got '.txt'"),
         (["--input", "FILE.csv"], "neither a column prompt nor a column text"),
         (["--input", "FILE.csv", "--column", "c"], "has no column 'c': it has a, b"),
         (["--input", "FILE.csv", "--column", "a", "--id", "c"], "has no column 'c': it has a, b"),
@@ -219,7 +219,7 @@ def test_the_temperature_applies_to_all_rows(run, tmp_path):
         (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
         (["--input", "FILE.csv", "--column", "a", "--served-model-name", "b"], "OpenAI's lines"),
         (["--input", "FILE.csv", "--workers", "0"], "--workers must be at least 1, got 0"),
-        (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
+        (["--input", "FILE.csv", "--seed", "-1"], "--seed must be 0 to 2**63 - 1, got -1"),
         ([], "the following arguments are required: --input"),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_quantised_model_generates_what_a_schema_demands(tmp_path, run_command
     ("model", "more", "problem"),
     [
         ("", [], "quantize.py: EMPTY holds no config.json: not a model directory\n"),
-        (BUILT_IN, ["--device", "moon"], "device is 'moon', which there is not"),
+        (BUILT_IN, ["--device", "moon"], "device 'moon' is not available here; use cpu"),
         (BUILT_IN, ["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )

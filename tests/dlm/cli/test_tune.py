@@ -154,7 +154,7 @@ def test_a_directory_of_weights_that_are_not_read_is_one_line_and_exit_code_2(mo
         (["--slots", "0"], "must be numbers from 1 on"),
         (["--slots", "a,b"], "must be numbers from 1 on, such as 1,2,4, got 'a,b'"),
         (["--output", "/"], "--output /: no file can be written there"),
-        (["--context", "-1"], "--context is -1: it takes 0 or more tokens"),
+        (["--context", "-1"], "--context must be at least 0 tokens, got -1"),
         (["--output", "/no/such/file"], "there is no directory /no/such"),
     ],
 )

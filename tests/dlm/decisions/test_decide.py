@@ -141,7 +141,7 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
         (INPUT, [Predicate(instructions="Is it?")], "canvas", "after token_ids: give a prompt"),
         (INPUT, [selection("x" * 10_000)], "canvas", "is longer than any canvas"),
         (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
-        (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),
+        (INPUT, [Predicate()], "oracle", "by must be canvas or causal, got 'oracle'"),
         (Request(token_ids=[V]), [Predicate()], "canvas", "a token must be 0 to 1535, got 1536"),
         (
             Request(token_ids=PROMPT, constraint=Choice(["a"])),

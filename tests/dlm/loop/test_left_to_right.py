@@ -290,7 +290,7 @@ def test_a_model_says_whether_it_can_be_decoded_so(engine_of):
 
     with pytest.raises(DlmError, match="a OnlyCanvases predicts no next token"):
         engine_of(OnlyCanvases())
-    with pytest.raises(DlmError, match=r"temperature is -1\.0: it takes 0 or more"):
+    with pytest.raises(DlmError, match=r"temperature must be at least 0, got -1\.0"):
         Autoregressive(temperature=-1.0)
 
 

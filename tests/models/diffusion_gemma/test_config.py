@@ -205,7 +205,10 @@ def test_numbers_of_full_layers_are_read_from_the_file_that_transformers_writes(
 
 
 REFUSED = [
-    ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
+    (
+        {"use_bidirectional_attention": "all"},
+        "use_bidirectional_attention must be null or 'vision', got 'all'",
+    ),
     ({"use_bidirectional_attention": "some"}, "'use_bidirectional_attention'"),
     (
         {"hidden_size": "32"},
@@ -220,7 +223,7 @@ REFUSED = [
     ({"sliding_window": None}, "Field 'sliding_window' expected int"),
     ({"head_dim": None}, "Field 'head_dim' expected int"),
     ({"global_head_dim": None}, "Field 'head_dim' expected int"),
-    ({"head_dim": 15}, "head_dim is 15: it takes an even number"),
+    ({"head_dim": 15}, "head_dim must be an even number, got 15"),
     ({"num_key_value_heads": 3}, "sliding_attention has 3 key and value heads"),
     ({"num_global_key_value_heads": 3}, "full_attention has 3 key and value heads"),
     ({"top_k_experts": 5}, "top_k_experts is 5: num_experts, 4, is the most"),
@@ -241,7 +244,7 @@ REFUSED = [
     ({"per_layer_config": {"12": {"head_dim": 8}}}, "range [0, 12); got [12]"),
     ({"per_layer_config": {"full": {"head_dim": 8}}}, "transformers refuses text_config"),
     ({"per_layer_config": [1]}, "text_config.per_layer_config must be an object by layer, got [1]"),
-    ({"rope_parameters": {}}, "rope_parameters has no 'sliding_attention'"),
+    ({"rope_parameters": {}}, "it has no 'sliding_attention'"),
     (
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
         "has no 'sliding_attention'",
@@ -258,8 +261,11 @@ REFUSED = [
     ),
     ({"rope_parameters": {SLIDING: 1, FULL: OLDER}}, "transformers refuses text_config"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "has no 'sliding_attention'"),
-    ({"partial_rotary_factor": 0.5}, "rope_type 'default' of sliding_attention with partial_rot"),
-    ({"rope_parameters": {SLIDING: YARN, FULL: OLDER}}, "rope_type 'yarn'"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor of sliding_attention must be 1"),
+    (
+        {"rope_parameters": {SLIDING: YARN, FULL: OLDER}},
+        "must be default, linear or proportional, got 'yarn'",
+    ),
 ]
 
 

@@ -219,7 +219,7 @@ def test_a_report_shows_what_has_no_answer():
 def test_results_are_not_written_into_a_file(refusal_of, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    assert f"--out {file} is a file: it takes a folder" in refusal_of(
+    assert f"--out must be a folder, got the file {file}" in refusal_of(
         evaluate, "compare", "--out", file
     )
 
