@@ -134,7 +134,7 @@ def test_slots_are_sorted_by_expert_in_the_order_of_tokens(by_kernel, name, rng)
             r"logits are \[N, E\] of bf16 or fp16, got .*float32",
         ),
         (lambda x, s: choose(x, s, 6), "k must be 1 to 5, the experts, of at most 4096, got 6"),
-        (lambda x, s: choose(x, s, 0), "k is 0"),
+        (lambda x, s: choose(x, s, 0), "k must be 1 to 5, the experts, of at most 4096, got 0"),
         (lambda x, s: choose(x, s[:4], 2), r"scale is \[5\] floats on cpu, got \[4\]"),
         (lambda x, s: choose(x, s.to("meta"), 2), "on meta"),
         (lambda x, s: sort_slots(x, 5), r"expert is \[N, k\] of int64, .* got .* torch.bfloat16"),

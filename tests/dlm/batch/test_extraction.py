@@ -57,7 +57,7 @@ def test_a_bad_row_gets_an_error_without_affecting_others(engine_of):
     assert {found[0]["value"], found[5]["value"]} <= {"a", "b"}
     assert found[1]["error"] == "the row has no field 'text': it has words"
     assert found[2]["error"] == "the line must be an object or a text, got a JSON int"
-    assert found[3]["error"] == "prompt is empty: there is nothing to answer"
+    assert found[3]["error"] == "prompt must not be empty: there is nothing to answer"
     assert "surrogate" in found[4]["error"]
     for number in (1, 2, 3, 4):
         assert found[number]["row"] == number

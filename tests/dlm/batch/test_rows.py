@@ -29,7 +29,7 @@ def test_a_line_that_is_no_object_is_an_error_of_its_row(tmp_path):
     lines = b'{"text": "x"}\n{\n\xff\n' + b"[" * 100_000 + b'\n[1]\n"last"'
     first, *broken, last = rows_of(written(tmp_path, "a.jsonl", lines)).read()
     assert (first.fields, last.fields) == ({"text": "x"}, {"text": "last"})
-    right = ["not JSON: Expecting", "not UTF-8 text at byte 0", "not JSON: ", "is a JSON list"]
+    right = ["not JSON: Expecting", "not UTF-8 text at byte 0", "not JSON: ", "got a JSON list"]
     assert len(broken) == 4
     for row, problem in zip(broken, right, strict=True):
         with pytest.raises(RequestError, match=problem):

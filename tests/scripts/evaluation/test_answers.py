@@ -124,7 +124,7 @@ def test_runs_of_other_settings_are_not_mixed(compared, tmp_path):
     [
         ("{", "line 2: no JSON"),
         ("[]", 'line 2: .* "prompt"'),
-        ('{"prompt": "a"}', 'line 2: .* "schema"'),
+        ('{"prompt": "a"}', 'line 2: "schema" must be a JSON Schema'),
         ('{"prompt": "a", "schema": {"type": 3}}', "line 2: the schema is none"),
         ('{"prompt": "a", "schema": {}, "answer": 1}', "line 2: 'answer' is none of"),
     ],
