@@ -111,15 +111,14 @@ def check_device(device: torch.device) -> None:
 
 def _missing_device(device: str | torch.device | None) -> DlmError:
     return DlmError(
-        f"device is {str(device)!r}, which there is not: it takes cpu, or cuda where torch finds a "
-        "GPU"
+        f"device {str(device)!r} is not available here; use cpu, or cuda where torch finds a GPU"
     )
 
 
 def stored_type(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """Return the type in which a model of `dtype` stores keys and values. Raises `DlmError`."""
     if name != "auto" and name not in KV_TYPES:
-        raise DlmError(f"kv is {name!r}: it takes auto or one of {', '.join(KV_TYPES)}")
+        raise DlmError(f"kv must be auto or one of {', '.join(KV_TYPES)}, got {name!r}")
     stored = dtype if name == "auto" else KV_TYPES[name]
     if device.type != "cpu" and dtype != torch.float32 and stored not in (dtype, KV_TYPES["fp8"]):
         raise DlmError(f"kv is {name!r}: on {device.type}, {dtype} takes auto or fp8")

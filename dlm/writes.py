@@ -16,6 +16,8 @@ def checkpoint_decoding(config: Mapping[str, Any]) -> Writes:
     own = config.get("dlm") or {}
     name: Any = own.get("decoding", "canvas") if isinstance(own, Mapping) else None
     if name not in get_args(Writes):
-        known, found = ", ".join(get_args(Writes)), own if name is None else name
-        raise DlmError(f"generation_config.json: dlm.decoding is {found!r:.60}: it takes {known}")
+        right, got = ", ".join(get_args(Writes)), own if name is None else name
+        raise DlmError(
+            f"generation_config.json: dlm.decoding must be one of {right}, got {got!r:.60}"
+        )
     return name

@@ -101,5 +101,7 @@ def test_a_checkpoint_that_names_no_decoding_writes_canvases():
 
 @pytest.mark.parametrize("own", [{"decoding": "sideways"}, {"decoding": 3}, "drafted", [1]])
 def test_an_unknown_decoding_of_a_checkpoint_is_refused(own):
-    with pytest.raises(DlmError, match=r"generation_config.json: dlm.decoding is .* it takes canv"):
+    with pytest.raises(
+        DlmError, match=r"generation_config.json: dlm.decoding must be one of canvas, .* got "
+    ):
         checkpoint_decoding({"dlm": own})
