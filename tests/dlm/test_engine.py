@@ -78,7 +78,7 @@ def test_an_answer_ends_at_max_tokens(scripted, tokens_of, max_tokens):
 def test_unconstrained_canvases_take_at_most_the_configured_steps(engine_of):
     engine = engine_of(Random(V, seed=1))
     result = engine.generate(Request(token_ids=PROMPT, max_tokens=32))
-    assert result.stats.denoiser_calls <= engine.config.max_steps * result.stats.canvases
+    assert result.stats.denoiser_calls <= engine.config.sampler.max_steps * result.stats.canvases
 
 
 def test_cancelled_requests_leave_their_slots_empty(engine_of):

@@ -103,7 +103,7 @@ def test_all_emitted_text_is_a_prefix_of_a_valid_answer_whatever_the_model_wants
     assert result.complete
     assert text == result.text
     assert result.stats.tokens == len(tokens) <= max_tokens
-    bound = engine.config.max_steps + model.canvas_length.bit_length() + 1
+    bound = engine.config.sampler.max_steps + model.canvas_length.bit_length() + 1
     in_canvases = isinstance(engine.decoding, Diffusion)
     assert passes <= (result.stats.canvases * bound if in_canvases else len(tokens))
     jsonschema.validate(json.loads(result.text), schema)

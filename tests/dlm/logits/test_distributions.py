@@ -270,9 +270,9 @@ def test_masks_that_were_sent_stay_there(engine_of):
     engine = engine_of(Dreamer(V, 0, scale=3.0), slots=1)
     request = Request(token_ids=PROMPT, constraint=Regex("[a-f]{3,40}-[0-9]{1,9}"), max_tokens=40)
     engine.generate(request)
-    first = engine._decoder.masks.count
+    first = engine._decoder._context.masks.count
     engine.generate(request)
-    assert 0 < first == engine._decoder.masks.count
+    assert 0 < first == engine._decoder._context.masks.count
 
 
 @pytest.mark.parametrize("scale", [2.0, 5.0, 40.0])
