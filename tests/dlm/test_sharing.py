@@ -40,7 +40,8 @@ def outcome(
     model = engine.model
     cache = Counting(model.config, 8, model.dtype, model.device)
     cache.sharing = sharing
-    config = replace(engine.config, max_steps=4)  # to save time
+    sampler = replace(engine.config.sampler, max_steps=4)  # to save time
+    config = replace(engine.config, sampler=sampler)
     served = Engine(model, engine.chat, config, 8, cache=cache)
     monkeypatch.setattr(served._admission, "_compiler", engine._compiler)
     return served.generate(requests), cache.encoded
