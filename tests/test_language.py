@@ -28,6 +28,9 @@ LOCALS = set(  # names of parameters and variables that do not say what a value 
     "found rest known given held wanted one each begun joined listed".split()
 )
 CLEAN = (  # folders and files whose locals follow this rule
+    "grammar/calls grammar/masks grammar/vocabulary grammar/parse/closing.py "
+    "grammar/parse/compiled.py grammar/parse/matcher.py grammar/parse/prefix.py "
+    "grammar/parse/steps.py "
     "dlm/anthropic dlm/decisions dlm/integrations dlm/openai dlm/serving grammar/regex "
     "grammar/rules grammar/specs dlm/admission.py dlm/chat.py dlm/chat_template.py dlm/events.py "
     "dlm/image_files.py dlm/images.py dlm/policy.py dlm/request.py dlm/stream.py "

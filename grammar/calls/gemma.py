@@ -59,7 +59,7 @@ def span_of(
     """
     if vocabulary.call is None:
         return None
-    reader = CallReader(vocabulary, wanted=[call, *path])
+    reader = CallReader(vocabulary, target=[call, *path])
     with suppress(InvalidValueError):
         reader.feed(tokens)
     return reader.span
@@ -88,16 +88,16 @@ class _Call:
 class CallReader:
     """Incremental parser of an answer, with its calls."""
 
-    def __init__(self, vocabulary: TokenPieces, wanted: Sequence[str | int] = ()):
+    def __init__(self, vocabulary: TokenPieces, target: Sequence[str | int] = ()):
         """Start at the first token.
 
-        `wanted` is a call's index and a path in its arguments; `span` becomes the part's tokens.
+        `target` is a call's index and a path in its arguments; `span` becomes the part's tokens.
         """
         if vocabulary.call is None:
             raise ValueError("this vocabulary has no tokens of tool calls")
         self._vocabulary, self._markers = vocabulary, vocabulary.call
         self.span: tuple[int, int] | None = None
-        self._wanted, self._begun = list(wanted), 0
+        self._target, self._begun = list(target), 0
         self._token = 0  # index of the token that is being read
         self._last = 0  # index of the token of the last character or marker
         self._content, self._calls = list[str](), list[_Call]()
@@ -158,18 +158,18 @@ class CallReader:
     def _error(self, reason: str) -> InvalidValueError:
         return InvalidValueError(f"a tool call is malformed before token {self._token}: {reason}")
 
-    def _fail(self, found: str) -> NoReturn:
-        """Raise an error that names what is missing before `found`."""
+    def _fail(self, obstacle: str) -> NoReturn:
+        """Raise an error that names what is missing before `obstacle`."""
         call, missing = self._call, "a value"
         if self._state == self._head:
-            begun = call.text.startswith(_CALL)
-            missing = "'{'" if begun and _NAME.match(call.text, len(_CALL)) else "a tool's name"
-            missing = missing if begun else f"{_CALL!r}"
+            is_call = call.text.startswith(_CALL)
+            missing = "'{'" if is_call and _NAME.match(call.text, len(_CALL)) else "a tool's name"
+            missing = missing if is_call else f"{_CALL!r}"
         elif self._state == self._key and call.after_colon is None and ":" not in call.text:
             missing = "':'" if call.text else "a key"
         elif self._state == self._after:
             missing = "','" if call.containers else "its closing marker"
-        reason = f"{missing} is missing before {found}"
+        reason = f"{missing} is missing before {obstacle}"
         raise self._error("a string does not end" if self._state == self._string else reason)
 
     def _read(self, piece: bytes, final: bool = False) -> None:
@@ -257,11 +257,11 @@ class CallReader:
         """Decide by the text after a colon whether the colon ends the key (`is_bare`)."""
         call = self._call
         after.append((character, self._token))
-        text = "".join(one for one, _ in after)
+        text = "".join(letter for letter, _ in after)
         if BARE_VALUE.match(text):
             self._end_key()
-            for one, self._token in after:
-                self._take(one)
+            for letter, self._token in after:
+                self._take(letter)
         elif not _BEGUN_SCALAR.fullmatch(text):
             call.text, call.after_colon = f"{call.text}:{text[:-1]}", None
             self._key(character)
@@ -328,13 +328,13 @@ class CallReader:
 
     def _begin(self) -> None:
         """Note where a value begins."""
-        if self._wanted and self._path() == self._wanted:
+        if self._target and self._path() == self._target:
             self._begun = self._token
 
     def _end(self, last: int) -> None:
         """Expect what follows a value whose last token has the index `last`."""
         self._state = self._after
-        if self._wanted and self._path() == self._wanted:
+        if self._target and self._path() == self._target:
             self.span = self._begun, last
 
     def _path(self) -> list[str | int | None]:

@@ -43,18 +43,18 @@ class Markup:
     def read(self, text: str, accepts: Accepts) -> Answer:
         """Return the text and the calls of an answer."""
         content, calls, at = [], [], 0
-        while (found := text.find(self.opening, at)) >= 0:
-            content.append(text[at:found])
-            read, at = self.call(text, found + len(self.opening), accepts)
+        while (begin := text.find(self.opening, at)) >= 0:
+            content.append(text[at:begin])
+            read, at = self.call(text, begin + len(self.opening), accepts)
             calls.append(read)
         content.append(text[at:])
         return Answer("".join(content) or None, tuple(calls))
 
 
 def _hermes(name: str, arguments: Node) -> Node:
-    begun = concatenation(_JSON.space, _JSON.mark("{"), '"name"', _JSON.mark(":"))
+    beginning = concatenation(_JSON.space, _JSON.mark("{"), '"name"', _JSON.mark(":"))
     call = _named(name, "arguments", arguments)
-    return concatenation(begun, call, _JSON.space, "</tool_call>")
+    return concatenation(beginning, call, _JSON.space, "</tool_call>")
 
 
 def _named(name: str, key: str, arguments: Node) -> Node:
@@ -72,10 +72,10 @@ def _error(text: str, at: int, reason: str) -> InvalidValueError:
 
 
 def _json_call(
-    begun: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
+    beginning: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
 ) -> tuple[ToolCall, int]:
-    """Parse an object with a `name` and `arguments`; the opening contains its beginning `begun`."""
-    body = begun + text[at:]
+    """Parse an object of a `name` and `arguments`; `beginning` is its part within the opening."""
+    body = beginning + text[at:]
     start = _skip(body, 0)
     try:
         value, end = decoded(body, start)
@@ -88,7 +88,7 @@ def _json_call(
         and isinstance(value[arguments], dict)
     ):
         raise _error(text, at, f"not an object of a name and {arguments}")
-    at += _skip(body, end) - len(begun) if closing else end - len(begun)
+    at += _skip(body, end) - len(beginning) if closing else end - len(beginning)
     if not text.startswith(closing, at):
         raise _error(text, at, f"{closing} is missing")
     return ToolCall(value["name"], value[arguments]), at + len(closing)
@@ -99,9 +99,9 @@ def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
         raise _error(text, at, "a function's name is missing")
     name, at = named[1], named.end()
     arguments = {}
-    while found := _PARAMETER.match(text, at):
-        accepted = partial(accepts, name, found[1])
-        arguments[found[1]], at = _xml_value(text, found.end(), accepted)
+    while opened := _PARAMETER.match(text, at):
+        accepted = partial(accepts, name, opened[1])
+        arguments[opened[1]], at = _xml_value(text, opened.end(), accepted)
     if not (ended := _END.match(text, at)):
         raise _error(text, at, "</function> and </tool_call> are missing")
     return ToolCall(name, arguments), ended.end()
@@ -126,8 +126,8 @@ def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any,
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 _TAG, _OBJECT = "<tool_call>", '{"name": '

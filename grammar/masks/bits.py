@@ -26,8 +26,8 @@ def tokens_in(words: np.ndarray) -> np.ndarray:
     at = np.flatnonzero(words != 0)  # comparing first takes a fourth of the time
     if len(at) * _SPARSE > len(words):
         return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
-    found = np.flatnonzero(unpacked(words[at]).view(np.bool_))
-    return (at[found >> 5] << 5) + (found & 31)
+    bits = np.flatnonzero(unpacked(words[at]).view(np.bool_))
+    return (at[bits >> 5] << 5) + (bits & 31)
 
 
 def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:

@@ -64,9 +64,9 @@ class GrammarMasks:
         self, mask: Mask | None, more: Collection[int] = (), fewer: Collection[int] = ()
     ) -> Mask:
         """Return the row `mask` with the tokens `more`, without `fewer`; None: the empty row."""
-        held = None if mask is None or not fewer else self.words(mask)
-        if held is not None:  # most tokens that are taken out are not in the row
-            fewer = [token for token in fewer if held[token >> 5] >> (token & 31) & 1]
+        row = None if mask is None or not fewer else self.words(mask)
+        if row is not None:  # most tokens that are taken out are not in the row
+            fewer = [token for token in fewer if row[token >> 5] >> (token & 31) & 1]
         if mask is not None and not more and not fewer:
             return mask
         key = mask, frozenset(more), frozenset(fewer)
@@ -79,9 +79,9 @@ class GrammarMasks:
     def _new(self) -> Mask:
         """Return the number of an unused row."""
         if self.count == len(self._words):
-            held = self._words
+            rows = self._words
             self._allocate(2 * self.count)
-            self._words[: self.count] = held
+            self._words[: self.count] = rows
         self.count += 1
         return self.count - 1
 

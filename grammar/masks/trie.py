@@ -43,9 +43,11 @@ class Trie:
         )
         by_node = np.argsort(node_of[: len(tokens)], kind="stable")
         self.tokens: Int32[np.ndarray, " tokens"] = tokens[by_node]  # sorted by node
-        held = np.bincount(node_of[: len(tokens)], minlength=count)
-        self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
-        self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
+        counts = np.bincount(node_of[: len(tokens)], minlength=count)
+        self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(counts) - counts).astype(
+            np.int32
+        )
+        self.token_count: Int32[np.ndarray, " nodes"] = counts.astype(np.int32)
         self._first, self._children = self.first.data, self.children.data
         self._bytes = self.byte.tobytes()
         self.first_bytes = dict(self.each_child(0))  # the root's children, by byte
@@ -112,9 +114,9 @@ class Trie:
         self, nodes: Int32[np.ndarray, " n"]
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """Return the tokens that end at `nodes`, and for each the index of its node."""
-        held = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
-        places, owner = ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
-        return self.tokens[places], held[owner]
+        ends = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
+        places, owner = ranges(self.token_first[nodes[ends]], self.token_count[nodes[ends]])
+        return self.tokens[places], ends[owner]
 
 
 def ranges(

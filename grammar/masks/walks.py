@@ -60,7 +60,7 @@ class WalkTable:
         """
         nodes, states = np.array(roots, np.int32).reshape(-1, 2).T
         counts, owner = np.zeros(len(nodes), np.int32), np.arange(len(nodes), dtype=np.int16)
-        found = [(nodes, states, counts if counting else nodes[:0], owner)]
+        reached_by_level = [(nodes, states, counts if counting else nodes[:0], owner)]
         levels = trie.levels[1:]
         for begin, end, last in zip(levels, levels[1:], levels[2:], strict=False):
             if not len(nodes):
@@ -81,22 +81,22 @@ class WalkTable:
             if counting:
                 counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
             nodes, states, owner = children[kept], to[kept], owner[parent[kept]]
-            found.append((nodes, states, counts if counting else nodes[:0], owner))
-        nodes, states, counts, owner = map(np.concatenate, zip(*found, strict=True))
+            reached_by_level.append((nodes, states, counts if counting else nodes[:0], owner))
+        nodes, states, counts, owner = map(np.concatenate, zip(*reached_by_level, strict=True))
         return Reached(nodes, states, counts), owner
 
     def walk_below(self, trie: Trie, nodes: Nodes, state: int) -> Reached:
         """Return the nodes reached below `nodes`, which may have any depth and are in `state`."""
         states = np.full(len(nodes), state, np.int32)
-        found = [(nodes[:0], states[:0])]
+        reached_by_level = [(nodes[:0], states[:0])]
         while len(nodes):
             self._write(np.flatnonzero(np.bincount(states)).tolist())
             children, parent = trie.children_of(nodes)
             to = self._to.ravel().take(self._places(states[parent], trie.byte[children]))
             kept = np.flatnonzero(to != _NOWHERE)
             nodes, states = children[kept], to[kept]
-            found.append((nodes, states))
-        nodes, states = (np.concatenate(each) for each in zip(*found, strict=True))
+            reached_by_level.append((nodes, states))
+        nodes, states = (np.concatenate(parts) for parts in zip(*reached_by_level, strict=True))
         return Reached(nodes, states, nodes[:0])
 
     def _places(self, states: Nodes, bytes_: UInt8[np.ndarray, " _"]) -> np.ndarray:
@@ -163,7 +163,7 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
         return numbers[state]
 
     few: list[tuple[int, int]] = []  # nodes and states, from levels that are read one by one
-    found = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+    reached_by_level = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
     level: list[tuple[int, int]] = []
     nodes, at = _joined(begin, number)
     while len(nodes):
@@ -175,7 +175,7 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             to = np.array([_NOWHERE if s is None else number(s) for s in onward], np.int32)[which]
             kept = np.flatnonzero(to != _NOWHERE)
             nodes, at = children[kept], to[kept]
-            found.append((nodes, at))
+            reached_by_level.append((nodes, at))
             continue
         level = [*zip(nodes.tolist(), at.tolist(), strict=True)]
         while level and len(level) <= _FEW:
@@ -188,8 +188,8 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             few += level
         nodes, at = np.array(level, np.int32).reshape(-1, 2).T
     nodes, at = np.array(few, np.int32).reshape(-1, 2).T
-    found.append((nodes, at))
-    nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
+    reached_by_level.append((nodes, at))
+    nodes, at = (np.concatenate(parts) for parts in zip(*reached_by_level, strict=True))
     return Reached(nodes, at, nodes[:0]), states
 
 
@@ -197,8 +197,8 @@ def _joined(begin: list[tuple[Nodes, Any]], number: Callable[[Any], int]) -> tup
     """Return the nodes of several lists, with the numbers of their states."""
     if not begin:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    at = [np.full(len(each), number(state), np.int32) for each, state in begin]
-    return np.concatenate([each for each, _ in begin]), np.concatenate(at)
+    at = [np.full(len(nodes), number(state), np.int32) for nodes, state in begin]
+    return np.concatenate([nodes for nodes, _ in begin]), np.concatenate(at)
 
 
 def _worth(trie: Trie, machine: Machine, node: int, state: Any) -> Iterator[tuple[int, int]]:
@@ -221,10 +221,10 @@ def _likely_children(
         before = at[parent]
         worth = np.flatnonzero(likely[before, trie.byte[children]])
         return children[worth], before[worth]
-    found, present = [], np.flatnonzero(np.bincount(at)).astype(np.int32)
+    by_state, present = [], np.flatnonzero(np.bincount(at)).astype(np.int32)
     for state in present.tolist():
         reached = np.zeros(len(trie), bool)
         reached[nodes[at == state]] = True
         children = np.flatnonzero(likely[state][trie.byte]).astype(np.int32)
-        found.append(children[reached[trie.parent[children]]])
-    return np.concatenate(found), np.repeat(present, [*map(len, found)])
+        by_state.append(children[reached[trie.parent[children]]])
+    return np.concatenate(by_state), np.repeat(present, [*map(len, by_state)])

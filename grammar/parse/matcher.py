@@ -145,12 +145,12 @@ class Matcher:
         """
         if self.ended:
             return True
-        begun = len(self._prefix.closing())
-        if begun and self._prefix.exceeds(begun, tokens + 1):
+        marker = len(self._prefix.closing())
+        if marker and self._prefix.exceeds(marker, tokens + 1):
             return False
         if self._promised is not None and len(self._promised) <= tokens:
             return True
-        return self._closing.fits(self._state, self._keys, tokens - begun)
+        return self._closing.fits(self._state, self._keys, tokens - marker)
 
     def squeezes(self, token: int, tokens: int) -> bool:
         """Whether `token` is allowed, but needs more than the budget of `tokens` tokens after it.
@@ -173,9 +173,9 @@ class Matcher:
         It takes at most `tokens` tokens if such a completion is known. Raises `BudgetError` if it
         has over 262,144 bytes.
         """
-        begun = self._prefix.closing()
-        answer = self._closing.completion(self._state, self._keys, tokens - len(begun))
-        return None if answer is None else begun + answer
+        marker = self._prefix.closing()
+        answer = self._closing.completion(self._state, self._keys, tokens - len(marker))
+        return None if answer is None else marker + answer
 
     def completing(self, tokens: int) -> list[int] | None:
         """Return the first tokens, or all, of a completion of at most `tokens` tokens.
@@ -184,9 +184,9 @@ class Matcher:
         its tokens are accepted.
         """
         if self._promised is None or len(self._promised) > tokens:
-            begun = self._prefix.closing()
-            answer, whole = self._closing.beginning(self._state, self._keys, tokens - len(begun))
-            completion = None if answer is None else begun + answer
+            marker = self._prefix.closing()
+            answer, whole = self._closing.beginning(self._state, self._keys, tokens - len(marker))
+            completion = None if answer is None else marker + answer
             if not whole:
                 return completion
             fits = completion is not None and len(completion) <= tokens

@@ -151,17 +151,17 @@ class Reasoning:
         """
         opened = self.open.find(tokens)
         if opened is None or (self.open.size and opened[0]):
-            held = not ended and opened is None
-            if held:
+            waits = not ended and opened is None
+            if waits:
                 size = sum(map(len, map(self.open.pieces.__getitem__, tokens)))
-                held = self.open.begun(tokens) == size
-            return b"", [] if held else list(tokens)
-        rest = tokens[opened[1] :]
-        closed = self.close.find(rest)
-        end = len(rest) if closed is None else closed[1]
-        text = b"".join(self.close.pieces[token] for token in rest[:end])
+                waits = self.open.begun(tokens) == size
+            return b"", [] if waits else list(tokens)
+        after = tokens[opened[1] :]
+        closed = self.close.find(after)
+        end = len(after) if closed is None else closed[1]
+        text = b"".join(self.close.pieces[token] for token in after[:end])
         if closed is not None:
             text = text[: len(text) - self.close.size]
         elif not ended:
-            text = text[: len(text) - self.close.begun(rest)]
-        return text, [*tokens[: opened[0]], *rest[end:]]
+            text = text[: len(text) - self.close.begun(after)]
+        return text, [*tokens[: opened[0]], *after[end:]]

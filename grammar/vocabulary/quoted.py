@@ -31,8 +31,8 @@ class QuotedTokens:
         for token, piece in self.pieces.items():
             first, *enclosed, _ = piece.split(b'"')
             self.ending.setdefault(first, []).append(token)
-            for each in enclosed:
-                self.whole.setdefault(each, []).append(token)
+            for text in enclosed:
+                self.whole.setdefault(text, []).append(token)
         opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
         structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
         spaced = {t for t, piece in enumerate(pieces) if _SPACE.search(piece)}

@@ -53,9 +53,9 @@ def canonical_tokens(tokenizer: Tokenizer, before: tuple[int, ...], text: str) -
     return ()
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(tokens: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of equal leading tokens."""
-    shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
+    shorter = min(len(tokens), len(other))
+    if tokens[:shorter] == other[:shorter]:
         return shorter
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    return next((i for i in range(shorter) if tokens[i] != other[i]), shorter)

@@ -75,9 +75,9 @@ class Vocabulary:
         that no grammar allows it. Raises `GrammarError` for a tokenizer of another model: one with
         other tokens from `size` on, or with too few.
         """
-        known = tokenizer.get_vocab()
+        ids = tokenizer.get_vocab()
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        _check_pieces(known, tokenizer.added_tokens_decoder, size)
+        _check_pieces(ids, tokenizer.added_tokens_decoder, size)
         info = xgr.TokenizerInfo.from_huggingface(
             tokenizer, vocab_size=size, stop_token_ids=list(stops)
         )
@@ -87,11 +87,11 @@ class Vocabulary:
                 return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
             return tokenizer.encode(text, add_special_tokens=False)
 
-        if thought is None and channel is not None and known.keys() >= set(channel):
+        if thought is None and channel is not None and ids.keys() >= set(channel):
             thought = channel
         markers = None
-        if call is not None and known.keys() >= set(call):
-            markers = CallMarkers(*(known[name] for name in call))
+        if call is not None and ids.keys() >= set(call):
+            markers = CallMarkers(*(ids[name] for name in call))
         return cls(
             info.decoded_vocab[:size],
             control={i for i in {*special, *tokenizer.all_special_ids, *control} if i < size},
@@ -165,17 +165,17 @@ class Vocabulary:
         return list(self._canonical(tuple(before[-_LOOK_BACK:]), text))
 
 
-def _check_pieces(known: Mapping[str, int], added: Collection[int], size: int) -> None:
-    """Raise `GrammarError` unless the pieces `known` are those of a model with `size` tokens; a few
+def _check_pieces(ids: Mapping[str, int], added: Collection[int], size: int) -> None:
+    """Raise `GrammarError` unless the pieces `ids` are those of a model with `size` tokens; a few
     `added` tokens may be more."""
-    outside = [token for token in known.values() if not 0 <= token < size]
+    outside = [token for token in ids.values() if not 0 <= token < size]
     if len(outside) > _MOST_OUTSIDE or not all(token in added for token in outside):
         raise GrammarError(
-            f"tokenizer.json: {len(outside):,} of its {len(known):,} pieces have ids outside of "
+            f"tokenizer.json: {len(outside):,} of its {len(ids):,} pieces have ids outside of "
             f"the model's {size:,} tokens (vocab_size in config.json), such as {outside[0]}; only "
             f"added tokens may, and at most {_MOST_OUTSIDE}"
         )
-    missing = size - len({token for token in known.values() if token < size})
+    missing = size - len({token for token in ids.values() if token < size})
     if missing > size * _MOST_MISSING:
         raise GrammarError(
             f"tokenizer.json has no piece for {missing:,} of the model's {size:,} tokens "
