@@ -35,7 +35,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
-from dlm.kernels.configurations import ATTENTION, BY_RULE, HEADS, Configuration, Tuned
+from dlm.kernels.configurations import ATTENTION, HEADS, Configuration
 from dlm.kernels.gpus import has_e4m3
 from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, check_pages, decoded
 
@@ -96,7 +96,7 @@ def attention(
     paging: Paging,
     window: int | None = None,
     by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
+    configuration: Configuration | None = None,
 ) -> Float[Tensor, "N H D"]:
     """Compute `attention_reference` in q's type: by kernels on GPUs, except for fp32, otherwise in
     torch.
@@ -105,8 +105,9 @@ def attention(
     what `paging` lists; only the canvases of `k` and `v` are read. The kernels take head dims of
     `HEADS`, and pages of q's type or e4m3.
 
-    `by_kernel` overrides the choice, as in `dlm.kernels`. Raises `ValueError` for shapes and types
-    that do not fit; the values of tensors are not checked.
+    `by_kernel` overrides the choice, as in `dlm.kernels`. `configuration` is a candidate of the
+    kernel; None: that of its rule. Raises `ValueError` for shapes and types that do not fit; the
+    values of tensors are not checked.
     """
     _check(q, k, v, pages, paging, window)
     half = q.dtype in (torch.bfloat16, torch.float16)
@@ -121,7 +122,7 @@ def attention(
         )
     if not _covered(paging):
         return torch.zeros_like(q)
-    launch = launch_of(paging, window, H, h, D, size, q.device, tuned)
+    launch = launch_of(paging, window, H, h, D, size, q.device, configuration)
     tables = paging.numbers, paging.table
     return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch[:3], [*launch.tile])
 
@@ -134,10 +135,10 @@ def launch_of(
     D: int,
     size: int,
     device: torch.device,
-    tuned: Tuned,
+    configuration: Configuration | None = None,
 ) -> Launch:
     """Return the launch of one segment or more over pages whose numbers have `size` bytes."""
-    tile = tuned.choose(ATTENTION, device, head_dim=D, bytes=size)
+    tile = configuration or ATTENTION.choose(device, head_dim=D, bytes=size)
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))

@@ -1,60 +1,31 @@
-"""Configurations of the kernels that have several, and the choice among them.
+"""Configurations of the kernels that have several, and the rules that choose among them.
 
-A configuration is the constants of a launch that change its time and not its result: sizes of
-tiles, warps, stages. The candidates of a kernel depend on the SM, and each is compiled offline
-(`offline.py`). Launchers do not choose: they ask `Tuned.choose` for a kernel of `KERNELS` at a
-shape. It returns the fastest candidate if one was measured on this card, otherwise the choice of
-the kernel's rule.
-
-Measured configurations are in files of `dlm tune`. A file holds the fastest one of each kernel at
-each measured shape of one card. It is read once, when a model is loaded, and then passed to the
-launchers: nothing here is global.
+A configuration is the constants of a launch that change its time: sizes of tiles, warps, stages.
+The candidates of a kernel depend on the SM, and each is compiled offline (`offline.py`). A rule
+chooses by the SM and the shape alone, never by a clock: some candidates add in another order, and
+an answer must not depend on which of them a timer preferred. `scripts/bench_kernels.py
+--configurations` times all candidates beside the one of the rule, for those who change a rule.
 """
 
-import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Self
+from dataclasses import dataclass
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 
-from dlm.kernels.gpus import Target, card_name, target_of
-from dlm.root_error import DlmError
+from dlm.kernels.gpus import Target, target_of
 
 Configuration = dict[str, int]
 Shape = Mapping[str, int]
 
-FILE = "dlm_tuned.json"  # beside a model's weights
-MEASURED = Path(__file__).parent / "measured"  # files of cards that are part of this package
-_LOG = logging.getLogger("dlm")
-_Key = tuple[str, tuple[int, ...]]  # a kernel's name, and the key of a shape
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunableKernel:
-    """Kernel with several configurations. `axes` are the names of a shape's numbers, `options`
-    those of a configuration's."""
+    """Kernel with several configurations, whose numbers have the names `options`."""
 
     name: str
-    axes: tuple[str, ...]
     options: tuple[str, ...]
     candidates: Callable[[int, Shape], Sequence[Configuration]]  # of an SM, for a shape
     rule: Callable[[Target, Shape, Sequence[Configuration]], Configuration]
-    rows: str | None = None  # the axis that differs from pass to pass
-
-    def key(self, shape: Shape) -> tuple[int, ...]:
-        """Return the numbers of a shape in order, the number of rows rounded up to a power of two,
-        at least 16. Shapes with equal keys share a measured configuration. Raises `ValueError` for
-        other axes."""
-        if shape.keys() != {*self.axes}:
-            raise ValueError(f"{self.name} has {', '.join(self.axes)}, got {', '.join(shape)}")
-        return tuple(
-            max(16, 1 << (shape[axis] - 1).bit_length()) if axis == self.rows else shape[axis]
-            for axis in self.axes
-        )
 
     def numbers(self, configuration: Configuration) -> list[int]:
         """Return the numbers of a configuration in the order of `options`, as operators take it."""
@@ -65,8 +36,12 @@ class TunableKernel:
         return dict(zip(self.options, numbers, strict=True))
 
     def by_rule(self, target: Target, shape: Shape) -> Configuration:
-        """Return the configuration for a shape that was not measured."""
+        """Return the configuration of the rule for a shape."""
         return self.rule(target, shape, self.candidates(target.sm, shape))
+
+    def choose(self, device: torch.device, **shape: int) -> Configuration:
+        """Return the configuration with which the kernel is launched at a shape."""
+        return self.by_rule(target_of(device), shape)
 
 
 _MOST_ROWS = {10: 32}
@@ -100,7 +75,6 @@ _DOWN: dict[int, tuple[Configuration, ...]] = {
     ),
     16: _GATE_UP[16],
 }
-_OF_EXPERTS = ("bits", "slots", "experts", "rows", "columns")  # rows and columns of a matrix
 
 
 def _of_experts(target: Target, shape: Shape, tiles: Sequence[Configuration]) -> Configuration:
@@ -117,9 +91,7 @@ def _product_of_experts(name: str, tiles: dict[int, tuple[Configuration, ...]]) 
     """Return a kernel with the `tiles` of each number of bits."""
     return TunableKernel(
         name=name,
-        axes=_OF_EXPERTS,
         options=_TILE,
-        rows="slots",
         candidates=lambda sm, shape: _fitting(tiles.get(shape["bits"], ()), sm, shape["bits"] == 4),
         rule=_of_experts,
     )
@@ -146,7 +118,6 @@ _W4A16: dict[int, Sequence[Configuration]] = {
     ),
     10: _fitting(_WIDE, 10, True),
 }
-_OF_PRODUCT = ("rows", "outputs", "inputs")
 
 
 def _of_w4a16(target: Target, shape: Shape, tiles: Sequence[Configuration]) -> Configuration:
@@ -161,9 +132,7 @@ def _of_w4a16(target: Target, shape: Shape, tiles: Sequence[Configuration]) -> C
 
 W4A16 = TunableKernel(
     name="w4a16",
-    axes=_OF_PRODUCT,
     options=("UNROLL", *_TILE),
-    rows="rows",
     candidates=lambda sm, shape: _W4A16.get(sm, _WIDE),
     rule=_of_w4a16,
 )
@@ -178,9 +147,7 @@ _W4A4: tuple[Configuration, ...] = (
 
 W4A4 = TunableKernel(
     name="w4a4",
-    axes=_OF_PRODUCT,
     options=_TILE,
-    rows="rows",
     candidates=lambda sm, shape: _W4A4[:1] if sm == 10 else _W4A4,
     rule=lambda target, shape, tiles: tiles[0 if shape["rows"] > 64 else -1],
 )
@@ -196,9 +163,7 @@ _EXPERTS_W4A4: tuple[Configuration, ...] = (
 def _product_in_w4a4(name: str) -> TunableKernel:
     return TunableKernel(
         name=name,
-        axes=_OF_EXPERTS[1:],
         options=_TILE,
-        rows="slots",
         candidates=lambda sm, shape: _EXPERTS_W4A4[-1:] if sm == 10 else _EXPERTS_W4A4,
         rule=_of_experts,
     )
@@ -263,7 +228,6 @@ def _all_tiles(large: bool, key: tuple[int, int]) -> tuple[Configuration, ...]:
 _ATTENTION = {(large, *key): _all_tiles(large, key) for large in (False, True) for key in HEADS}
 ATTENTION = TunableKernel(
     name="attention",
-    axes=("head_dim", "bytes"),
     options=_OPTIONS,
     candidates=lambda sm, shape: _ATTENTION.get(
         (sm in _LARGE, shape["head_dim"], shape["bytes"]), ()
@@ -282,7 +246,6 @@ _CHUNKS: tuple[Configuration, ...] = (
 
 VOCABULARY = TunableKernel(
     name="vocabulary",
-    axes=("tokens", "bytes"),  # of the vocabulary; of a logit
     options=("CHUNK", "num_warps"),
     candidates=lambda sm, shape: _CHUNKS,
     rule=lambda target, shape, tiles: tiles[0],
@@ -290,129 +253,3 @@ VOCABULARY = TunableKernel(
 
 _ALL = (GATE_UP, DOWN, GATE_UP_W4A4, DOWN_W4A4, W4A16, W4A4, ATTENTION, VOCABULARY)
 KERNELS = {one.name: one for one in _ALL}
-
-
-class TunedError(DlmError):
-    """File of configurations that cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """Choice of configurations: the measured ones, and those of rules for all other shapes."""
-
-    fastest: Mapping[_Key, Configuration] = field(default_factory=dict[_Key, Configuration])
-
-    @classmethod
-    def only(cls, kernel: TunableKernel, shape: Shape, configuration: Configuration) -> Self:
-        """Return the choice of `configuration` for a kernel at a shape; all else is by rules."""
-        return cls({(kernel.name, kernel.key(shape)): configuration})
-
-    def choose(self, kernel: TunableKernel, device: torch.device, **shape: int) -> Configuration:
-        """Return the configuration with which a kernel is launched at a shape."""
-        if self.fastest and (found := self.fastest.get((kernel.name, kernel.key(shape)))):
-            return found
-        return kernel.by_rule(target_of(device), shape)
-
-
-BY_RULE = Tuned()
-
-
-class Timing(BaseModel):
-    """Fastest configuration of a kernel at a shape, and its time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    kernel: str
-    shape: dict[str, int]
-    configuration: dict[str, int]
-    microseconds: PositiveFloat
-
-
-class TunedFile(BaseModel):
-    """Measured configurations of one card."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    card: str  # as torch names it
-    sm: int  # 90 is SM 9.0
-    date: str  # ISO 8601
-    triton: str  # version
-    dlm: str  # version, and the commit where it is known
-    timings: list[Timing]
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a file. Raises `TunedError` unless all its configurations are those of kernels."""
-        try:
-            found = cls.model_validate(json.loads(path.read_text()))
-        except OSError as error:
-            raise TunedError(f"{path} cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the whole"
-            raise TunedError(f"{path}: {where}: {first['msg']}") from None
-        except ValueError as error:
-            raise TunedError(f"{path} holds no JSON: {error}") from None
-        for at, timing in enumerate(found.timings):
-            if problem := _problem(timing, found.sm):
-                raise TunedError(f"{path}: timings.{at}: {problem}")
-        return found
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.model_dump(), indent=1) + "\n")
-
-    def tuned(self) -> Tuned:
-        keys = ((each.kernel, KERNELS[each.kernel].key(each.shape)) for each in self.timings)
-        each = (timing.configuration for timing in self.timings)
-        return Tuned(dict(zip(keys, each, strict=True)))
-
-
-def tuned_for(
-    device: torch.device, directory: Path, given: Path | None = None, measured: Path = MEASURED
-) -> Tuned:
-    """Return the configurations for a model in `directory` on a device.
-
-    They are those of the file `given`; otherwise of `FILE` in the directory; otherwise of the
-    package's own file of this card; otherwise all are by rules. A file that is `given` has to be
-    one of this card, else it is a `TunedError`; a file that is found is ignored with a warning.
-    """
-    if given is not None:
-        return _read(given, device)
-    if (path := directory / FILE).exists():
-        try:
-            return _read(path, device)
-        except TunedError as error:
-            _LOG.warning("kernels are not tuned: %s", error)
-            return BY_RULE
-    own = file_of(card_name(device), measured)
-    return _read(own, device) if own.exists() else BY_RULE
-
-
-def file_of(card: str, directory: Path = MEASURED) -> Path:
-    """Return the path of a card's file in a directory of such files."""
-    return directory / f"{card.replace(' ', '_').replace('/', '_')}.json"
-
-
-def _read(path: Path, device: torch.device) -> Tuned:
-    found, card = TunedFile.read(path), card_name(device)
-    if found.card != card:
-        raise TunedError(f"{path} is of another card: of {found.card}, and this one is {card}")
-    return found.tuned()
-
-
-def _problem(timing: Timing, sm: int) -> str | None:
-    """Return why a timing is of no use; None if it is."""
-    kernel = KERNELS.get(timing.kernel)
-    if kernel is None:
-        return f"the kernel must be one of {', '.join(KERNELS)}, got {timing.kernel!r}"
-    try:
-        kernel.key(timing.shape)
-    except ValueError as error:
-        return str(error)
-    candidates = kernel.candidates(sm // 10, timing.shape)
-    if timing.configuration not in candidates:
-        return (
-            f"the configuration of {timing.kernel} at {timing.shape} on SM {sm // 10}.{sm % 10} "
-            f"must be one of {[*candidates]}, got {timing.configuration}"
-        )
-    return None

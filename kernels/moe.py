@@ -27,13 +27,11 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dlm.kernels.configurations import (
-    BY_RULE,
     DOWN,
     DOWN_W4A4,
     GATE_UP,
     GATE_UP_W4A4,
     Configuration,
-    Tuned,
 )
 from dlm.kernels.gpus import major, runs_kernel
 from dlm.kernels.norms import gelu_tanh
@@ -104,7 +102,6 @@ def moe(
     down: Stack,
     input_scales: Float32[Tensor, "2"] | None = None,
     by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N H"]:
     """Compute `moe_reference`, by kernels on GPUs: the sum over a token's choices of weight *
     down(gelu_tanh(gate x) * up x).
@@ -126,7 +123,7 @@ def moe(
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
     chosen = route(expert, _sizes(gate_up)[0])
-    return summed(choices(x, weight, chosen, gate_up, down, input_scales, tuned))
+    return summed(choices(x, weight, chosen, gate_up, down, input_scales))
 
 
 def summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
@@ -141,7 +138,6 @@ def choices(
     gate_up: Stack,
     down: Stack,
     input_scales: Float32[Tensor, "2"] | None = None,
-    tuned: Tuned = BY_RULE,
 ) -> Float[Tensor, "N k H"]:
     """Return each choice's summand in `moe`, by kernels, for valid arguments of `moe`. NVFP4 is in
     tiles, in W4A4 in rows. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
@@ -153,7 +149,7 @@ def choices(
         shape = {"slots": weight.numel(), "experts": E, "rows": rows, "columns": columns}
         if input_scales is None:
             shape["bits"] = 16 if isinstance(stack, Tensor) else 4
-        chosen.append(kernel.numbers(tuned.choose(kernel, x.device, **shape)))
+        chosen.append(kernel.numbers(kernel.choose(x.device, **shape)))
     return _choices(x, weight, *route, _tensors(gate_up), _tensors(down), input_scales, *chosen)
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
-from dlm.kernels.configurations import BY_RULE, W4A4, Tuned
+from dlm.kernels.configurations import W4A4, Configuration
 from dlm.kernels.gpus import four_bit_obstacle, has_e4m3, runs_kernel
 
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -110,11 +110,12 @@ def matmul_w4a4(
     w: NVFP4,
     input_scale: Tensor,
     by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
+    configuration: Configuration | None = None,
 ) -> Float[Tensor, "N M"]:
     """Compute `matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of
     activations. The kernel is for the GPUs of `FOUR_BIT_SMS`. `by_kernel` is as in `quantize`.
-    Raises `ValueError` for arguments that do not fit, and for another GPU."""
+    `configuration` is a candidate of the kernel; None: that of its rule. Raises `ValueError` for
+    arguments that do not fit, and for another GPU."""
     check(x, w)
     check_block_scaled(x.device)
     q = quantize(x, input_scale, by_kernel)
@@ -122,7 +123,7 @@ def matmul_w4a4(
         return matmul_reference(dequantize(q), w).to(x.dtype)
     (N, K), M = x.shape, len(w.packed)
     y = torch.empty(N, M, dtype=x.dtype, device=x.device)
-    tile: dict[str, Any] = {**tuned.choose(W4A4, x.device, rows=N, outputs=M, inputs=K)}
+    tile: dict[str, Any] = {**(configuration or W4A4.choose(x.device, rows=N, outputs=M, inputs=K))}
     grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
     a, b = (q.packed, q.scale.view(torch.int32)), (w.packed, w.scale.view(torch.int32))
     sizes = N, M, K // 64

@@ -40,7 +40,7 @@ from jaxtyping import Float, Float32, Int16, UInt8
 from torch import Tensor
 from triton import knobs
 
-from dlm.kernels.configurations import BY_RULE, W4A16, Tuned
+from dlm.kernels.configurations import W4A16, Configuration
 from dlm.kernels.gpus import major, runs_kernel
 from dlm.kernels.nvfp4 import NVFP4, check, check_activations, check_devices, e4m3, matmul_reference
 
@@ -150,13 +150,14 @@ def matmul_w4a16(
     w: NVFP4 | Tiles,
     by_kernel: bool | None = None,
     rows: int | None = None,
-    tuned: Tuned = BY_RULE,
+    configuration: Configuration | None = None,
 ) -> Float[Tensor, "N M"]:
     """Compute `matmul_reference`, summed in fp32 in another order; by the kernel on GPUs.
 
     `x` is bf16 or fp16; its rows may have gaps between them. The kernel takes the tiles that
     `tiled_matrix` makes of `w`; `rows` are then the rows of `w`, by default all of the tiles.
-    `by_kernel` is as in `quantize`. Raises `ValueError` for arguments that do not fit.
+    `by_kernel` is as in `quantize`. `configuration` is a candidate of the kernel; None: that of its
+    rule. Raises `ValueError` for arguments that do not fit.
     """
     if isinstance(w, Tiles):
         M = _check_tiles(x, w, rows)
@@ -171,7 +172,8 @@ def matmul_w4a16(
         raise ValueError("the kernel takes NVFP4 in tiles: `tiled_matrix` makes them, once")
     sm, (N, K) = major(x.device), x.shape
     y = torch.empty(N, M, dtype=x.dtype, device=x.device)
-    tile: dict[str, Any] = {**tuned.choose(W4A16, x.device, rows=N, outputs=M, inputs=K)}
+    chosen = configuration or W4A16.choose(x.device, rows=N, outputs=M, inputs=K)
+    tile: dict[str, Any] = {**chosen}
     grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
     pointers = ordered(x), w.words, scales(w.scale, sm), w.scale_2, y
     with torch.cuda.device_of(x):

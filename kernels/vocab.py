@@ -23,7 +23,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.configurations import BY_RULE, VOCABULARY, Tuned
+from dlm.kernels.configurations import VOCABULARY, Configuration
 from dlm.kernels.gpus import runs_kernel
 from dlm.kernels.vocab_rows import (
     RowMasks,
@@ -95,7 +95,7 @@ def vocab_pass(
     threshold: float = 1e-4,
     k: int = 256,
     by_kernel: bool | None = None,
-    tuned: Tuned = BY_RULE,
+    configuration: Configuration | None = None,
 ) -> VocabPass:
     """Compute `vocab_pass_reference` in fp32: by two kernel launches, or by plain torch on the CPU.
 
@@ -113,12 +113,13 @@ def vocab_pass(
     arbitrary. Raises `ValueError` for shapes, dtypes, devices and masks that do not fit; the values
     of tensors on a GPU are not checked, since that would wait for it.
 
-    `by_kernel` overrides the device, as in `dlm.kernels`.
+    `by_kernel` overrides the device, as in `dlm.kernels`. `configuration` is a candidate of the
+    first kernel; None: that of its rule.
     """
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
     if runs_kernel(logits.device, by_kernel):
-        return _launch(given, tuned)
+        return _launch(given, configuration)
     with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
         return _in_blocks(given)
 
@@ -146,7 +147,7 @@ def _in_blocks(given: _Given) -> VocabPass:
     return VocabPass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _launch(given: _Given, tuned: Tuned) -> VocabPass:
+def _launch(given: _Given, configuration: Configuration | None) -> VocabPass:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
     units = max(1, -(-V // _UNIT))
@@ -157,7 +158,8 @@ def _launch(given: _Given, tuned: Tuned) -> VocabPass:
     ids = torch.empty(n, k, dtype=torch.int32, device=device)
     listed = torch.empty(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "UNIT": _UNIT}
-    chunk: dict[str, Any] = {**tuned.choose(VOCABULARY, device, tokens=V, bytes=logits.itemsize)}
+    chosen = configuration or VOCABULARY.choose(device, tokens=V, bytes=logits.itemsize)
+    chunk: dict[str, Any] = {**chosen}
     merge: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "FIT": _FIT}
     merge["num_warps"] = _MERGE_WARPS
     with torch.cuda.device_of(logits):

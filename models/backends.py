@@ -11,7 +11,7 @@ import torch
 import triton
 from triton import knobs
 
-from dlm.kernels.configurations import BY_RULE, HEADS, Tuned
+from dlm.kernels.configurations import HEADS
 from dlm.kernels.gpus import capability, dotted, four_bit_obstacle
 from dlm.models import BackendError
 
@@ -32,7 +32,6 @@ class Dispatch:
     dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
     kernels: Kernels = "auto"  # "auto": on GPUs, wherever they can run
     activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices
-    tuned: Tuned = BY_RULE  # configurations of kernels
 
     def __post_init__(self) -> None:
         if self.kernels not in get_args(Kernels):

@@ -19,7 +19,6 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.attention import Launch, attention, key_counts, launch_of
-from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.paging import CANVAS, Pages, append_
 from dlm.models import CacheFullError
 from dlm.models.backends import Backend
@@ -134,7 +133,6 @@ class KVCache:
         segment: int | None = None,  # maximum number of tokens that a pass encodes in a slot
         page: int = PAGE,
         backend: Backend = "torch",  # of attention
-        tuned: Tuned = BY_RULE,
     ):
         self._config, self._page, self._segment, self._device = config, page, segment, device
         kinds: dict[LayerType, list[LayerConfig]] = {}
@@ -151,7 +149,7 @@ class KVCache:
             pages = capacity and capacity_of(config, kind, capacity, slots, segment, page)
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
-        self._capacity, self._kernels, self._tuned = capacity, backend == "triton", tuned
+        self._capacity, self._kernels = capacity, backend == "triton"
         self._bytes = dtype.itemsize  # bytes of a stored number
         self._slots = [_Slot({kind: Held() for kind in kinds}) for _ in range(slots)]
         self._one = torch.ones((), device=device)
@@ -291,7 +289,7 @@ class KVCache:
         pages, paging = Pages(*self._pools[kind].layer(index), *scales), plan.paging[kind]
         if len(paging.rows):
             append_(pages, k, v, paging, self._kernels)
-        return attention(q, k, v, pages, paging, self._windows[kind], self._kernels, self._tuned)
+        return attention(q, k, v, pages, paging, self._windows[kind], self._kernels)
 
     def launches(self, plan: Pass) -> list[Launch]:
         """Return the launch parameters of attention kernels, for each distinct shape of layers."""
@@ -305,7 +303,6 @@ class KVCache:
                 c.head_dim,
                 size,
                 self._device,
-                self._tuned,
             )
             for c in dict.fromkeys(self._config.layers)
         ]

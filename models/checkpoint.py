@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.models import CheckpointError
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.formats import Format, format_of
@@ -34,14 +33,12 @@ def load(
     device: str | torch.device = "cpu",
     kernels: Kernels = "auto",
     activation_bits: int = 16,
-    tuned: Tuned = BY_RULE,
 ) -> TextStack:
     """Load the model of `directory` on `device`: floats in `dtype`, NVFP4 as it is.
 
     `kernels` are the requested backends; `model.backends` has the choice. `activation_bits` is 16,
     or 4 to quantise activations of NVFP4 matrices too, those of experts if both of their stacks are
-    in NVFP4. `tuned` has the configurations of kernels. Beside the model, one tensor of a file at a
-    time is in memory.
+    in NVFP4. Beside the model, one tensor of a file at a time is in memory.
 
     Before any weight is read, raises `CheckpointError` unless tensors on disk and in the text stack
     match in name, shape and type, and `BackendError` for kernels that cannot run.
@@ -51,7 +48,6 @@ def load(
         dtype=dtype,
         kernels=kernels,
         activation_bits=activation_bits,
-        tuned=tuned,
     )
     model, headers, wanted = _matched(Path(directory), dispatch)
     _fill(model, headers, wanted, dispatch)

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, rounded
 from dlm.kernels.tiles import Tiles, matmul_w4a16, tiled, tiled_matrix
 from dlm.models import CheckpointError
@@ -57,7 +56,6 @@ class NVFP4Linear(nn.Module):
         self.input_scale = nn.Buffer(torch.empty((), dtype=torch.float32))
         self.backend: Backend = "torch"
         self.activation_bits = 16  # or 4
-        self.tuned = BY_RULE
 
     def prepare(self) -> None:
         """Make a loaded matrix ready: in tiles for kernels of W4A16; block-scaled products take it
@@ -68,9 +66,9 @@ class NVFP4Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, w = x.flatten(0, -2), self.weight.value
         if isinstance(w, Tiles):
-            y = matmul_w4a16(rows, w, by_kernel=True, rows=self.out_features, tuned=self.tuned)
+            y = matmul_w4a16(rows, w, by_kernel=True, rows=self.out_features)
         elif self.backend == "triton":
-            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True, tuned=self.tuned)
+            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
         else:
             rows = rows.float()
             if self.activation_bits == 4:

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from dlm.kernels.configurations import BY_RULE
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
@@ -32,7 +31,6 @@ class TextStack(nn.Module, ABC, Generic[C]):
         super().__init__()
         self.config = config
         self.backends: dict[str, Backend] = dict.fromkeys(operations, "torch")
-        self.tuned = BY_RULE  # configurations of kernels
         self.graphs: PassGraphs | None = None  # of one cache
         self.images = EncodedImages()  # that tokens to encode may stand for
 
@@ -75,9 +73,9 @@ class TextStack(nn.Module, ABC, Generic[C]):
     ) -> KVCache:
         """Return a cache that stores `dtype`, by default the model's; for the rest see
         `KVCache`."""
-        rest = self.device, capacity, segment
-        kernels = {"backend": self.backends["attention"], "tuned": self.tuned}
-        return KVCache(self.config, slots, dtype or self.dtype, *rest, **kernels)
+        places = self.device, capacity, segment
+        backend = self.backends["attention"]
+        return KVCache(self.config, slots, dtype or self.dtype, *places, backend=backend)
 
     def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
         """Replay passes over `cache` from CUDA graphs if possible; `graphs.status` says whether."""

@@ -1,6 +1,7 @@
 """Time every kernel on this GPU, beside torch alone and beside the least time that is possible.
 
     python scripts/bench_kernels.py [--canvases N] [--json]
+    python scripts/bench_kernels.py --configurations [--canvases N]
     python scripts/bench_kernels.py --offline --json
     python scripts/bench_kernels.py --small      # references on a CPU, to try the script itself
 
@@ -8,6 +9,10 @@
 
 The least time is the longer of two: that of moving the kernel's bytes, at the rate of a copy, and
 that of its operations, at the rate of a large bf16 product; both rates are measured first.
+
+`--configurations` times every candidate of each kernel that has several instead, at the shapes of
+`--config`, and marks the one that its rule chooses (`kernels/configurations.py`). A candidate that
+this GPU cannot run has no time.
 
 `--offline` needs no GPU. It compiles all kernels for several GPUs, prints the resources that each
 kernel takes, and predicts times of the kernels that decode four bits and of the vocabulary pass's
@@ -26,12 +31,14 @@ import sys
 import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import triton
 from measure.checkout import commit
+from measure.configurations import configuration_cases
 from measure.kernel_cases import KernelCase, Sizes, cases
 from measure.options import MeasureParser
 from measure.report import (
@@ -45,11 +52,13 @@ from measure.report import (
     with_change,
     write_result,
 )
+from triton.runtime.errors import TritonError
 
-from dlm.cli.tune import replayed
 from dlm.kernels.configurations import DOWN, GATE_UP, W4A16
 from dlm.kernels.gpus import CARDS, Card, Target, card_name
 from dlm.kernels.offline import CASES, OfflineCase, findings, numbers_a_lane, read, tile
+from dlm.models import ModelConfig, ModelError
+from dlm.models.json_files import read_json
 
 RESULTS = ResultForm(
     script="bench_kernels.py",
@@ -73,6 +82,8 @@ SMALL = Sizes(
     sliding=(2, 32),
     full=(1, 64),
 )
+BIG = Path(__file__).parent.parent / "examples" / "diffusiongemma-26b-a4b.json"
+_CONTEXT = 8192  # tokens before each canvas, for attention
 _SHOWN = ("target", "shared", "registers", "spills", "loop", "instructions", "error")
 
 
@@ -83,6 +94,10 @@ def main() -> None:
     parser.add_argument("--offline", action="store_true", help=purpose)
     purpose = "Run the references on the CPU at small sizes, instead of kernels on a GPU."
     parser.add_argument("--small", action="store_true", help=purpose)
+    purpose = "Time the candidates of each kernel that has several configurations."
+    parser.add_argument("--configurations", action="store_true", help=purpose)
+    purpose = "With --configurations: the config.json of a model. Default: DiffusionGemma 26B's."
+    parser.add_argument("--config", type=Path, default=BIG, metavar="FILE", help=purpose)
     add_beside(parser)
     add_out(parser)
     args = parser.parsed()
@@ -94,6 +109,18 @@ def main() -> None:
         sys.exit(any("error" in kernel for kernel in found["kernels"]))
     if not (args.small or torch.cuda.is_available()):
         parser.error("there is no CUDA device to time kernels on; --offline compiles them")
+    if args.configurations:
+        if args.small or args.beside is not None:
+            parser.error("--configurations takes neither --small nor --beside")
+        try:
+            config = ModelConfig.from_hf(read_json(args.config))
+        except ModelError as error:
+            parser.error(str(error))
+        timer = Timer(torch.device("cuda"))
+        rows = [*timed_configurations(config, args.canvases, timer)]
+        write_result(args.out, found := {**setting(timer.device), "configurations": rows})
+        print(json.dumps(found)) if args.json else show_configurations(found)
+        return
     try:
         earlier = earlier_of(args, RESULTS)
     except ValueError as error:
@@ -143,13 +170,55 @@ class Timer:
         return self.microseconds(replayed(run) if self.on_gpu else run)
 
 
-def measured(sizes: Sizes, timer: Timer, out: Path | None = None) -> dict[str, Any]:
-    """Return times in microseconds; `out` is written after each kernel."""
-    found = {
-        "device": card_name(timer.device),
+def replayed(run: Callable[[], Any]) -> Callable[[], None]:
+    """Return `run` as a CUDA graph, as in a step: small kernels would wait for their launches."""
+    run()  # compiles the kernel
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def timed_configurations(
+    config: ModelConfig, canvases: int, timer: Timer
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each candidate of each kernel, with its microseconds; None if this GPU cannot
+    run it."""
+    context = min(_CONTEXT, config.max_positions - config.canvas_length)
+    for case in configuration_cases(config, "nvfp4", [canvases], context, timer.device):
+        rule = case.kernel.choose(timer.device, **case.shape)
+        for candidate in case.candidates(timer.device):
+            try:
+                taken = timer.of_kernel(partial(case.run, candidate))
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TritonError) as error:
+                print(f"{case.kernel.name} {candidate}: {error}", file=sys.stderr)
+                taken = None
+            yield {
+                "kernel": case.kernel.name,
+                "shape": {**case.shape},
+                "configuration": candidate,
+                "by_rule": candidate == rule,
+                "microseconds": taken,
+            }
+
+
+def setting(device: torch.device) -> dict[str, Any]:
+    """Return the circumstances of a measurement."""
+    return {
+        "device": card_name(device),
         "commit": commit(),
         "torch": torch.__version__,
         "triton": triton.__version__,
+    }
+
+
+def measured(sizes: Sizes, timer: Timer, out: Path | None = None) -> dict[str, Any]:
+    """Return times in microseconds; `out` is written after each kernel."""
+    found = {
+        **setting(timer.device),
         "copy_bytes_per_second": copy_rate(timer),
         "bf16_operations_per_second": product_rate(timer),
         "kernels": [],
@@ -211,6 +280,26 @@ def show_measured(found: dict[str, Any]) -> None:
         for each in found["kernels"]
     ]
     print_table(columns, rows, left=columns[-1:], width=120)
+
+
+def show_configurations(found: dict[str, Any]) -> None:
+    print(f"{found['device']}, commit {found['commit']}, triton {found['triton']}.")
+    rows = [
+        (
+            row["kernel"],
+            words(row["shape"]),
+            words(row["configuration"]),
+            "-" if row["microseconds"] is None else f"{row['microseconds']:.1f}",
+            "*" if row["by_rule"] else "",
+        )
+        for row in found["configurations"]
+    ]
+    headings = "kernel", "shape", "configuration", "us", "by rule"
+    print_table(headings, rows, left=("shape", "configuration"), width=140)
+
+
+def words(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def show_compiled(found: dict[str, Any]) -> None:

@@ -79,7 +79,8 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
         minutes, workers = f"{args.training_minutes - 0.7:.2f}", str(max(1, cores() - 3))
         training += ["--minutes", minutes, "--batch", "256", "--workers", workers]
         training += ["--device", "cuda", "--bf16", "--compile"]
-    tune = [] if dry else [script("tune", "--output", str(out / "tuned.json"), "--slots", "1,4,16")]
+    file = str(out / "configurations.json")
+    candidates = [] if dry else [script("bench_kernels", "--configurations", "--out", file)]
     kernels = ["--small"] if dry else []
     return [
         Part(name="tests", minutes=3, commands=tests(dry)),
@@ -93,7 +94,7 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
             minutes=2,
             commands=[
                 script("bench_kernels", *kernels, "--out", str(out / "kernels.json")),
-                *tune,
+                *candidates,
             ],
         ),
         Part(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.configurations import BY_RULE
 from dlm.kernels.gpus import ROWS
 from dlm.kernels.moe import Stack, choices, matrix, moe
 from dlm.kernels.norms import (
@@ -198,13 +197,12 @@ class Experts(nn.Module):
         self.input_scale: Tensor | None
         self.register_buffer("input_scale", None)
         self.backend: Backend = "torch"
-        self.tuned = BY_RULE
 
     def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
         """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
         gate_up, down = self._stacks()
         if self.backend == "triton":
-            return moe(x, weight, expert, gate_up, down, self.input_scale, True, self.tuned)
+            return moe(x, weight, expert, gate_up, down, self.input_scale, True)
         out = torch.zeros_like(x)
         by_expert = expert.flatten().argsort(stable=True)
         counts = expert.flatten().bincount(minlength=self.experts).tolist()
@@ -229,7 +227,7 @@ class Experts(nn.Module):
         if self.backend != "triton":
             return self(x, weight, expert)
         route, (gate_up, down) = sort_slots(expert, self.experts, by_kernel=True), self._stacks()
-        return choices(x, weight, route, gate_up, down, self.input_scale, self.tuned)
+        return choices(x, weight, route, gate_up, down, self.input_scale)
 
     @property
     def order_of_tiles(self) -> bool:

@@ -65,13 +65,12 @@ def adapt(
     if linear:
         rows["nvfp4"] = [module.in_features for module in linear]
     head_dims = {layer.head_dim for layer in model.config.layers}
-    model.backends, model.tuned = dispatch.backends(rows, head_dims), dispatch.tuned
+    model.backends = dispatch.backends(rows, head_dims)
     for module in linear:
         module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
-        module.tuned = dispatch.tuned
     for name, module in model.named_modules():
         if isinstance(module, Experts):
-            module.backend, module.tuned = model.backends["experts"], dispatch.tuned
+            module.backend = model.backends["experts"]
             prefix = f"{_DECODER}{name}."
             projections = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
             _restack(module, model.config, projections, dispatch.activation_bits)

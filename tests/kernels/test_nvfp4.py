@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dlm.kernels import tiles as tiles_kernels
-from dlm.kernels.configurations import BY_RULE, W4A16, Tuned
+from dlm.kernels.configurations import W4A16, Configuration
 from dlm.kernels.gpus import Target, multiplies_four_bits
 from dlm.kernels.nvfp4 import (
     NVFP4,
@@ -46,10 +46,12 @@ def assert_product(y: Tensor, x: Tensor, w: Tensor) -> None:
     assert ((y.double() - exact).abs() <= bound).all()
 
 
-def w4a16(x: Tensor, w: NVFP4, by_kernel: bool, tuned: Tuned = BY_RULE) -> Tensor:
+def w4a16(
+    x: Tensor, w: NVFP4, by_kernel: bool, configuration: Configuration | None = None
+) -> Tensor:
     """Multiply: by the kernel with tiles of `w`, or else with `w` itself."""
     tiles = tiled_matrix(w) if by_kernel else w
-    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed), tuned=tuned)
+    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed), configuration=configuration)
 
 
 def same(a: NVFP4, b: NVFP4) -> bool:
@@ -164,7 +166,7 @@ def test_w4a16_is_the_product_in_every_configuration_of_a_gpu(sm, monkeypatch, r
     w, shape = quantize(uneven(130, 192, rng)), {"rows": 70, "outputs": 130, "inputs": 192}
     for tile in W4A16.candidates(sm, shape):
         x = torch.randn(70, 192, generator=rng).bfloat16()
-        y = w4a16(x, w, by_kernel=True, tuned=Tuned.only(W4A16, shape, tile))
+        y = w4a16(x, w, by_kernel=True, configuration=tile)
         assert_product(y, x, dequantize(w))
 
 

@@ -1,4 +1,4 @@
-"""Kernels are timed at a model's shapes, and a model uses the measured configurations."""
+"""Kernels are timed at a model's shapes, in all of their configurations, with the same results."""
 
 from pathlib import Path
 
@@ -6,17 +6,13 @@ import interpreter
 import pytest
 import torch
 from exhaustive import by_default
-from launches import Launches
+from measure import configurations
+from measure.configurations import configuration_cases
 
-from dlm.kernels import moe as moe_kernels
-from dlm.kernels.configurations import BY_RULE, GATE_UP, KERNELS, Tuned
-from dlm.models import ModelConfig, checkpoint, tuning
+from dlm.models import ModelConfig
 from dlm.models.json_files import read_json
-from dlm.models.tuning import tuning_cases
 
 CPU = torch.device("cpu")
-EXAMPLES = Path(__file__).parents[2] / "examples"
-BIG = ModelConfig.from_hf(read_json(EXAMPLES / "diffusiongemma-26b-a4b.json"))
 
 
 def small(reference, directory: Path, **sizes: int) -> ModelConfig:
@@ -37,7 +33,7 @@ def config(reference, tmp_path_factory) -> ModelConfig:
 @pytest.mark.parametrize("weights", by_default(["nvfp4", "bf16"]))
 def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights, config):
     names = set()
-    for case in tuning_cases(config, weights, [1], 40, CPU):
+    for case in configuration_cases(config, weights, [1], 40, CPU):
         first, *others = (case.run(each).float() for each in case.candidates(CPU))
         assert others
         assert first.isfinite().all()
@@ -52,10 +48,10 @@ def test_every_case_runs_in_all_its_configurations_with_the_same_result(weights,
 @pytest.mark.interpreted
 def test_products_of_four_bits_are_timed_where_a_gpu_has_them(config, monkeypatch):
     interpreter.install()
-    monkeypatch.setattr(tuning, "major", lambda device: 12)
-    monkeypatch.setattr(tuning, "multiplies_four_bits", lambda device: True)
+    monkeypatch.setattr(configurations, "major", lambda device: 12)
+    monkeypatch.setattr(configurations, "multiplies_four_bits", lambda device: True)
     names = set()
-    for case in tuning_cases(config, "nvfp4", [1], 40, CPU):
+    for case in configuration_cases(config, "nvfp4", [1], 40, CPU):
         if not case.kernel.name.endswith("w4a4"):
             continue
         first, *others = (case.run(each).float() for each in case.candidates(CPU))
@@ -69,7 +65,7 @@ def test_products_of_four_bits_are_timed_where_a_gpu_has_them(config, monkeypatc
 def test_the_shapes_are_those_of_the_model(config):
     found = [
         (c.kernel.name, tuple(c.shape.values()))
-        for c in tuning_cases(config, "nvfp4", [1, 3], 40, CPU)
+        for c in configuration_cases(config, "nvfp4", [1, 3], 40, CPU)
     ]
     L, k = config.canvas_length, config.experts_per_token
     assert found == [
@@ -80,29 +76,11 @@ def test_the_shapes_are_those_of_the_model(config):
         *(("attention", (D, size)) for D in (256, 512) for size in (1, 2)),
         ("vocabulary", (config.vocab_size, 2)),
     ]
-    for name, shape in found:
-        kernel = KERNELS[name]
-        assert kernel.key(dict(zip(kernel.axes, shape, strict=True)))
 
 
 def test_rows_that_no_kernel_takes_and_kernels_with_one_configuration_are_left_out(
     reference, tmp_path
 ):
     odd = small(reference, tmp_path, hidden_size=96, head_dim=32, global_head_dim=64)
-    found = {(c.kernel.name, *c.shape.values()) for c in tuning_cases(odd, "nvfp4", [1], 40, CPU)}
+    found = {(c.kernel.name, *c.shape.values()) for c in configuration_cases(odd, "nvfp4", [1], 40, CPU)}
     assert found == {("w4a16", odd.canvas_length, 96, 128), ("vocabulary", odd.vocab_size, 2)}
-
-
-@pytest.mark.interpreted
-def test_a_model_s_experts_have_their_measured_configuration(reference, tmp_path, monkeypatch, rng):
-    config = small(reference, tmp_path)
-    launches = Launches(monkeypatch, moe_kernels, "_gate_up_kernel")
-    shape = {"bits": 16, "slots": 8, "experts": 2, "rows": 64, "columns": 64}
-    last = GATE_UP.candidates(9, shape)[-1]
-    for tuned, expected in ((BY_RULE, False), (Tuned.only(GATE_UP, shape, last), True)):
-        model = checkpoint.load(tmp_path, torch.bfloat16, "cpu", "triton", tuned=tuned)
-        assert model.tuned is tuned
-        x = torch.randn(8, config.hidden_size, generator=rng).bfloat16()
-        experts = model.layers[0].experts
-        experts(x, torch.ones(8, 1), torch.zeros(8, 1, dtype=torch.int64))
-        assert launches.have(last)[-1] == expected

@@ -1,5 +1,4 @@
-"""Launches of a model's kernels to time: each kernel that has several configurations, at the shapes
-that the model gives it.
+"""Launches of the kernels that have several configurations, at the shapes that a model gives them.
 
 Weights and activations are random: times do not depend on them, except through the choice of
 experts, which is even. Nothing is timed here.
@@ -26,7 +25,6 @@ from dlm.kernels.configurations import (
     W4A16,
     Configuration,
     TunableKernel,
-    Tuned,
 )
 from dlm.kernels.gpus import major, multiplies_four_bits
 from dlm.kernels.moe import Stack, run_down, run_gate_up
@@ -46,7 +44,7 @@ _CANDIDATES, _THRESHOLD = 128, 2.0**-20  # of a vocabulary pass, as a step has t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuningCase:
+class ConfigurationCase:
     """Kernel at a shape. `run` launches it once with one of its configurations."""
 
     kernel: TunableKernel
@@ -57,13 +55,13 @@ class TuningCase:
         return self.kernel.candidates(major(device), self.shape)
 
 
-def tuning_cases(
+def configuration_cases(
     config: ModelConfig,
     weights: Weights,
     slots: Sequence[int],
     context: int,
     device: torch.device,
-) -> Iterator[TuningCase]:
+) -> Iterator[ConfigurationCase]:
     """Yield the cases in which a device has a choice, one by one, since they hold memory.
 
     Experts are of type `weights`. Passes are those over the canvases of `slots` slots. Attention is
@@ -92,7 +90,7 @@ def _experts(
     activation_bits: int,
     rows: Sequence[int],
     rng: torch.Generator,
-) -> Iterator[TuningCase]:
+) -> Iterator[ConfigurationCase]:
     """Yield the experts' two products; none if kernels do not run them, or a GPU does not multiply
     four bits by four."""
     H, E, k = config.hidden_size, config.experts, config.experts_per_token
@@ -113,7 +111,7 @@ def _experts(
             shape = {"slots": N * k, "experts": E, "rows": R // parts, "columns": C}
             if not w4a4:
                 shape = {"bits": 16 if weights == "bf16" else 4, **shape}
-            yield TuningCase(kernel=kernel, shape=shape, run=run)
+            yield ConfigurationCase(kernel=kernel, shape=shape, run=run)
 
 
 def _stack(
@@ -141,7 +139,7 @@ def _routed(N: int, E: int, k: int, rng: torch.Generator) -> tuple[Route, Tensor
 
 def _products(
     config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
-) -> Iterator[TuningCase]:
+) -> Iterator[ConfigurationCase]:
     """Yield products with NVFP4 matrices of the dense MLP, which some checkpoints have."""
     if weights == "bf16":
         return
@@ -154,26 +152,20 @@ def _products(
         for N in rows:
             x, shape = _normal(rng, N, K), {"rows": N, "outputs": R, "inputs": K}
             run = partial(_run_w4a16, x, tiles, shape)
-            yield TuningCase(kernel=W4A16, shape=shape, run=run)
+            yield ConfigurationCase(kernel=W4A16, shape=shape, run=run)
             if multiplies_four_bits(rng.device):
-                run = partial(_run_w4a4, x, matrix, one, shape)
-                yield TuningCase(kernel=W4A4, shape=shape, run=run)
+                run = partial(matmul_w4a4, x, matrix, one, True)
+                yield ConfigurationCase(kernel=W4A4, shape=shape, run=run)
 
 
 def _run_w4a16(x: Tensor, w: Tiles, shape: dict[str, int], configuration: Configuration) -> Tensor:
-    tuned = Tuned.only(W4A16, shape, configuration)
-    return matmul_w4a16(x, w, by_kernel=True, rows=shape["outputs"], tuned=tuned)
-
-
-def _run_w4a4(
-    x: Tensor, w: NVFP4, scale: Tensor, shape: dict[str, int], configuration: Configuration
-) -> Tensor:
-    return matmul_w4a4(x, w, scale, by_kernel=True, tuned=Tuned.only(W4A4, shape, configuration))
+    options = {"rows": shape["outputs"], "configuration": configuration}
+    return matmul_w4a16(x, w, by_kernel=True, **options)
 
 
 def _attention(
     config: ModelConfig, count: int, context: int, rng: torch.Generator
-) -> Iterator[TuningCase]:
+) -> Iterator[ConfigurationCase]:
     """Yield attention of each head dim that has kernels, of the layers that see most."""
     layers = sorted({*config.layers}, key=lambda layer: layer.kind == "sliding_attention")
     by_head = {layer.head_dim: layer for layer in reversed(layers)}
@@ -181,22 +173,22 @@ def _attention(
         for stored in (torch.float8_e4m3fn, torch.bfloat16):
             shape = {"head_dim": layer.head_dim, "bytes": stored.itemsize}
             if (layer.head_dim, stored.itemsize) in HEADS:
-                run = _attended(config, layer, count, context, stored, shape, rng)
-                yield TuningCase(kernel=ATTENTION, shape=shape, run=run)
+                run = _attended(config, layer, count, context, stored, rng)
+                yield ConfigurationCase(kernel=ATTENTION, shape=shape, run=run)
 
 
-def _vocabulary(config: ModelConfig, N: int, rng: torch.Generator) -> Iterator[TuningCase]:
+def _vocabulary(config: ModelConfig, N: int, rng: torch.Generator) -> Iterator[ConfigurationCase]:
     """Yield the vocabulary pass, whose first kernel has a choice."""
     logits = _normal(rng, N, config.vocab_size) * 8
     heat, uniform = (torch.full((N,), each, device=rng.device) for each in (1.5, 0.5))
     shape = {"tokens": config.vocab_size, "bytes": logits.itemsize}
 
     def run(configuration: Configuration) -> Tensor:
-        tuned = Tuned.only(VOCABULARY, shape, configuration)
         options = {"softcap": config.softcap, "k": _CANDIDATES, "threshold": _THRESHOLD}
-        return vocab_pass(logits, heat, uniform, by_kernel=True, tuned=tuned, **options).entropy
+        options |= {"by_kernel": True, "configuration": configuration}
+        return vocab_pass(logits, heat, uniform, **options).entropy
 
-    yield TuningCase(kernel=VOCABULARY, shape=shape, run=run)
+    yield ConfigurationCase(kernel=VOCABULARY, shape=shape, run=run)
 
 
 def _attended(
@@ -205,7 +197,6 @@ def _attended(
     count: int,
     context: int,
     stored: torch.dtype,
-    shape: dict[str, int],
     rng: torch.Generator,
 ) -> Callable[[Configuration], Tensor]:
     """Return attention of `count` canvases, whose pages are in order."""
@@ -229,10 +220,10 @@ def _attended(
     q = _normal(rng, count * L, config.heads, D) * D**-0.5
     k, v = (_normal(rng, count * L, h, D) for _ in range(2))
 
+    pages = Pages(keys, values, one, one)
+
     def run(configuration: Configuration) -> Tensor:
-        tuned = Tuned.only(ATTENTION, shape, configuration)
-        pages = Pages(keys, values, one, one)
-        return attention(q, k, v, pages, paging, window, by_kernel=True, tuned=tuned)
+        return attention(q, k, v, pages, paging, window, True, configuration)
 
     return run
 
