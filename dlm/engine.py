@@ -28,7 +28,6 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.kernels.configurations import BY_RULE
 from dlm.loading import Loading
 from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import Decoding, EngineContext
@@ -128,7 +127,6 @@ class Engine:
             compiler=self._compiler,
             masks=MaskTable(-(-model.vocab_size // 32)),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
-            tuned=getattr(model, "tuned", BY_RULE),
         )
         self._decoder = decoder = self.decoding.decoder(context)
         self._slots = slots
@@ -167,7 +165,7 @@ class Engine:
         torch's own.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
-        device or a `tuned` of another GPU, `BackendError` for kernels that cannot run, `ModelError`
+        device, `BackendError` for kernels that cannot run, `ModelError`
         if a GPU lacks memory for the slots.
         """
         return cls.loaded(Loading(model=directory, **settings), progress)

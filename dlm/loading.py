@@ -31,7 +31,6 @@ class Loading:
     cache_tokens: int | None = None  # of all requests; None: what is left of a GPU, else unbounded
     decoding: Any = None  # a `Decoding`, or a name of `Writes`; None: as the checkpoint says
     temperature: float = 0.0  # of a named decoding left to right; multiplied by a request's own
-    tuned: str | Path | None = None  # a file of `dlm tune`; None: one beside the model, if any
     threads: int | None = None  # of torch on a CPU, in a step; None: one for a small model
     warm_up: bool = True  # on a GPU
 

@@ -9,7 +9,6 @@ import torch
 
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
-from dlm.kernels.configurations import tuned_for
 from dlm.loading import Loading
 from dlm.models import CheckpointError, checkpoint
 from dlm.models.families import BUILT_IN, family_of
@@ -70,7 +69,6 @@ def load_model(stored: Stored, loading: Loading) -> Loaded:
     if loading.graphs not in get_args(Graphs):
         raise DlmError(f"graphs must be one of {get_args(Graphs)}, got {loading.graphs!r}")
     check_device(device)
-    tuned = None if loading.tuned is None else Path(loading.tuned)
     options = LoadOptions(
         device=device,
         dtype=dtype,
@@ -86,7 +84,6 @@ def load_model(stored: Stored, loading: Loading) -> Loaded:
             device,
             loading.kernels,
             loading.activation_bits,
-            tuned_for(device, stored.directory, tuned),
         ),
     )
     return stored.family.load(stored.directory, options)

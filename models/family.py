@@ -73,7 +73,6 @@ class Family:
     caches: Literal["causally"] = "causally"  # how the tokens of a finished canvas are encoded
     layout: Callable[[], Any] | None = None
     """The `Layout` of its directories, if the shared loader reads, plans and quantises them."""
-    reference: JsonFile | None = None  # `config.json` at whose shapes kernels are tuned by default
 
     def answers_to(self, config: JsonFile) -> bool:
         """Return whether a directory with this `config.json` is of the family."""

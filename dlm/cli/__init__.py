@@ -11,7 +11,6 @@ COMMANDS = {
     "batch": "Extract from a file of texts, or answer a file of OpenAI's batch lines.",
     "quantize": "Write a checkpoint whose experts are NVFP4 from one of floats.",
     "plan": "Print the memory that a model needs and the least time of a step.",
-    "tune": "Time kernels on this GPU and write which configurations are the fastest.",
 }
 _HELP = """Makes diffusion language models obey a grammar: JSON that is valid by construction.
 

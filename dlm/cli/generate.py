@@ -92,7 +92,6 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 activation_bits=args.activation_bits,
                 decoding=args.decoding,
                 temperature=temperature_of(args),
-                tuned=args.tuned,
                 warm_up=False,  # it would take longer than this one request
             )
             engine = dlm.Engine.loaded(loading)

@@ -85,11 +85,6 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "SM 10.0 and 12.0, by scales that the checkpoint must have."
     )
     parser.add_argument("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
-    purpose = (
-        "Configurations of kernels that dlm tune measured on this GPU. Default: dlm_tuned.json in "
-        "the model's directory, if there is one."
-    )
-    parser.add_argument("--tuned", metavar="FILE", help=purpose)
 
 
 def add_asking(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +148,6 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         decoding=args.decoding,
         temperature=temperature_of(args),
         warm_up=args.warm_up,
-        tuned=args.tuned and str(Path(args.tuned).resolve()),
     )
 
 

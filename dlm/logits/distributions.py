@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.grammar import Guidance
-from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.expectation import Certain, Distributions, Flat, Listed
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -92,17 +91,16 @@ class TokenDistributions:
         table: MaskTable,
         by_kernel: bool | None = None,
         cuts: Sequence[Cut | None] = (),
-        tuned: Tuned = BY_RULE,
     ):
         """`logits` are the model's, before softcap and temperature. `temperatures` has one for each
         canvas, and `uniform` a number in [0, 1) for each position to draw by.
 
-        `by_kernel` and `tuned` are those of `vocab_pass`. `cuts` has one for each canvas. They are
+        `by_kernel` is that of `vocab_pass`. `cuts` has one for each canvas. They are
         applied under the masks: constraints query whole distributions.
         """
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table = logits, table
-        self._by_kernel, self._tuned = by_kernel, tuned
+        self._by_kernel = by_kernel
         self._uniform, self.copies = uniform.flatten(), DeviceCopies(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.copies.to_device(self._heat)
@@ -280,7 +278,6 @@ class TokenDistributions:
             threshold=THRESHOLD,
             k=CANDIDATES,
             by_kernel=self._by_kernel,
-            tuned=self._tuned,
         )
         return found.packed()
 

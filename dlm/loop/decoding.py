@@ -15,7 +15,6 @@ from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
-from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.logits.masks import MaskTable
 from dlm.loop.interfaces import Cache, Model, SelfConditioned
 from dlm.models.image_tokens import piece_length
@@ -39,7 +38,6 @@ class EngineContext:
     compiler: Compiler
     masks: MaskTable  # of all grammars
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
-    tuned: Tuned = BY_RULE  # their configurations
 
 
 @dataclass(frozen=True, slots=True)

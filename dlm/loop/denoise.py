@@ -98,7 +98,6 @@ def pass_output(
         context.masks,
         context.by_kernel,
         cuts,
-        context.tuned,
     )
     return PassOutput(plan, distributions, distributions.scores(), perf_counter() - start)
 

@@ -34,7 +34,6 @@ from dlm.grammar import (
     Unfinished,
 )
 from dlm.grammar.vocabulary import common_prefix
-from dlm.kernels.configurations import BY_RULE, Tuned
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks
@@ -60,7 +59,6 @@ def pick(
     copies: DeviceCopies,
     by_kernel: bool | None = None,
     cuts: abc.Sequence[Cut | None] = (),
-    tuned: Tuned = BY_RULE,
 ) -> list[int]:
     """Return a token for each of the n rows; -1 if the logits leave none, and `UNDEFINED` if they
     are NaN or infinite.
@@ -93,7 +91,7 @@ def pick(
     cut = [(place, one) for place, i in enumerate(read) if cuts and (one := cuts[i]) is not None]
     if cut:
         masks = _cut_rows(logits, places, masks, cut, softcap, copies, by_kernel)
-    options = {"softcap": softcap, "by_kernel": by_kernel, "tuned": tuned}
+    options = {"softcap": softcap, "by_kernel": by_kernel}
     found = vocab_pass(logits, heat, drawn_by, masks, places, k=0, **options)
     tokens = torch.where(drawn, found.draw, found.argmax)
     tokens = copies.to_host(tokens.masked_fill(found.lse.isnan(), UNDEFINED)).tolist()
@@ -199,7 +197,7 @@ class TokenDecoder(Decoder):
     def __init__(self, context: EngineContext, decoding: Autoregressive):
         super().__init__(context)
         self._model: CausalLM = context.model
-        self._by_kernel, self._tuned = context.by_kernel, context.tuned
+        self._by_kernel = context.by_kernel
         self._temperature = decoding.temperature
         self._drafts = Drafts(context) if decoding.drafts else None
 
@@ -309,7 +307,6 @@ class TokenDecoder(Decoder):
                 copies,
                 self._by_kernel,
                 cuts,
-                self._tuned,
             )
         )
         results = StepResults()

@@ -50,19 +50,4 @@ DIFFUSION_GEMMA = Family(
         call=("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     layout=layout,
-    reference={  # config.json of the 26B, where it is not transformers' default
-        "model_type": "diffusion_gemma",
-        "text_config": {
-            "hidden_size": 2816,
-            "intermediate_size": 2112,
-            "moe_intermediate_size": 704,
-            "num_experts": 128,
-            "top_k_experts": 8,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "num_global_key_value_heads": 2,
-            "sliding_window": 1024,
-            "max_position_embeddings": 262144,
-        },
-    },
 )

@@ -51,7 +51,7 @@ def w4a16(
 ) -> Tensor:
     """Multiply: by the kernel with tiles of `w`, or else with `w` itself."""
     tiles = tiled_matrix(w) if by_kernel else w
-    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed), configuration=configuration)
+    return matmul_w4a16(x, tiles, by_kernel, len(w.packed), configuration)
 
 
 def same(a: NVFP4, b: NVFP4) -> bool:

@@ -9,8 +9,11 @@ import torch
 from bench_kernels import SMALL, launches, times
 from measure.kernel_cases import Sizes, cases
 
+from dlm.engine import BUILT_IN
 from dlm.kernels.gpus import CARDS
 from dlm.kernels.offline import CASES
+from dlm.models import ModelConfig
+from dlm.models.json_files import read_json
 
 ALL = {
     "vocabulary pass",
@@ -179,3 +182,27 @@ def test_a_gpu_times_all_kernels_that_it_can_run():
     for each in found["kernels"]:
         assert each["kernel"] > 0
         assert each["error"] < 0.02
+
+
+def test_every_candidate_is_timed_and_that_of_the_rule_is_marked(monkeypatch, capsys):
+    runs = []
+
+    def of_kernel(timer, run):
+        runs.append(run)
+        if len(runs) == 2:
+            raise RuntimeError("out of resource: shared memory")
+        return 1.5
+
+    monkeypatch.setattr(bench_kernels.Timer, "of_kernel", of_kernel)
+    config = ModelConfig.from_hf(read_json(BUILT_IN / "config.json"))
+    timer = bench_kernels.Timer(torch.device("cpu"))
+    rows = [*bench_kernels.timed_configurations(config, 1, timer)]
+    assert len(rows) == len(runs) > 4
+    assert [row["microseconds"] is None for row in rows] == [i == 1 for i in range(len(rows))]
+    assert "out of resource" in capsys.readouterr().err
+    shapes = {(row["kernel"], *row["shape"].values()) for row in rows}
+    assert sum(row["by_rule"] for row in rows) == len(shapes)
+    bench_kernels.show_configurations(
+        {**bench_kernels.setting(timer.device), "configurations": rows}
+    )
+    assert capsys.readouterr().out.count("*") == len(shapes)

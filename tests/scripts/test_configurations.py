@@ -4,6 +4,7 @@ from pathlib import Path
 
 import interpreter
 import pytest
+import reference
 import torch
 from exhaustive import by_default
 from measure import configurations
@@ -15,7 +16,7 @@ from dlm.models.json_files import read_json
 CPU = torch.device("cpu")
 
 
-def small(reference, directory: Path, **sizes: int) -> ModelConfig:
+def small(directory: Path, **sizes: int) -> ModelConfig:
     """Return a config of a layer of each kind, whose heads have several configurations."""
     sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "intermediate_size": 128, **sizes}
     more = {"num_experts": 2, "top_k_experts": 1, "head_dim": 256, "global_head_dim": 512}
@@ -25,8 +26,8 @@ def small(reference, directory: Path, **sizes: int) -> ModelConfig:
 
 
 @pytest.fixture(scope="module")
-def config(reference, tmp_path_factory) -> ModelConfig:
-    return small(reference, tmp_path_factory.mktemp("small"))
+def config(tmp_path_factory) -> ModelConfig:
+    return small(tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.interpreted
@@ -79,8 +80,9 @@ def test_the_shapes_are_those_of_the_model(config):
 
 
 def test_rows_that_no_kernel_takes_and_kernels_with_one_configuration_are_left_out(
-    reference, tmp_path
+    tmp_path,
 ):
-    odd = small(reference, tmp_path, hidden_size=96, head_dim=32, global_head_dim=64)
-    found = {(c.kernel.name, *c.shape.values()) for c in configuration_cases(odd, "nvfp4", [1], 40, CPU)}
+    odd = small(tmp_path, hidden_size=96, head_dim=32, global_head_dim=64)
+    cases = configuration_cases(odd, "nvfp4", [1], 40, CPU)
+    found = {(case.kernel.name, *case.shape.values()) for case in cases}
     assert found == {("w4a16", odd.canvas_length, 96, 128), ("vocabulary", odd.vocab_size, 2)}
