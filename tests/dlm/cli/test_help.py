@@ -52,7 +52,6 @@ def test_every_option_is_explained_in_sentences(printed, command):
         ("serve", "--port PORT .*Default: 8000."),
         ("plan", "--context T .*Default: 8192."),
         ("quantize", "--canvases N .*Default: 8."),
-        ("compare", "--max-tokens N .*Default: 160."),
     ],
 )
 def test_the_help_has_the_defaults(printed, command, default):
