@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx2
 import openai
@@ -163,7 +162,8 @@ def configured(monkeypatch):
 
     monkeypatch.setattr(uvicorn, "Config", double)
     monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
-    monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda _: None))
+    monkeypatch.setattr(serve, "loading_of", lambda _: None)
+    monkeypatch.setattr("dlm.engine.Engine.loaded", lambda *_: None)
     monkeypatch.setattr(serve, "check_address", lambda _: None)
     return read
 

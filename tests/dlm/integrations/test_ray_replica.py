@@ -4,7 +4,6 @@ import asyncio
 import json
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -16,6 +15,7 @@ pytest.importorskip("ray")
 
 from dlm.integrations.ray import Call
 from dlm.integrations.ray.application import Replica
+from dlm.loading import Loading
 from dlm.serving.guard import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
@@ -34,9 +34,10 @@ def call(**more):
 @asynccontextmanager
 async def replica_of(engine):
     settings = Settings(names=("tiny",), slots=1, max_queue=0, api_keys=("secret",))
-    with patch("dlm.serving.app.tune_garbage_collector"):
+    loaded = patch("dlm.engine.Engine.loaded", return_value=engine)
+    with patch("dlm.serving.app.tune_garbage_collector"), loaded:
         replica = Replica.__new__(Replica)
-        await replica.__init__(SimpleNamespace(engine=lambda: engine), settings)  # as Ray does it
+        await replica.__init__(Loading(), settings)  # as Ray does it
         try:
             yield replica
         finally:
