@@ -1,0 +1,143 @@
+"""Hooks into SGLang, with its own classes: what they leave alone, and what they end."""
+
+import logging
+from http import HTTPStatus
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
+from sglang.srt.dllm.algorithm import algo_name_to_cls
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+from dlm.errors import DlmError
+from dlm.integrations.sglang import hooks
+from dlm.integrations.sglang.algorithms import Constrained
+from dlm.integrations.sglang.backend import BoundGrammar, DiffusionGrammarBackend
+
+_POLL = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_dllm"
+
+
+def running(monkeypatch, algorithm, backend="xgrammar"):
+    """Have SGLang run with a diffusion algorithm, or None."""
+    execution = SimpleNamespace(
+        dllm=SimpleNamespace(dllm_algorithm=algorithm),
+        kernel=SimpleNamespace(grammar_backend=backend),
+    )
+    monkeypatch.setattr(hooks, "get_exec", lambda: execution)
+
+
+def original(*args, **options):
+    return args, options
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "backend"),
+    [(None, "xgrammar"), ("Gemma4Renoise", "xgrammar"), ("LowConfidence", "none")],
+)
+def test_other_models_have_the_grammar_backend_of_sglang(monkeypatch, algorithm, backend):
+    running(monkeypatch, algorithm, backend)
+    made = hooks.created(original, "args", "tokenizer", 9, {1}, think_end_ids=[2], newer=3)
+    options = {"eos_token_ids": {1}, "think_end_ids": [2], "newer": 3}
+    assert made == (("args", "tokenizer", 9), options)
+
+
+def test_grammars_are_left_to_sglang_if_the_check_fails(monkeypatch, caplog):
+    def failing(*_):
+        raise DlmError("a bug, by the test")
+
+    running(monkeypatch, "LowConfidence")
+    monkeypatch.setattr(hooks, "_backend", failing)
+    with caplog.at_level(logging.ERROR, "sglang.dlm"):
+        made = hooks.created(original, "args", "tokenizer", 9)
+    assert made[0] == ("args", "tokenizer", 9)
+    assert "grammars are left to SGLang" in caplog.text
+    assert "a bug, by the test" in caplog.text
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_the_queue_is_polled_unless_sglang_does_it(monkeypatch, polls):
+    names = {}
+    monkeypatch.setattr(
+        HookRegistry, "register", lambda name, hook, kind: names.update({name: kind})
+    )
+    table = dict(algo_name_to_cls)
+    try:
+        hooks.install(polls)
+        hooks.install(polls)
+        classes = [algo_name_to_cls[name] for name in hooks.ALGORITHMS]
+    finally:
+        algo_name_to_cls.update(table)
+    assert (_POLL in names) == (not polls)
+    assert len(names) == 4 + (not polls)
+    for cls in classes:
+        assert issubclass(cls, Constrained)
+        assert [base for base in cls.__mro__ if base is Constrained] == [Constrained]
+    assert not issubclass(algo_name_to_cls["Gemma4Renoise"], Constrained)
+
+
+def scheduler(backend):
+    manager = SimpleNamespace(
+        grammar_backend=backend,
+        has_waiting_grammars=lambda: True,
+        get_ready_grammar_requests=lambda: ["ready"],
+    )
+    queue = []
+    return SimpleNamespace(grammar_manager=manager, _add_request_to_queue=queue.append), queue
+
+
+def test_ready_requests_are_queued_for_the_own_backend_alone():
+    own = DiffusionGrammarBackend.__new__(DiffusionGrammarBackend)
+    for backend, queued in ((own, ["ready"]), (BaseGrammarBackend(), []), (None, [])):
+        engine, queue = scheduler(backend)
+        hooks.poll(engine, "running batch")
+        assert queue == queued
+
+
+class Grammar(BoundGrammar):
+    """A constraint of a request that has ended in some way."""
+
+    stops = (1,)
+    squeezed = False
+
+    def __init__(self, error=None, squeezed=False):
+        self.error, self.squeezed = error, squeezed
+
+    def check(self):
+        return self.error
+
+
+def request(grammar, output=(7, 8, 1, 1)):
+    finished = []
+    req = SimpleNamespace(grammar=grammar, output_ids=list(output), finished_reason=None)
+    req.finished_len, req.to_finish = None, None
+    req.finished = lambda: req.finished_reason is not None
+
+    def update(req, *_):
+        finished.append(req.to_finish)
+        req.finished_reason, req.finished_len = req.to_finish or "stop", 3
+
+    return req, update, finished
+
+
+@pytest.mark.parametrize("grammar", [None, BaseGrammarObject()])
+def test_requests_without_a_constraint_of_the_plugin_end_as_they_do(grammar):
+    req, update, finished = request(grammar)
+    hooks.finishing(update, req)
+    assert finished == [None]
+    assert req.finished_reason == "stop"
+
+
+def test_a_failed_request_is_aborted_with_its_reason():
+    req, update, _ = request(Grammar(error=DlmError("a bug")))
+    hooks.finishing(update, req)
+    assert isinstance(req.finished_reason, FINISH_ABORT)
+    assert req.finished_reason.message == "a bug"
+    assert req.finished_reason.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def test_a_squeezed_answer_ends_by_its_length_without_the_stop():
+    req, update, _ = request(Grammar(squeezed=True))
+    hooks.finishing(update, req)
+    assert isinstance(req.finished_reason, FINISH_LENGTH)
+    assert req.finished_len == 2
