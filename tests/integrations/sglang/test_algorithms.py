@@ -13,7 +13,7 @@ from sglang.srt.dllm.config import DllmConfig
 from transformers import AutoTokenizer
 from weightless import Knowing, Noise
 
-from dlm.grammar import Compiler, Frontier, JsonSchema, Reasoning, Unfinished, Vocabulary
+from dlm.grammar import Compiler, Frontier, JsonSchema, Matcher, Reasoning, Unfinished, Vocabulary
 from dlm.grammar.vocabulary.markers import Marker
 from dlm.integrations.sglang.algorithms import constrained
 from dlm.integrations.sglang.grammar import RequestGrammar
@@ -143,7 +143,7 @@ def check(requests, vocabulary):
 
 def shortest(compiled):
     """Return the tokens of the shortest answer, its stop included."""
-    return len(compiled.shortest_completion(compiled.parser.start, None, 10**6)) + 1
+    return len(Matcher(compiled).shortest_completion()) + 1
 
 
 @pytest.fixture(params=["joint", "prefix"])
