@@ -106,8 +106,8 @@ class RequestGrammar:
         """Return the constraint, moved past all tokens that SGLang has taken. Raises `GrammarError`
         for tokens that are not allowed, and `Unfinished`."""
         output, stops = list(self._written()), self._compiled.vocabulary.stops
-        if self._constraint is None:
-            self._constraint = self._made(self.work)
+        if self._constraint is None:  # what it takes is not resumed, so that a share is too little
+            self._constraint = self._made(max(self.work, self._policy.step_work))
         constraint = self._constraint
         if len(output) < self._followed:
             constraint.rollback(self._followed - len(output))

@@ -1,5 +1,7 @@
 """Constraint of one request in SGLang, bound to the tokens that SGLang has taken."""
 
+import contextlib
+
 import pytest
 import torch
 from scores import scores_of
@@ -123,3 +125,21 @@ def test_work_is_held_up_and_goes_on(compiler, vocabulary):
             held += 1
     assert held
     assert tokens == guess(bound(compiler.compile(spec), [], budget=30))
+
+
+def test_a_constraint_is_made_with_the_work_of_a_whole_step(compiler, monkeypatch):
+    """A share of it may be too little for ever."""
+    limits, make = [], Frontier.__init__
+
+    def cold_at_first(self, compiled, budget, reasoning, work):
+        limits.append(work)
+        if len(limits) == 1:
+            raise Unfinished("more work")
+        make(self, compiled, budget, reasoning, work)
+
+    monkeypatch.setattr(Frontier, "__init__", cold_at_first)
+    grammar = bound(compiler.compile(Regex("[a-f]{12}")), [])
+    grammar.work = 1
+    with contextlib.suppress(Unfinished):
+        guess(grammar)
+    assert limits == [Policy().step_work] * 2
