@@ -76,6 +76,7 @@ class Constrained:
         """Advance all blocks by one step of SGLang's algorithm; return which of them may emit."""
         own = super()
         blocks = self._blocks(forward_batch)
+        blocks = [block for block in blocks if not _is_finished(states, block.row)]
         if not blocks:
             return own.step(forward_batch, full_logits, states)  # pyright: ignore[reportAttributeAccessIssue]
         ids = forward_batch.input_ids.view(-1, self.block_size)
@@ -226,6 +227,15 @@ def _go_on(states: list[Any], row: int) -> None:
         states[row]["finished"][row] = False
     elif isinstance(states[row], dict):
         states[row]["finished"] = False
+
+
+def _is_finished(states: list[Any], row: int) -> bool:
+    """Return whether SGLang's algorithm takes nothing more in a block, not even the guess's edits,
+    while it waits for others."""
+    state = states[row]
+    if _is_shared(state):
+        return bool(state["finished"][row])
+    return isinstance(state, dict) and bool(state["finished"])
 
 
 def _is_shared(state: Any) -> bool:

@@ -198,6 +198,30 @@ def test_penalties_and_batched_decisions_leave_answers_valid(
         check(requests, vocabulary)
 
 
+class Restless(Noise):
+    """A model that is sure of other tokens in each pass, so that edits never end."""
+
+    rows = 0
+
+    def row(self, key, position, holes, written):
+        self.rows += 1
+        return super().row(key, self.rows, holes, written)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+@pytest.mark.parametrize("name", ALGORITHMS[1:])
+def test_a_finished_block_that_waits_for_others_takes_no_more_edits(
+    compiled, vocabulary, name, vectorized
+):
+    how = {"max_post_edit_steps": 1, "vectorized_decoding": vectorized}
+    requests = requests_for(compiled, range(4))
+    model = Restless(len(vocabulary.pieces), 12.0)
+    answer(made(name, 32, **how), requests, model, vocabulary.stops)
+    for request in requests:
+        assert request.grammar.error is None, request.grammar.error
+        assert is_valid(vocabulary.text(request.output))
+
+
 def test_constraints_save_passes_and_right_answers_stay(
     models, compiled, vocabulary, texts, monkeypatch
 ):
