@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
+from typing import Any
 
-from dlm.decisions.questions import QuestionAnswer
 from dlm.errors import DlmError
 from dlm.request import Result, Stats
 
@@ -61,7 +61,7 @@ class Decided:
     """End of a decision: all its questions are answered."""
 
     request: int
-    answers: list[QuestionAnswer]  # in the order of the questions
+    answers: list[Any]  # each a `QuestionAnswer`, in the order of the questions
     stats: Stats  # of all questions together
 
 

@@ -9,7 +9,7 @@ answer.
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -19,9 +19,6 @@ from dlm.models import ModelError, pages
 from dlm.models.nvfp4 import NVFP4Weight
 from dlm.models.pages import CHUNK
 from dlm.models.shape import ModelShape
-
-if TYPE_CHECKING:
-    from dlm.models.text_stack import TextStack
 
 Weights = Literal["nvfp4", "bf16"]  # of the matrices that quantisation is for; others are bf16
 CacheType = Literal["fp8", "bf16"]
@@ -144,18 +141,18 @@ def slots_within(costs: Costs, load: Load, memory: int) -> int:
     return max(0, free // slot)
 
 
-def free_tokens(model: "TextStack", slots: int, stored: torch.dtype) -> int | None:
-    """Return the number of tokens, of all slots together, for which the model's GPU has memory. The
-    cache has `stored` numbers, and the weights are loaded already. None on a CPU, which has no
-    memory of its own. Raises `ModelError` if there is no memory for one."""
-    if model.device.type != "cuda":
+def free_tokens(costs: Costs, device: torch.device, slots: int, stored: torch.dtype) -> int | None:
+    """Return the number of tokens, of all slots together, for which `device` has memory. The cache
+    has `stored` numbers, and the weights are loaded already. None for a CPU, which has no memory of
+    its own. Raises `ModelError` if there is no memory for one."""
+    if device.type != "cuda":
         return None
     torch.cuda.empty_cache()  # memory used while loading
-    free, _ = torch.cuda.mem_get_info(model.device)
-    if tokens := tokens_within(model.costs, slots, stored, free):
+    free, _ = torch.cuda.mem_get_info(device)
+    if tokens := tokens_within(costs, slots, stored, free):
         return tokens
     raise ModelError(
-        f"{slots} slots: of the {free:,} bytes that are free on {model.device}, a step and what is "
+        f"{slots} slots: of the {free:,} bytes that are free on {device}, a step and what is "
         "reserved leave none for keys and values; ask for fewer slots"
     )
 

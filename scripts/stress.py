@@ -33,6 +33,7 @@ from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
 from rich.console import Console
 
 from dlm import DecodeConfig, JsonSchema, Stats
+from dlm.canvas import Canvas
 from dlm.grammar import (
     BudgetError,
     Candidates,
@@ -44,7 +45,6 @@ from dlm.grammar import (
 )
 from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.matcher import Matcher
-from dlm.sequence import Canvas
 
 _OPENING = ("[", "{", '"', "a", " ", ",", "1", "\\")
 _SPELLINGS: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent": 2})

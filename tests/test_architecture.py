@@ -138,20 +138,18 @@ ROOMS = {  # the rooms of each folder, folders or files, and those that each of 
 }
 
 
-ALWAYS = {"grammar", "kernels"}  # folders whose imports under `TYPE_CHECKING` count as well
+ALWAYS = {"grammar", "kernels", "models", "dlm"}
 
 
 def imports_within(folder: str) -> dict[str, set[str]]:
-    """The modules of a folder that each of them imports, by their names in it; a package has the
-    name of its face."""
+    """The modules of a folder that each of them imports, also under `TYPE_CHECKING` and within
+    functions, by their names in it; a package has the name of its face."""
     prefix = "dlm." if folder == "dlm" else f"dlm.{folder}."
     trees = {}
     for path in sources(folder):
         tree = ast.parse(path.read_text())
-        if folder not in ALWAYS:
-            tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
         name = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
-        trees[name.removesuffix(".__init__") if folder in ALWAYS else name] = tree
+        trees[name.removesuffix(".__init__")] = tree
     found = {}
     for name, tree in trees.items():
         taken = {

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
+from dlm.canvas import Canvas
 from dlm.config import DecodeConfig
 from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Guidance
@@ -23,7 +24,7 @@ from dlm.logits.sampling import Cut
 from dlm.loop.decoding import EngineContext, PassPlan
 from dlm.loop.interfaces import Denoiser
 from dlm.samplers import Sampler
-from dlm.sequence import Canvas, Sequence
+from dlm.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

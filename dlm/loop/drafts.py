@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.canvas import Canvas
 from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
@@ -19,7 +20,7 @@ from dlm.loop.decoding import EngineContext, PassPlan
 from dlm.loop.denoise import Outcome, first_embedding, guide, pass_output, settle, shown
 from dlm.loop.interfaces import DraftingLM
 from dlm.request import Stats
-from dlm.sequence import Canvas, Sequence
+from dlm.sequence import Sequence
 
 
 class Drafts:

@@ -37,6 +37,7 @@ from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks
+from dlm.left_to_right_state import DrawNumbers, LeftToRightState
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
 from dlm.loop.decoding import Decoder, EngineContext, PassPlan, check_canvases, plan_pass
@@ -44,7 +45,7 @@ from dlm.loop.denoise import exclude_mask_
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.models.pages import CHUNK
-from dlm.sequence import DrawNumbers, LeftToRightState, Sequence
+from dlm.sequence import Sequence
 
 UNDEFINED = -2
 """Pick of a row whose logits are NaN or infinite."""

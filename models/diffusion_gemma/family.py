@@ -21,7 +21,9 @@ def load(directory: Path, options: LoadOptions) -> Loaded:
     tower = None
     if options.images:
         tower = VisionTower.load(directory, model.images, options.dtype, options.device)
-    tokens = options.cache_tokens or plan.free_tokens(model, options.slots, options.stored)
+    tokens = options.cache_tokens or plan.free_tokens(
+        model.costs, model.device, options.slots, options.stored
+    )
     segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
     cache = model.new_cache(options.slots, options.stored, tokens, segment)
     model.use_graphs(cache, options.graphs)

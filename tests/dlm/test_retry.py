@@ -13,8 +13,8 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
+from dlm.replacement import alike_in, outside_strings, token_to_replace, untried
 from dlm.samplers import EntropyBound
-from dlm.sequence import alike_in, outside_strings, token_to_replace, untried
 
 engine_of = engine_of_each
 FEW = examples(8, suppress_health_check=[HealthCheck.too_slow])

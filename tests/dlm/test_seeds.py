@@ -7,8 +7,8 @@ from doubles import Double, Dreamer
 from values import PROMPT, V
 
 from dlm import Autoregressive, Regex, Request, RequestError
+from dlm.left_to_right_state import DrawNumbers
 from dlm.logits.sampling import generator
-from dlm.sequence import DrawNumbers
 
 CPU = torch.device("cpu")
 SEEDS = [0, 1, -1, 2**32 - 1, 2**32, 2**63, -(2**63), 2**64 - 1, 2**64, 10**5000, -(10**5000)]

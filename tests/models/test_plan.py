@@ -107,10 +107,10 @@ def test_tokens_are_counted_from_a_gpu_s_free_memory_and_too_little_is_refused(m
     model = SimpleNamespace(device=torch.device("cuda"), costs=FOUR_BIT)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GB, 96 * GB))
-    tokens = plan.free_tokens(model, 4, torch.float8_e4m3fn)
+    tokens = plan.free_tokens(model.costs, model.device, 4, torch.float8_e4m3fn)
     assert tokens == plan.tokens_within(FOUR_BIT, 4, torch.float8_e4m3fn, 10 * GB)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * GB, 96 * GB))
     with pytest.raises(ModelError, match="64 slots: of the 2,000,000,000 bytes that are free on"):
-        plan.free_tokens(model, 64, torch.float8_e4m3fn)
+        plan.free_tokens(model.costs, model.device, 64, torch.float8_e4m3fn)
     model.device = torch.device("cpu")
-    assert plan.free_tokens(model, 64, torch.float8_e4m3fn) is None
+    assert plan.free_tokens(model.costs, model.device, 64, torch.float8_e4m3fn) is None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlm.canvas import Progress
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError, failure
 from dlm.grammar import (
@@ -42,7 +43,6 @@ from dlm.logits.guided import GuidedCanvas, name_rows_
 from dlm.logits.sampling import Cut
 from dlm.policy import Policy
 from dlm.request import Stats
-from dlm.sequence import Progress
 
 
 @dataclass(slots=True)

@@ -15,9 +15,9 @@ from values import PROMPT, V
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Policy, Regex, Request
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks import unpacked
+from dlm.replacement import alike_in, is_blank, outside_strings, token_to_replace, untried
 from dlm.samplers import EntropyBound
 from dlm.samplers.entropy_bound import surest
-from dlm.sequence import alike_in, is_blank, outside_strings, token_to_replace, untried
 
 UNHURRIED = Policy(step_work=1 << 40)  # no pass is made again since a grammar took too long
 SAMPLER = EntropyBound(max_steps=7, confidence=0.5, entropy_bound=2.0)

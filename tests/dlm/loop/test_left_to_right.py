@@ -31,10 +31,10 @@ from dlm import (
 from dlm.engine import BUILT_IN
 from dlm.grammar import LeftToRight, Matcher
 from dlm.grammar.masks import unpacked
+from dlm.left_to_right_state import DrawNumbers
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.left_to_right import pick
 from dlm.models.pages import CHUNK
-from dlm.sequence import DrawNumbers
 
 CPU = torch.device("cpu")
 PERSON = {

@@ -1,9 +1,9 @@
 """Progress of one canvas: when its guess is ready to be committed."""
 
 from dlm import DecodeConfig
+from dlm.canvas import Progress
 from dlm.grammar import Guidance
 from dlm.request import Stats
-from dlm.sequence import Progress
 
 L = 8
 

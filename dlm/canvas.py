@@ -1,0 +1,127 @@
+"""Canvas that a model looks at, between two passes.
+
+`Progress` is the part of it without tensors: guess, pins, bans, and whether it is settled. Another
+engine that denoises canvases can use `Progress` alone.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from dlm.config import DecodeConfig
+from dlm.grammar import Fixed, Guidance
+from dlm.request import Stats
+
+Bans = dict[int, set[int]]  # tokens, by position
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Progress:
+    """Progress of one canvas, from noise to commit."""
+
+    stats: Stats  # the request's
+    pinned: list[int] = field(default_factory=list)  # leading tokens that are fixed
+    barred: Bans = field(default_factory=dict)  # tokens of answers that were refused
+    banned: Bans = field(default_factory=dict)  # tokens taken back: they led nowhere
+    guess: list[int] | None = None  # of the last pass, if the constraint has read all of it
+    stable: bool = False  # whether the last pass had the guess of the one before
+    steps: int = 0  # passes
+    retries: int = 0  # choices taken back
+    frontier: int = -1  # the first position that the grammar has not confirmed
+    waited: int = 0  # passes since the frontier moved right
+    work: int = 0  # units that the grammar has spent on the unfinished pass
+
+    def fixed(self, max_steps: int) -> Fixed:
+        """Return what is fixed for the next pass; bans of tokens taken back are dropped from
+        `max_steps` on."""
+        last = self.steps + 1 >= max_steps
+        banned = self.barred if last else self.banned | self.barred
+        return Fixed(pinned=self.pinned, banned=banned, last=last)
+
+    def settle(self, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
+        """Count the pass, fix what is stuck, and return whether the guess is ready to be committed.
+
+        A guess is not ready while a part of it was predicted under a wrong left context. Without a
+        constraint nothing is suspect, and a canvas takes at most `max_steps` passes. With one, a
+        canvas of L positions takes at most `max_steps + log2(L) + 1`: from the pass `max_steps` on,
+        each pins at least what the grammar is sure of, and twice as many positions as the one
+        before. `entropy` is the mean over the scored positions, in nats.
+        """
+        guess, suspect, sampler = guidance.guess, guidance.suspect, config.sampler
+        self.steps += 1
+        self.work = 0
+        self.stats.repairs += guidance.repaired
+        self.stable = guess == self.guess
+        self.guess = guess if guidance.read >= len(guess) else None
+        late = self.steps - sampler.max_steps
+        if suspect >= guidance.scored:
+            return late >= 0 or sampler.settled(self, guidance, entropy)
+        self.waited = 0 if suspect > self.frontier else self.waited + 1
+        self.frontier = max(self.frontier, suspect)
+        if late >= 0:
+            self._pin(guess[: max(suspect, len(self.pinned) + 2**late)])
+            return len(self.pinned) >= guidance.scored
+        if self.waited >= config.patience and sampler.mask is None:  # else tokens stand anyway
+            stuck = guidance.mass < config.lost and guidance.choice >= 0
+            if stuck and self.retries < config.retries:
+                self._take_back(guidance.choice, guess[guidance.choice])
+            elif self.banned:  # no alternative got further
+                self.banned, self.waited = {}, 0
+            else:
+                self._pin(guess[:suspect])
+        return False
+
+    def keep(self, accepted: list[bool], guidance: Guidance) -> None:
+        """Let the leading accepted tokens of a masked canvas stand, up to a stop."""
+        count = next((i for i, kept in enumerate(accepted) if not kept), len(accepted))
+        count = min(max(count, len(self.pinned)), guidance.stop + 1)
+        self.pinned = guidance.guess[:count]
+
+    def _pin(self, tokens: list[int]) -> None:
+        """Fix `tokens` at the beginning of the canvas."""
+        self.pinned, self.banned, self.waited = tokens, {}, 0
+        self.stats.pins += 1
+
+    def _take_back(self, position: int, token: int) -> None:
+        """Ban `token` at `position`, since it led nowhere; bans before it stay."""
+        kept = {at: tokens for at, tokens in self.banned.items() if at < position}
+        self.banned = kept | {position: self.banned.get(position, set()) | {token}}
+        self.frontier, self.waited = position, 0
+        self.retries += 1
+        self.stats.rollbacks += 1
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Canvas(Progress):
+    """Canvas of `L` positions."""
+
+    tokens: Tensor  # [L] what the model looks at: accepted tokens, and noise or masks
+    soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
+    uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
+
+
+class CanvasQuestion(Protocol):
+    """Question that the first pass over a canvas answers, in the place of a text."""
+
+    @property
+    def was_read(self) -> bool: ...  # whether a canvas has been read for it
+
+    @property
+    def reading_units(self) -> int: ...  # units of work that `read` takes
+
+    @property
+    def ready(self) -> bool: ...  # whether it can be answered
+
+    def read(self, scores: Any) -> None:
+        """Take what the answer needs from the `CanvasLogits` of a pass."""
+        ...
+
+    def sum(self, work: int) -> int:
+        """Work on the answer for about `work` units; returns the units that are left."""
+        ...
+
+    def answer(self, prompt_tokens: int, stats: Stats) -> Any:
+        """Return the event that ends its decision, if this is the last answer, else None. The
+        prompt has `prompt_tokens` tokens."""
+        ...
