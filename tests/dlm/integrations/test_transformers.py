@@ -132,7 +132,7 @@ def test_processors_serve_one_call_of_one_batch_size(model, constrain):
     processors = constrain(Regex("[a-f]{3}"), max_new_tokens=32)
     few = {"max_new_tokens": 32, "max_denoising_steps": 2}
     model.generate(ids, logits_processor=processors, **few)
-    with pytest.raises(DlmError, match="takes new processors"):
+    with pytest.raises(DlmError, match="needs new processors"):
         model.generate(ids + 1, logits_processor=processors, **few)
     fresh = constrain(Regex("a"), max_new_tokens=32)
     with pytest.raises(DlmError, match="1 constraints for a batch of 2 prompts"):
