@@ -67,7 +67,7 @@ def compiled(vocabulary, terminals, root, other=None) -> Compiled:
 def by_tokens(grammar: Compiled, state) -> set[int]:
     """Return the tokens that the parser accepts one by one, and the stops at the end of a text."""
     vocabulary = grammar.vocabulary
-    found = {t for t in range(len(vocabulary)) if grammar.after(state, t) is not None}
+    found = {t for t in range(len(vocabulary)) if grammar.steps.after(state, t) is not None}
     return found - {*vocabulary.stops} | ({*vocabulary.stops} if state.cost == 0 else set())
 
 
@@ -83,10 +83,10 @@ def test_a_mask_allows_what_the_parser_accepts(vocabulary, terminals, root, othe
         words = grammar.masks.words(grammar.mask(state))
         allowed = {t for t in tokens_in(words).tolist() if t < len(vocabulary)}
         assert allowed == by_tokens(grammar, state)
-        ways = sorted(t for t in allowed if grammar.after(state, t) is not None)
+        ways = sorted(t for t in allowed if grammar.steps.after(state, t) is not None)
         if not ways:
             break
-        state = grammar.after(state, rng.choice(ways))
+        state = grammar.steps.after(state, rng.choice(ways))
 
 
 @examples(25)

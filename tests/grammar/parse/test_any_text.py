@@ -61,11 +61,11 @@ def test_tokens_of_the_same_transition_are_equally_far_from_the_end(vocabulary, 
     matcher = Matcher(grammar)
     for token in vocabulary.encode('{"x": "%'):
         assert matcher.accept(token)
-    following, _ = grammar._following(matcher._state)
+    following, _ = grammar.closing._following(matcher._state)
     assert len(following.tokens) > 500
     known: dict[int, int | None] = {}
     for token, place in zip(following.tokens.tolist(), following.places.tolist(), strict=True):
-        onward = grammar.after(matcher._state, token)
+        onward = grammar.steps.after(matcher._state, token)
         assert onward is not None
         assert known.setdefault(place, onward.cost) == onward.cost
     assert len({*known.values()}) > 1

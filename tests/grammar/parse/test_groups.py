@@ -182,12 +182,12 @@ def test_masks_are_exact_and_every_budget_is_kept(vocabulary, terminals, case, s
     state = grammar.parser.start
     for token in tokens:
         allowed = {*tokens_in(grammar.masks.words(grammar.mask(state))).tolist()}
-        fitting = {t for t in range(len(vocabulary)) if grammar.after(state, t) is not None}
+        fitting = {t for t in range(len(vocabulary)) if grammar.steps.after(state, t) is not None}
         stops = {*vocabulary.stops}
         assert {t for t in allowed if t < len(vocabulary)} - stops == fitting - stops
         if token in stops:
             break
-        state = grammar.after(state, token)
+        state = grammar.steps.after(state, token)
         assert state is not None
 
 

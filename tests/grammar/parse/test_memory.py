@@ -3,6 +3,7 @@
 import gc
 import random
 import tracemalloc
+import warnings
 import weakref
 
 import pytest
@@ -18,6 +19,14 @@ def regex_of(words: int, seed: int) -> Regex:
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     return Regex(f"({'|'.join(''.join(rng.choices(letters, k=12)) for _ in range(words))})")
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """What tests before have left is collected before each test: it may warn of their sockets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
