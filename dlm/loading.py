@@ -1,8 +1,9 @@
-"""Settings with which an engine is loaded, perhaps on another machine; and the garbage collector of
-a process that serves.
+"""Settings with which an engine is loaded, perhaps on another machine; and those of a process that
+serves.
 """
 
 import gc
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,22 @@ class Loading:
 
 
 _FULL_COLLECTION = 1000  # middle collections before a full one: some seven million new containers
+_SWITCH = 0.0005  # seconds for which a thread may keep the interpreter while another one waits
 
 
-def tune_garbage_collector() -> None:
-    """Exclude all existing objects from collections, and make full collections rare. This holds for
-    the whole process: a server calls it once, after everything is loaded.
+def tune_process() -> None:
+    """Set up this process to serve: a server calls it once, after everything is loaded.
 
-    A full collection visits every container of the process: 0.1 s for 300,000 of them, in the
-    middle of some step, and the states of a few dozen grammars are that many. Requests and grammars
-    are freed by reference counts alone.
+    All existing objects are left out of collections, and full collections are rare. A full one
+    visits every container of the process: 0.1 s for 300,000 of them, in the middle of some step,
+    and the states of a few dozen grammars are that many. Requests and grammars are freed by
+    reference counts alone.
+
+    Threads hand the interpreter over sooner than Python's 5 ms. A step of a small model takes it
+    hundreds of times, and each time would wait that long for a thread that reads a large body.
     """
     young, middle, _ = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(young, middle, _FULL_COLLECTION)
+    sys.setswitchinterval(_SWITCH)

@@ -28,7 +28,7 @@ from measure.report import percentiles, print_table
 from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 
 READINGS = ("closed", "schema")  # of objects without `additionalProperties`
 
@@ -142,7 +142,7 @@ def main() -> None:
     cases = cases[: args.limit]
     vocabulary = vocabulary_of(args.tokenizer) if args.tokenizer else of_bytes()
     ours = OurEngine(vocabulary, args.additional_properties)
-    tune_garbage_collector()  # as a server would
+    tune_process()  # as a server would
     found = measure(ours, cases, vocabulary, args.timed if args.tokenizer else 0)
     if args.beside:
         theirs = TheirEngine(tokenizer_of(args.tokenizer), vocabulary.stops[0])

@@ -216,11 +216,11 @@ def batch_of(args: argparse.Namespace, form: "AnswerForm") -> "Batch":
     import dlm
     from dlm.batch.batch import Batch
     from dlm.cli.display import progress_bar
-    from dlm.loading import tune_garbage_collector
+    from dlm.loading import tune_process
 
     with progress_bar("warming up") as progress:
         engine = dlm.Engine.loaded(loading_of(args), progress)
-    tune_garbage_collector()
+    tune_process()
     return Batch(engine, form, _ahead(args))
 
 

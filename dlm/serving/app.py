@@ -31,7 +31,7 @@ from dlm.anthropic.answers import MessageAnswers, model_info, model_page
 from dlm.anthropic.messages import message_of, prompt_of
 from dlm.engine import Engine
 from dlm.errors import ContextLengthError, DlmError, RequestError
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body, status_of
 from dlm.openai.body import Body, parse_json, validated
 from dlm.openai.decisions import decision_answer, decision_body_of
@@ -310,7 +310,7 @@ class Service(Routes):
         self._policy = replace(
             policy, max_choices=min(policy.max_choices, self.engine.max_requests)
         )
-        tune_garbage_collector()
+        tune_process()
         try:
             yield
         finally:

@@ -33,7 +33,7 @@ from training.extraction import extract
 from training.lessons import choice, tool_call
 
 import dlm
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 from dlm.openai.requests import chat_of
 from loads.stall import HOSTILE
 
@@ -258,7 +258,7 @@ def without_server(bodies: list[Body], slots: int) -> float:
 
     torch.set_num_threads(1)
     engine = dlm.Engine.load(device="cpu", slots=slots)
-    tune_garbage_collector()
+    tune_process()
     begun, tokens = time.monotonic(), 0
     for body in bodies:
         for request in chat_of(body, engine.policy).requests:

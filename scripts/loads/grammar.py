@@ -29,7 +29,7 @@ from measure.schemas import STOPS, L, array_of, read_schemas, vocabulary_of
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas import Warmup
 from dlm.kernels.vocab import vocab_pass
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 _BUDGET = 4096  # tokens
@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace) -> Times:
     vocabulary = vocabulary_of(args.tokenizer)
     compiler = Compiler(vocabulary)
     start(compiler, JsonSchema({"type": "string"}))  # makes what all grammars share
-    tune_garbage_collector()  # as a server would
+    tune_process()  # as a server would
     entries = read_schemas(args.schemas)
     random.Random(args.seed).shuffle(entries)
     names = ("compile", "mask", "warmup", "first", "warm", "agree", "repair")

@@ -23,7 +23,7 @@ from measure.weightless import TokenChat, Weightless
 from transformers import PreTrainedTokenizerFast
 
 import dlm
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 
 CANVAS, STEPS = 4, 24  # positions of a canvas; steps of a hostile request
 IDLE = 80  # steps without a request: enough to warm up one grammar
@@ -147,7 +147,7 @@ def main(command: str) -> None:
 def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
     """Return the milliseconds beside each hostile request."""
     engine = engine_of(tokenizer_of(tokenizer))
-    tune_garbage_collector()  # as a server would
+    tune_process()  # as a server would
     spec = dlm.JsonSchema({"type": "array", "items": {"type": "string"}})
     rows: dict[str, dict[str, float | str]] = {}
     try:

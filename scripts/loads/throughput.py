@@ -39,7 +39,7 @@ from dlm.engine import BUILT_IN
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.loading import tune_garbage_collector
+from dlm.loading import tune_process
 from dlm.logits.canvas_logits import CANDIDATES
 
 PASS = 0.009  # seconds
@@ -151,7 +151,7 @@ def throughput(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[st
     running = [_begun(engines[0], specs), _begun(engines[1], [None] * slots)]
     for engine, requests in zip(engines, running, strict=True):
         _canvases(engine, requests, _WARM)
-    tune_garbage_collector()
+    tune_process()
     rates = [
         [_canvases(*one, _STEPS) for one in zip(engines, running, strict=True)]
         for _ in range(_ROUNDS)

@@ -27,8 +27,8 @@ def exit_code(
     name = script.__name__.rpartition(".")[2]
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])  # messages begin with it
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-    if hasattr(script, "tune_garbage_collector"):  # for processes of their own
-        monkeypatch.setattr(script, "tune_garbage_collector", lambda: None)
+    if hasattr(script, "tune_process"):  # for processes of their own
+        monkeypatch.setattr(script, "tune_process", lambda: None)
     try:
         (main or script.main)()
     except SystemExit as end:
@@ -40,7 +40,7 @@ def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
     """Return the exit code of `batch.py` and its stderr."""
     from dlm.cli import batch
 
-    monkeypatch.setattr("dlm.loading.tune_garbage_collector", lambda: None)  # for its own process
+    monkeypatch.setattr("dlm.loading.tune_process", lambda: None)  # for its own process
     with redirect_stderr(io.StringIO()) as stderr:
         code = exit_code(monkeypatch, batch, *args)
     return code, stderr.getvalue()

@@ -29,7 +29,7 @@ from dlm.batch.rows import InputRow, Rest
 from dlm.engine import Engine
 from dlm.errors import DlmError, failure
 from dlm.integrations.ray import Owner, end_with
-from dlm.loading import Loading, tune_garbage_collector
+from dlm.loading import Loading, tune_process
 
 LoadBatch = Callable[[], Batch]  # loads an engine; it travels to an actor
 Block = Sequence[InputRow]
@@ -175,7 +175,7 @@ class _Actor:
         except Exception as error:  # raised here, it would be one line in a core dump of Ray's
             self._problem = failure(error)
             return
-        tune_garbage_collector()
+        tune_process()
         Thread(target=self._serve, name="dlm-batch", daemon=True).start()
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:

@@ -33,7 +33,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
     `in_flight()` is the number of its requests that have not ended."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        patch("dlm.serving.app.tune_garbage_collector"),
+        patch("dlm.serving.app.tune_process"),
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)

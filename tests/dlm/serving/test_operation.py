@@ -223,7 +223,7 @@ def test_requests_end_when_the_time_to_drain_is_over_or_at_a_second_signal(
 @pytest.mark.anyio
 async def test_the_garbage_collector_is_tuned_once_all_is_loaded(engine_of, monkeypatch):
     calls = []
-    monkeypatch.setattr("dlm.serving.app.tune_garbage_collector", lambda: calls.append(1))
+    monkeypatch.setattr("dlm.serving.app.tune_process", lambda: calls.append(1))
     app, service = app_of(engine_of(Dreamer(V, seed=1)), Settings())
     async with service.serving(app):
         assert calls == [1]
