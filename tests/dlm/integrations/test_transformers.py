@@ -63,7 +63,7 @@ def is_valid(text, schema):
 
 
 def test_held_out_prompts_have_valid_answers_only_with_a_constraint(model, constrain, chat):
-    """`scripts/in_transformers.py --n 100` measures 100 of them."""
+    """`python scripts/evaluate.py transformers` measures more of them."""
     items = [extract(Dice(f"built in/{i}"), "heldout") for i in range(3)]
 
     def is_answered_validly(i: int, constrained: bool) -> bool:
