@@ -23,7 +23,7 @@ def regex_of(words: int, seed: int) -> Regex:
 
 @pytest.fixture(autouse=True)
 def collected():
-    """What tests before have left is collected before each test: it may warn of their sockets."""
+    """Collect what earlier tests have left, which may warn of their sockets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
