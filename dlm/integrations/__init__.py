@@ -1,4 +1,5 @@
-"""dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray, vLLM.
+"""dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray, vLLM,
+SGLang.
 
 Each module is imported when it is first accessed, since its library takes seconds to import.
 """
@@ -6,7 +7,7 @@ Each module is imported when it is first accessed, since its library takes secon
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("causal_lm", "ray", "transformers", "vllm")
+_MODULES = ("causal_lm", "ray", "sglang", "transformers", "vllm")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -12,36 +12,23 @@ turns the plugin off.
 """
 
 import logging
-import sys
-from importlib.util import find_spec
 from pathlib import Path
+
+from dlm.integrations import plugins
 
 _LOG = logging.getLogger("sglang.dlm")
 
 
 def register() -> None:
-    """Put the plugin into this process's SGLang. Calling it again changes nothing. Raises nothing:
-    whatever fails, SGLang is left as it is, and the reason is logged."""
-    try:
-        lacking = _register()
-    except Exception as error:
-        lacking = [f"{type(error).__name__}: {error}"]
-    if lacking:
-        _LOG.warning(
-            "dlm: SGLang %s is left as it is, without grammars for diffusion models; missing: %s",
-            getattr(sys.modules.get("sglang"), "__version__", "of an unknown version"),
-            "; ".join(lacking),
-        )
+    """Put the plugin into this process's SGLang, as `plugins.register` does. Calling it again
+    changes nothing."""
+    plugins.register("sglang", "SGLang", _LOG, _install)
 
 
-def _register() -> list[str]:
-    """Register the plugin, or return what it lacks, in words."""
+def _install(root: Path) -> list[str]:
+    """Install the plugin into the package at `root`, or return what it lacks, in words."""
     from dlm.integrations.sglang.needs import missing, polls
 
-    spec = find_spec("sglang")
-    if spec is None or spec.origin is None:
-        return []
-    root = Path(spec.origin).parent
     lacking = missing(root)
     if not lacking:
         from dlm.integrations.sglang import hooks

@@ -154,9 +154,8 @@ class RequestGrammar:
         """Move past the tokens that SGLang has taken. Returns why the request failed, or None."""
         if self.error is None:
             try:
-                self.follow()
-            except Unfinished:
-                pass  # the next step goes on with it
+                with suppress(Unfinished):  # the next step goes on with it
+                    self.follow()
             except Exception as error:
                 self.fail(error)
         return self.error

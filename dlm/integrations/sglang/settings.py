@@ -4,7 +4,7 @@ import os
 from typing import Literal, get_args
 
 from dlm.errors import DlmError
-from dlm.policy import Policy
+from dlm.integrations import settings
 
 ORDER, STEP_WORK = "DLM_SGLANG_ORDER", "DLM_SGLANG_STEP_WORK"
 Order = Literal["joint", "prefix"]
@@ -22,13 +22,5 @@ def order() -> Order:
 
 
 def step_work() -> int:
-    """Return the units of work, of about 10 us each, that all grammars of a step share.
-
-    Raises `DlmError` if the variable is no such number.
-    """
-    text = os.environ.get(STEP_WORK, "").strip()
-    if not text:
-        return Policy().step_work
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise DlmError(f"{STEP_WORK} must be an integer of at least 1, got {text!r:.40}")
-    return int(text)
+    """Return the units of work of a step, as `integrations.settings.step_work` does."""
+    return settings.step_work(STEP_WORK)

@@ -12,36 +12,24 @@ is logged. If a DiffusionGemma is loaded, a line of level INFO says that constra
 
 import logging
 import os
-import sys
-from importlib.util import find_spec
 from pathlib import Path
+
+from dlm.integrations import plugins
 
 _LOG = logging.getLogger("vllm.dlm")  # a child of vLLM's logger, for the handlers of that one
 
 
 def register() -> None:
-    """Put the plugin into this process's vLLM. Calling it again changes nothing. Raises nothing:
-    whatever fails, vLLM is left as it is, and the reason is logged."""
-    try:
-        lacking = _register()
-    except Exception as error:
-        lacking = [f"{type(error).__name__}: {error}"]
-    if lacking:
-        _LOG.warning(
-            "dlm: vLLM %s is left as it is, without grammars for diffusion models; missing: %s",
-            getattr(sys.modules.get("vllm"), "__version__", "of an unknown version"),
-            "; ".join(lacking),
-        )
+    """Put the plugin into this process's vLLM, as `plugins.register` does. Calling it again changes
+    nothing."""
+    plugins.register("vllm", "vLLM", _LOG, _install)
 
 
-def _register() -> list[str]:
-    """Register the plugin, or return what it lacks, in words."""
+def _install(root: Path) -> list[str]:
+    """Install the plugin into the package at `root`, or return what it lacks, in words."""
     from dlm.integrations.vllm.needs import missing
 
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        return []
-    lacking = missing(Path(spec.origin).parent)
+    lacking = missing(root)
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
         lacking.append("a front end in Python (VLLM_USE_RUST_FRONTEND is set)")
     if lacking:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dlm.integrations import sglang
+from dlm.integrations import plugins, sglang
 from dlm.integrations.sglang.needs import missing, polls
 
 _SCHEDULER = "srt/managers/scheduler.py"
@@ -52,7 +52,7 @@ def test_an_sglang_of_other_names_is_left_alone_with_a_line_in_the_log(
 
 def test_without_sglang_nothing_is_logged(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "sglang", None)
-    monkeypatch.setattr(sglang, "find_spec", lambda name: None)
+    monkeypatch.setattr(plugins, "find_spec", lambda name: None)
     sglang.register()
     assert not caplog.records
 
@@ -61,7 +61,7 @@ def test_an_error_of_the_plugin_is_logged_and_not_raised(monkeypatch, caplog):
     def broken(name):
         raise RuntimeError("a bug, by the test")
 
-    monkeypatch.setattr(sglang, "find_spec", broken)
+    monkeypatch.setattr(plugins, "find_spec", broken)
     sglang.register()
     assert "a bug, by the test" in caplog.text
 

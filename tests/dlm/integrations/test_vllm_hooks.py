@@ -10,6 +10,7 @@ from vllm_configs import FORGED, OTHERS, config
 from vllm_params import TOOL, Outputs, Params
 
 import dlm.integrations.vllm as plugin
+from dlm.integrations import plugins
 from dlm.integrations.vllm import hooks, needs, own
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload, ToolsText
 
@@ -195,7 +196,7 @@ def test_no_hook_stays_if_one_cannot_be_put_in(monkeypatch, owner, name):
 def registering(monkeypatch):
     """The double of vLLM, as the plugin finds it at its start."""
     classes = vllm_package.installed(monkeypatch)
-    monkeypatch.setattr(plugin, "find_spec", lambda _: SimpleNamespace(origin="/vllm/__init__.py"))
+    monkeypatch.setattr(plugins, "find_spec", lambda _: SimpleNamespace(origin="/vllm/__init__.py"))
     monkeypatch.setattr(needs, "missing", lambda _: [])
     return classes
 
