@@ -29,13 +29,13 @@ class Quantisation(Generic[C, N]):
     blocks: Callable[[C], Mapping[str, int]]
     """Lengths of the rows of these matrices, by a name for people: multiples of 16."""
     matrices: Callable[[str, Tensor], Iterable[tuple[str, Tensor, Tensor]] | None]
-    """From a tensor and its name: the path of each matrix in it, the matrix, and its tensor scale.
-    None for a tensor that stays as it is."""
+    """Returns the path of each matrix in a tensor, the matrix, and its tensor scale, by the tensor
+    and its name. None for a tensor that stays as it is."""
     input_scales: Callable[[N, int], dict[str, Tensor]]
     """Scales of activations, by the names of their tensors of matrices, which a model is measured
     for while it writes a number of canvases."""
     names: Callable[[C], list[str]]
-    """From a config to names of tensors by which a file shows that these matrices are in NVFP4."""
+    """Names of tensors by which a file shows that these matrices are in NVFP4, by the config."""
     ignored: tuple[str, ...]
     """Names of the modules that stay as they are, as ModelOpt declares them."""
 
@@ -48,7 +48,7 @@ class Layout(Generic[C, N]):
     config: Callable[[Mapping[str, Any]], C]  # of a parsed `config.json`
     network: Callable[[C], N]
     parameter_name: Callable[[str], str | None]
-    """From a tensor's name in a file to a network's own; None if a network does not need it."""
+    """Returns a network's own name of a tensor in a file; None if a network does not need it."""
     tensor_name: Callable[[str], str]  # the inverse
     adapt: Callable[[N, Collection[str], Format | None, Dispatch], None]
     """Adapts a network of floats without data to a file with tensors of these names, and to run as
