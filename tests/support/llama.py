@@ -1,50 +1,33 @@
 """A tiny Llama of random weights, with the built-in model's tokenizer: an autoregressive model."""
 
-import json
-import shutil
 from pathlib import Path
 
+import random_checkpoint
 import torch
-from safetensors.torch import save_file
+from random_checkpoint import Drawn
 
 WIDTH, LAYERS, HEADS, INNER = 64, 2, 1, 128
-FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
 
 
 def write(tiny: Path, out: Path, seed: int = 0) -> Path:
     """Write the checkpoint `out`; `tiny` is the built-in model's folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        shutil.copy(tiny / name, out / name)
-    size = json.loads((tiny / "config.json").read_text())["text_config"]["vocab_size"]
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": size,
-        "hidden_size": WIDTH,
-        "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
-        "torch_dtype": "float32",
-        "bos_token_id": 2,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-    }
-    (out / "config.json").write_text(json.dumps(config))
-    save_file(_weights(size, seed), out / "model.safetensors", metadata={"format": "pt"})
-    return out
+    files = ["chat_template.jinja"]
+    return random_checkpoint.write(tiny, out, CONFIG, _weights, seed, files)
 
 
-def _weights(size: int, seed: int) -> dict[str, torch.Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=rng) * shape[-1] ** -0.5
-
+def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
     weights = {
         "model.embed_tokens.weight": drawn(size, WIDTH),
         "model.norm.weight": torch.ones(WIDTH),

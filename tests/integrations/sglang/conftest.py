@@ -3,23 +3,17 @@
 import json
 import lzma
 import os
-import signal
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from random import Random
-from socket import socket
 from types import MappingProxyType
 from typing import Any
 
 import httpx
 import pytest
 import sdar
+from served_process import ServedProcess
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[2] / "models" / "tiny"
@@ -45,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
 
 
-class Server:
+class Server(ServedProcess):
     """SGLang's OpenAI server, and a client of it."""
 
     def __init__(
@@ -56,39 +50,11 @@ class Server:
         plugin: bool = True,
         variables: Mapping[str, str] = MappingProxyType({}),
     ):
-        with closing(socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url, self.log = f"http://127.0.0.1:{port}", folder / "server.log"
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
-        command += ["--served-model-name", "random", "--port", str(port), *FLAGS, *flags]
+        command += ["--served-model-name", "random", *FLAGS, *flags]
         plugins = {} if plugin else {"SGLANG_PLUGINS": SMALL}
-        with self.log.open("w") as file:
-            self._process = subprocess.Popen(
-                command,
-                env=os.environ | ENVIRONMENT | plugins | variables,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def wait(self) -> None:
-        until = time.monotonic() + _READY
-        while time.monotonic() < until and self._process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.5)
-        raise RuntimeError(self.log.read_text()[-4000:])
-
-    def close(self) -> None:
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        own = os.environ | ENVIRONMENT | plugins | variables
+        super().__init__(command, folder / "server.log", own, _READY)
 
     def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
         text = json.dumps({"model": "random"} | body)  # a lone surrogate has only this form

@@ -1,56 +1,39 @@
 """A tiny SDAR of random weights, with the built-in model's tokenizer: a masked diffusion model."""
 
-import json
-import shutil
 from pathlib import Path
 
+import random_checkpoint
 import torch
-from safetensors.torch import save_file
+from random_checkpoint import Drawn
 
 WIDTH, LAYERS, HEADS, KEYS, HEAD, INNER = 64, 2, 4, 2, 16, 128
-FILES = ("tokenizer.json", "tokenizer_config.json")
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
 LOUDNESS = 4.0  # of the logits: the model is sure of some of its random tokens
+CONFIG = {
+    "architectures": ["SDARForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEYS,
+    "head_dim": HEAD,
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
 
 
 def write(tiny: Path, out: Path, seed: int = 0) -> Path:
     """Write the checkpoint `out`; `tiny` is the built-in model's folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        shutil.copy(tiny / name, out / name)
+    random_checkpoint.write(tiny, out, CONFIG, _weights, seed)
     (out / "chat_template.jinja").write_text(TEMPLATE)
-    size = json.loads((tiny / "config.json").read_text())["text_config"]["vocab_size"]
-    config = {
-        "architectures": ["SDARForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": size,
-        "hidden_size": WIDTH,
-        "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KEYS,
-        "head_dim": HEAD,
-        "hidden_act": "silu",
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "bos_token_id": 2,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-    }
-    (out / "config.json").write_text(json.dumps(config))
-    save_file(_weights(size, seed), out / "model.safetensors", metadata={"format": "pt"})
     return out
 
 
-def _weights(size: int, seed: int) -> dict[str, torch.Tensor]:
-    rng = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=rng) * shape[-1] ** -0.5
-
+def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
     weights = {
         "model.embed_tokens.weight": drawn(size, WIDTH),
         "model.norm.weight": torch.ones(WIDTH),

@@ -2,23 +2,20 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from random import Random
-from socket import socket
 from types import MappingProxyType
 from typing import Any
 
 import openai
 import pytest
 import wild
+from served_process import ServedProcess
 from training.extraction import extract
 
 HERE = Path(__file__).parent
@@ -76,7 +73,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str,
     return run
 
 
-class Server:
+class Server(ServedProcess):
     """vLLM's OpenAI server, and a client of it."""
 
     def __init__(
@@ -87,46 +84,15 @@ class Server:
         args: tuple[str, ...] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
     ):
-        with closing(socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url, self.log = f"http://127.0.0.1:{port}", log
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
-        command += ["--served-model-name", "tiny", "--port", str(port), "--dtype", "float32"]
+        command += ["--served-model-name", "tiny", "--dtype", "float32"]
         command += ["--enforce-eager", "--limit-mm-per-prompt", '{"image": 0, "video": 0}']
         command += ["--tool-call-parser", "gemma4", "--enable-auto-tool-choice"]
         command += ["--reasoning-parser", "gemma4", *args]
-        with log.open("w") as file:
-            self._process = subprocess.Popen(
-                command,
-                env=environment(plugin, **variables),
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        super().__init__(command, log, environment(plugin, **variables), _READY)
         self.client = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=600
         )
-
-    def wait(self) -> None:
-        until = time.monotonic() + _READY
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                break
-            try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.5)
-        raise RuntimeError(self.log.read_text()[-4000:])
-
-    def close(self) -> None:
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
     def metrics(self) -> dict[str, float]:
         """Return vLLM's counters, by name; labels are left out."""
