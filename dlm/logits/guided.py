@@ -153,8 +153,7 @@ class _PendingRows:
         """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
         nothing, for guidance that does not fit the canvas."""
         L, guess = canvas.length, np.asarray(guidance.guess, dtype=np.int64)
-        begin = guidance.suspect
-        masks = checked_rows(guidance, L, vocab_size)
+        masks = checked_rows(guidance, L, vocab_size)[: guidance.suspect]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
         named = named[~certain(found, named, ~masks[named])]
@@ -164,8 +163,8 @@ class _PendingRows:
             changed = changed_by_masks(found, masked, words, masks[masked])
             changed |= found.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
-        unmasked = np.arange(len(masks), begin if canvas.cut is not None else len(masks))
-        suspect = np.arange(begin, L)
+        unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))
+        suspect = np.arange(guidance.suspect, L)
         self.named.append((canvas.first + named, ~masks[named]))
         if canvas.masked:
             standing = np.isin(suspect, list(canvas.fixed.held))

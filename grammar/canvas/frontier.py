@@ -194,7 +194,7 @@ class Frontier:
         """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
-        ends = self._squeezes.ends
+        pinned, held, ends = len(here.fixed.pinned), here.fixed.held, self._squeezes.ends
         if (
             state is None
             or self._compiled.steps.may_run_out
@@ -220,7 +220,9 @@ class Frontier:
                 forced = self._spelled(here.guess, parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
-                alone = is_forced or here.stands(position)
+                alone = (
+                    is_forced or position < pinned or (position in held and here.stands(position))
+                )
                 mask = ~token if alone else self._compiled.known_mask(state, keys)
                 if mask is None:
                     break
