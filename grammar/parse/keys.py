@@ -55,12 +55,12 @@ class Keys:
         `is_distinct(place)` is whether the array opened by byte `place` of `piece` has distinct
         items; None: no array has.
         """
-        open_, key, expected = self.open, self.key, self.expected
-        text, scanner = bytearray(self.text), JsonScanner(self.string, self.escaped)
         watched = self.watched
         plain = (_ENDS_STRING if self.string else _STRUCTURE).isdisjoint(piece)
-        if plain and not (watched or self.escaped or key is not None):
+        if plain and not (watched or self.escaped or self.key is not None):
             return self  # most tokens are within a string or a number
+        open_, key, expected = self.open, self.key, self.expected
+        text, scanner = bytearray(self.text), JsonScanner(self.string, self.escaped)
         for kind, lexeme, place in scanner.feed(piece):
             if kind is MARK and lexeme in b",]}":  # before it is added to the text
                 top = open_[-1] if open_ else None
