@@ -1,10 +1,10 @@
 """Mixture of experts: gated MLPs, each run on the tokens routed to it.
 
-There are two grouped products: gate and up in one with GELU between them, then down. A slot is one
-token's choice of an expert. Slots are sorted by expert on the device (`routing.py`), and a program
-finds its expert and rows from where each expert's slots begin: the host waits for nothing, and
-programs of empty experts end at once. Each slot's result is written to its own place and a token's
-results are added in the order of its choices: the same input gives the same output.
+There are two grouped products: gate and up in one, with GELU or SiLU of the gate, then down. A slot
+is one token's choice of an expert. Slots are sorted by expert on the device (`routing.py`), and a
+program finds its expert and rows from where each expert's slots begin: the host waits for nothing,
+and programs of empty experts end at once. Each slot's result is written to its own place and a
+token's results are added in the order of its choices: the same input gives the same output.
 
 Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
 `tiles.py`, and as in files for torch. On the GPUs of `FOUR_BIT_SMS`, activations may be of four
@@ -20,7 +20,6 @@ slots. H and I are multiples of 64.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from jaxtyping import Float, Float32, Int64
@@ -34,7 +33,7 @@ from dlm.kernels.configurations import (
     Configuration,
 )
 from dlm.kernels.gpus import major, runs_kernel
-from dlm.kernels.norms import gelu_tanh
+from dlm.kernels.norms import Activation, activated, gelu_tanh, silu
 from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, dequantize, product, quantize, rounded
 from dlm.kernels.routing import Route, route
 from dlm.kernels.tiles import (
@@ -63,6 +62,7 @@ def moe_reference(
     gate_up: Stack,
     down: Stack,
     input_scales: Float32[Tensor, "2"] | None = None,
+    activation: Activation = "gelu_tanh",
 ) -> Float[Tensor, "N H"]:
     """Define `moe` in fp32; values between the products and each choice's result are rounded as `x`
     is. With `input_scales`, the inputs of both products are quantised to NVFP4, each by its
@@ -75,7 +75,7 @@ def moe_reference(
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
         gate, up = (given(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
-        inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype)
+        inner = (activated(gate, activation) * up).to(x.dtype)
         made = given(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
         y[token, choice] = made.to(x.dtype)
     return summed(y)
@@ -102,9 +102,10 @@ def moe(
     down: Stack,
     input_scales: Float32[Tensor, "2"] | None = None,
     by_kernel: bool | None = None,
+    activation: Activation = "gelu_tanh",
 ) -> Float[Tensor, "N H"]:
     """Compute `moe_reference`, by kernels on GPUs: the sum over a token's choices of weight *
-    down(gelu_tanh(gate x) * up x).
+    down(activation(gate x) * up x).
 
     The rows of `gate_up` are the `I` of gate, then those of up. `expert` is 0 to E - 1, which is
     not checked: that would wait for the device. `input_scales`, of the inputs of gate and up and of
@@ -116,14 +117,14 @@ def moe(
         _check_scales(input_scales, x.device)
         check_block_scaled(x.device)
     if not runs_kernel(x.device, by_kernel):
-        return moe_reference(x, weight, expert, gate_up, down, input_scales)
+        return moe_reference(x, weight, expert, gate_up, down, input_scales, activation)
     if input_scales is not None and not (isinstance(gate_up, NVFP4) and isinstance(down, NVFP4)):
         raise ValueError("W4A4 takes stacks of NVFP4 in rows, as files have them")
     if input_scales is None and (isinstance(gate_up, NVFP4) or isinstance(down, NVFP4)):
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
     chosen = route(expert, _sizes(gate_up)[0])
-    return summed(choices(x, weight, chosen, gate_up, down, input_scales))
+    return summed(choices(x, weight, chosen, gate_up, down, input_scales, activation))
 
 
 def summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
@@ -138,6 +139,7 @@ def choices(
     gate_up: Stack,
     down: Stack,
     input_scales: Float32[Tensor, "2"] | None = None,
+    activation: Activation = "gelu_tanh",
 ) -> Float[Tensor, "N k H"]:
     """Return each choice's summand in `moe`, by kernels, for valid arguments of `moe`. NVFP4 is in
     tiles, in W4A4 in rows. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
@@ -150,7 +152,8 @@ def choices(
         if input_scales is None:
             shape["bits"] = 16 if isinstance(stack, Tensor) else 4
         chosen.append(kernel.numbers(kernel.choose(x.device, **shape)))
-    return _choices(x, weight, *route, _tensors(gate_up), _tensors(down), input_scales, *chosen)
+    stacks = _tensors(gate_up), _tensors(down)
+    return _choices(x, weight, *route, *stacks, input_scales, *chosen, activation == "silu")
 
 
 @torch.library.custom_op("dlm::moe_choices", mutates_args=())
@@ -164,18 +167,20 @@ def _choices(
     input_scales: Tensor | None,
     gate_up_tile: list[int],
     down_tile: list[int],
+    silu: bool,
 ) -> Tensor:
     """Launch as one operator, since tracers cannot see into a launch."""
     (N, k), H, route, dtype = weight.shape, x.shape[1], Route(order, starts), x.dtype
     if input_scales is None:
         first, second = _of_tensors(gate_up), _of_tensors(down)
         tile = GATE_UP.configuration(gate_up_tile)
-        h = run_gate_up(x, k, route, first, dtype, tile, ordered_h=isinstance(second, Tiles))
+        ordered_h = isinstance(second, Tiles)
+        h = run_gate_up(x, k, route, first, dtype, tile, ordered_h, silu)
         y = run_down(h, weight, route, second, dtype, DOWN.configuration(down_tile))
     else:
         q = quantize(x, input_scales[0], by_kernel=True)
         tile = GATE_UP_W4A4.configuration(gate_up_tile)
-        h = run_gate_up(q, k, route, NVFP4(*gate_up), dtype, tile)
+        h = run_gate_up(q, k, route, NVFP4(*gate_up), dtype, tile, silu=silu)
         q = quantize(h, input_scales[1], by_kernel=True)
         tile = DOWN_W4A4.configuration(down_tile)
         y = run_down(q, weight, route, NVFP4(*down), dtype, tile)
@@ -195,8 +200,9 @@ def run_gate_up(
     dtype: torch.dtype,
     tile: Configuration,
     ordered_h: bool = False,
+    silu: bool = False,
 ) -> Float[Tensor, "S I"]:
-    """Launch the first product and its GELU, whose results are of type `dtype`; their columns are
+    """Launch the first product and its activation. Results are of type `dtype`; their columns are
     `ordered` if wanted. An `x` in NVFP4 is multiplied as it is, by a `gate_up` in rows."""
     (E, R, C), S = _sizes(gate_up), len(route.order)
     h = torch.empty(S, R // 2, dtype=dtype, device=route.order.device)
@@ -204,12 +210,12 @@ def run_gate_up(
     sizes = E, k, R // 2, C // 64
     with torch.cuda.device_of(h):
         if isinstance(x, NVFP4):
-            options["GROUP"] = 2 - C // 64 % 2
+            options |= {"GROUP": 2 - C // 64 % 2, "SILU": silu}
             operands = *_operand(x), *_operand(gate_up)
             _gate_up_w4a4_kernel[grid](*operands, *route, h, *sizes, **options)
         else:
             pointers, constants = _decoded(gate_up, x.device)
-            options |= {"ORDERED": ordered_h, **constants}
+            options |= {"ORDERED": ordered_h, "SILU": silu, **constants}
             _gate_up_kernel[grid](x, *pointers, *route, h, x.stride(0), *sizes, **options)
     return h
 
@@ -375,6 +381,7 @@ def _gate_up_kernel(
     inner,
     groups,
     ORDERED: tl.constexpr,  # so are the columns of h to be
+    SILU: tl.constexpr,  # the activation; GELU otherwise
     FOUR_BIT: tl.constexpr,
     SPLIT: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
@@ -410,7 +417,7 @@ def _gate_up_kernel(
         if FOUR_BIT:
             gate *= tl.load(scale_2_ptr + expert * 2) * 512  # 1 / UNIT
             up *= tl.load(scale_2_ptr + expert * 2 + 1) * 512
-        h = (gelu_tanh(gate) * up).to(h_ptr.dtype.element_ty)
+        h = ((silu(gate) if SILU else gelu_tanh(gate)) * up).to(h_ptr.dtype.element_ty)
         if not WEIGHTS_FIRST:
             h = tl.trans(h)
         at = h_ptr + n.to(tl.int64)[None, :] * inner + m[:, None]
@@ -479,6 +486,7 @@ def _gate_up_w4a4_kernel(
     k,
     inner,
     groups,
+    SILU: tl.constexpr,  # the activation; GELU otherwise
     EXPERTS: tl.constexpr,
     GROUP: tl.constexpr,  # groups of 64 columns at once
     BLOCK_N: tl.constexpr,
@@ -499,7 +507,7 @@ def _gate_up_w4a4_kernel(
         unit = tl.load(input_scale_ptr)
         gate *= unit * tl.load(scale_2_ptr + expert * 2)
         up *= unit * tl.load(scale_2_ptr + expert * 2 + 1)
-        h = (gelu_tanh(gate) * up).to(h_ptr.dtype.element_ty)
+        h = ((silu(gate) if SILU else gelu_tanh(gate)) * up).to(h_ptr.dtype.element_ty)
         at = h_ptr + n.to(tl.int64)[:, None] * inner + m[None, :]
         tl.store(at, h, (n < end)[:, None] & (m < inner)[None, :])
 

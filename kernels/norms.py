@@ -11,7 +11,7 @@ Shapes: `N` rows of `H` numbers, any `H`; `k` experts for each row.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -305,6 +305,13 @@ def _end_layer_kernel(
 
 
 BLOCK = 1024  # numbers of a row for a program; 8 a thread
+Activation = Literal["gelu_tanh", "silu"]
+"""Function of a gate: GELU by tanh, or SiLU."""
+
+
+def activated(gate: Tensor, activation: Activation) -> Tensor:
+    """Return the activation of a gate, in plain torch."""
+    return F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
 
 
 def gated_gelu_reference(
@@ -358,6 +365,12 @@ def gelu_tanh(x):
     (x + c x^3)."""
     z2 = 1.5957691216057308 * x * (1 + 0.044715 * x * x)
     return x * tl.sigmoid(tl.maximum(z2, -80.0))  # e^80 is finite
+
+
+@triton.jit
+def silu(x):
+    """Compute SiLU in fp32."""
+    return x * tl.sigmoid(tl.maximum(x, -80.0))  # e^80 is finite
 
 
 @triton.jit

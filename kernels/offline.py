@@ -171,13 +171,16 @@ CUT = (
 OF_W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
 OF_W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
 OF_STACKS_W4A4 = "*u8:16 *i32:16 *fp32 *u8:16 *i32:16 *fp32:16 "
-OF_GATE_UP_W4A4 = OF_STACKS_W4A4 + "*i64:16 *i64:16 *bf16:16 i32:16 i32 i32:16 i32 128 {} "
+OF_GATE_UP_W4A4 = OF_STACKS_W4A4 + "*i64:16 *i64:16 *bf16:16 i32:16 i32 i32:16 i32 False 128 {} "
 OF_DOWN_W4A4 = OF_STACKS_W4A4 + "*fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 128 {} "
 BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
     120: "mma.*kind::mxf4nvf4.block_scale",
 }
-OF_GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
+OF_GATE_UP = (
+    "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True False {} True 128 "
+)
+OF_SILU = OF_GATE_UP.replace("True False {}", "True True {}")
 OF_DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
 OF_ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
@@ -292,6 +295,7 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         )
         for kernel, signature, tunable in (
             ("_gate_up_kernel", OF_GATE_UP, GATE_UP),
+            ("_gate_up_kernel", OF_SILU, GATE_UP),
             ("_down_kernel", OF_DOWN, DOWN),
         )
         for four_bit in (True, False)

@@ -236,7 +236,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/schema": 5_350,
     "grammar/specs": 1_500,
     "grammar/vocabulary": 550,
-    "kernels": 4_750,
+    "kernels": 4_800,
     "models": 2_600,
     "models/diffusion_gemma": 1_450,
     "scripts": 2_900,

@@ -22,7 +22,7 @@ def exact(case: Case) -> tuple[Tensor, Tensor]:
     off = torch.zeros_like(y)
     for n, chosen in enumerate(case.expert.tolist()):
         for choice, e in enumerate(chosen):
-            h, h_off = first_product(case, e, case.x[n].double(), terms=128)
+            h, h_off = first_product(case, e, case.x[n].double(), case.x.shape[1])
             h_off += torch.finfo(case.x.dtype).tiny
             down, weight = numbers(case.down, e, 0, 1), case.weight[n, choice].double()
             made = weight * (down @ h)
@@ -61,6 +61,27 @@ def test_the_result_of_a_token_is_the_weighted_sum_of_its_experts(
 
     assert y.dtype == dtype
     check(case, y)
+
+
+@pytest.mark.parametrize(("dtype", "four_bit"), [(torch.bfloat16, True), (torch.float16, False)])
+@pytest.mark.parametrize("name", ["spread", "mostly empty"])
+def test_the_activation_may_be_silu(name, by_kernel, dtype, four_bit, rng):
+    case = Case(name, dtype, four_bit, rng, "silu")
+
+    args = case.args_of_kernels if by_kernel else case.args
+    check(case, moe(*args, by_kernel=by_kernel, activation="silu"))
+    expected, off = exact(case)
+    by_gelu = moe_reference(*case.args).double()
+    assert ((by_gelu - expected).abs() > off).float().mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("inner", "four_bit"), by_default([(512, True), (768, False), (512, False), (768, True)], 2)
+)
+def test_experts_as_wide_as_those_of_qwen3_and_llada2_are_summed(inner, four_bit, rng):
+    case = Case("one token", torch.bfloat16, four_bit, rng, "silu", 2048, inner)
+
+    check(case, moe(*case.args_of_kernels, by_kernel=True, activation="silu"))
 
 
 @pytest.mark.parametrize("four_bit", ["gate_up", "down"])

@@ -1,11 +1,11 @@
 """Tokens that choose among small experts, in ways that kernels must get right."""
 
 import torch
-import torch.nn.functional as F
 from bounded import U
 from torch import Tensor
 
 from dlm.kernels.moe import Stack
+from dlm.kernels.norms import Activation, activated
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
 from dlm.kernels.tiles import tiled
 
@@ -22,19 +22,29 @@ CHOICES = {  # tokens, choices each, experts; and how tokens choose
 
 
 class Case:
-    """Tokens, their experts, and weights of H = 128 and I = 64 in a type or in NVFP4."""
+    """Tokens, their experts, and weights of H = `hidden` and I = `inner` in a type or in NVFP4."""
 
-    def __init__(self, name: str, dtype: torch.dtype, four_bit: bool, rng: torch.Generator):
+    def __init__(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        four_bit: bool,
+        rng: torch.Generator,
+        activation: Activation = "gelu_tanh",
+        hidden: int = 128,
+        inner: int = 64,
+    ):
         N, k, E, how = CHOICES[name]
-        padded = torch.full((N + 2, 160), torch.nan, dtype=dtype)
-        self.x = padded[1:-1, 16:144].copy_(torch.randn(N, 128, generator=rng))
+        self.activation: Activation = activation
+        padded = torch.full((N + 2, hidden + 32), torch.nan, dtype=dtype)
+        self.x = padded[1:-1, 16:-16].copy_(torch.randn(N, hidden, generator=rng))
         self.weight = torch.rand(N, k, generator=rng)
         self.expert = torch.rand(N, E, generator=rng).argsort(-1)[:, :k].contiguous()
         if how == "last":
             self.expert = torch.full((N, k), E - 1)
-        gate_up = torch.randn(E, 128, 128, generator=rng) / 8
-        gate_up[:, 64:] *= 3  # so that gate and up have scales of their own
-        down = torch.randn(E, 128, 64, generator=rng) / 8
+        gate_up = torch.randn(E, 2 * inner, hidden, generator=rng) / 8
+        gate_up[:, inner:] *= 3  # so that gate and up have scales of their own
+        down = torch.randn(E, hidden, inner, generator=rng) / 8
         self.gate_up: Stack = quantized(gate_up, 2) if four_bit else gate_up.to(dtype)
         self.down: Stack = quantized(down, 1) if four_bit else down.to(dtype)
 
@@ -69,10 +79,10 @@ def numbers(stack: Stack, e: int, part: int, parts: int) -> Tensor:
 
 def first_product(case: Case, e: int, x: Tensor, terms: int) -> tuple[Tensor, Tensor]:
     """Return h of an expert for a row in fp64, and the largest error of sums of `terms` products in
-    fp32 and a rounding of h. GELU is never steeper than 1.13."""
+    fp32 and a rounding of h. GELU is never steeper than 1.13, and SiLU than 1.1."""
     gate, up = (numbers(case.gate_up, e, part, 2) for part in range(2))
     g, g_off = gate @ x, terms * U * (gate.abs() @ x.abs())
     u, u_off = up @ x, terms * U * (up.abs() @ x.abs())
-    h = F.gelu(g, approximate="tanh") * u
+    h = activated(g, case.activation) * u
     share = torch.finfo(case.x.dtype).eps / 2 + 8 * U
     return h, 1.13 * g_off * u.abs() + h.abs() * share + (g.abs() + g_off) * u_off
