@@ -24,7 +24,6 @@ from dlm.models import CacheFullError
 from dlm.models.backends import Backend
 from dlm.models.image_tokens import within_image
 from dlm.models.pages import (
-    PAGE,
     Held,
     PagePool,
     Pass,
@@ -32,6 +31,7 @@ from dlm.models.pages import (
     capacity_of,
     encoded,
     lay_out,
+    page_of,
     pages_of,
 )
 from dlm.models.shape import LayerConfig, LayerType, ModelShape
@@ -131,9 +131,10 @@ class KVCache:
         device: torch.device,
         capacity: int | None = None,  # tokens of all slots together; None: the cache grows
         segment: int | None = None,  # maximum number of tokens that a pass encodes in a slot
-        page: int = PAGE,
+        page: int | None = None,  # its tokens; None: `page_of(config)`
         backend: Backend = "torch",  # of attention
     ):
+        page = page_of(config) if page is None else page
         self._config, self._page, self._segment, self._device = config, page, segment, device
         kinds: dict[LayerType, list[LayerConfig]] = {}
         self._layers: list[tuple[LayerType, int]] = []  # kind of each, and its index among those
@@ -223,6 +224,11 @@ class KVCache:
             raise ValueError(
                 f"a slot must have at most {self._segment} tokens in one pass, got {most}"
             )
+        stretches = [
+            each
+            for slot, tokens in rows
+            for each in encoded(slot, self.length(slot), tokens, self._config)
+        ]
         after = {slot: self.length(slot) for slot in canvases}
         after |= {slot: self.length(slot) + len(tokens) for slot, tokens in rows}
         self._reserve({slot: after[slot] for slot, _ in rows}, extend=True)
@@ -230,12 +236,6 @@ class KVCache:
             for kind, held in self._slots[slot].held.items():
                 missing = -(-after[slot] // self._page) - held.end
                 held.pages.extend(self._pools[kind].take() for _ in range(missing))
-        see_all = self._config.images_see_all
-        stretches = [
-            each
-            for slot, tokens in rows
-            for each in encoded(slot, self.length(slot), tokens, see_all)
-        ]
         stretches += [Stretch(slot, after[slot], length, CANVAS) for slot in canvases]
         held = {kind: [slot.held[kind] for slot in self._slots] for kind in self._pools}
         laid_out = partial(lay_out, rows, stretches, held, self._page, self._device)

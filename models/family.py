@@ -7,7 +7,9 @@ when they are called.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from dlm.models.shape import Caching
 
 JsonFile = Mapping[str, Any]
 """Parsed file of a model directory, such as its `config.json`."""
@@ -70,7 +72,7 @@ class Family:
     stops: tuple[int, ...]  # unless a `generation_config.json` has them
     pad: int  # likewise
     markup: ChatMarkup = ChatMarkup()
-    caches: Literal["causally"] = "causally"  # how the tokens of a finished canvas are encoded
+    caches: Caching = "causally"  # how prompts and finished canvases are encoded
     layout: Callable[[], Any] | None = None
     """The `Layout` of its directories, if the shared loader reads, plans and quantises them."""
 

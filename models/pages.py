@@ -10,6 +10,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +23,18 @@ from dlm.models.image_tokens import runs
 from dlm.models.shape import LayerConfig, LayerType, ModelShape
 
 PAGE = 16
-"""Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
-the attention kernel reads at least 16 keys; shared beginnings are cut to a multiple of it."""
+"""Tokens of a page, at least. A request's last page is half empty on average, which costs 8 tokens;
+a tile of the attention kernel reads at least 16 keys; shared beginnings are cut to a multiple of
+it."""
 CHUNK = 512
 """Maximum number of tokens that one pass encodes in a slot."""
 _FIRST = 16  # first size of a growing pool, in pages
+
+
+def page_of(config: ModelShape) -> int:
+    """Return the tokens of a page. Blocks that are cached whole do not cross its end: what a page
+    stores depends on no token after it."""
+    return lcm(PAGE, config.canvas_length) if config.caches == "whole" else PAGE
 
 
 def pages_of(
@@ -44,10 +52,10 @@ def cache_bytes(
     config: ModelShape, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
 ) -> int:
     """Return the bytes of such a `KVCache` on its device."""
-    total = 0
+    total, page = 0, page_of(config)
     for layer in config.layers:
-        pages = capacity_of(config, layer.kind, capacity, slots, segment, PAGE)
-        total += pages * PAGE * layer.kv_heads * layer.head_dim * 2 * dtype.itemsize
+        pages = capacity_of(config, layer.kind, capacity, slots, segment, page)
+        total += pages * page * layer.kv_heads * layer.head_dim * 2 * dtype.itemsize
     return total
 
 
@@ -157,11 +165,21 @@ class Stretch(NamedTuple):
 
 
 def encoded(
-    slot: int, position: int, tokens: Sequence[int], images_see_all: bool
+    slot: int, position: int, tokens: Sequence[int], config: ModelShape
 ) -> Iterator[Stretch]:
-    """Yield the stretches of `tokens` that are encoded from `position` on. With `images_see_all`
-    each image is a stretch of its own, in which all tokens see one another."""
-    if not images_see_all:
+    """Yield the stretches of `tokens` that are encoded from `position` on. All tokens of a block
+    that is cached whole see one another; likewise those of an image with `images_see_all`. Each is
+    a stretch of its own. Raises `ValueError` for a part of such a block."""
+    if config.caches == "whole":
+        block = config.canvas_length
+        if position % block or len(tokens) % block:
+            raise ValueError(
+                f"tokens must fill blocks of {block}, got {len(tokens)} at position {position}"
+            )
+        for begin in range(position, position + len(tokens), block):
+            yield Stretch(slot, begin, block, IMAGE)
+        return
+    if not config.images_see_all:
         yield Stretch(slot, position, len(tokens), CAUSAL)
         return
     for image, length in runs(tokens):

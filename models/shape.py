@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 LayerType = Literal["sliding_attention", "full_attention"]
+Caching = Literal["causally", "whole"]
+"""How committed tokens are encoded. "causally": each sees those before it. "whole": in blocks of a
+canvas's length, counted from position 0; each token also sees all of its block, so that only whole
+blocks are encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class ModelShape:
     max_positions: int
     window: int | None = None  # tokens a sliding layer sees, the current one included
     images_see_all: bool = False  # whether a soft token of an image sees all of the image
+    caches: Caching = "causally"  # as the family declares it
 
     def window_of(self, kind: LayerType) -> int | None:
         """Return how many tokens a layer sees, including the current one; None: all of them."""

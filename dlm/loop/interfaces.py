@@ -76,7 +76,14 @@ class Denoiser(Model, Protocol):
 
     def encode(
         self, tokens: abc.Sequence[abc.Sequence[int]], cache: Any, slots: abc.Sequence[int]
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Append `tokens[i]` to slot `slots[i]`.
+
+        A family that caches "causally" gets any tokens, each of which sees those before it. One
+        that caches "whole" gets whole blocks of `canvas_length`: a slot's length is a multiple of
+        it, before and after. The tokens of a block see one another, and the blocks before theirs.
+        """
+        ...
 
     def denoise(
         self,
@@ -86,9 +93,13 @@ class Denoiser(Model, Protocol):
         slots: abc.Sequence[int],
         encode: Mapping[int, abc.Sequence[int]],
     ) -> Float[Tensor, "B L V"]:
-        """Return logits in the model's own dtype; the softcap is not applied yet. `soft_embedding`
+        """Append `encode[slot]` as `encode` does, and denoise a canvas after each slot's tokens.
+
+        Returns logits in the model's own dtype; the softcap is not applied yet. `soft_embedding`
         is None for a sampler that carries none. The loop may write to the logits until the next
-        pass."""
+        pass. If blocks are cached "whole", a canvas is the slot's next block, and the end of the
+        prompt may be the beginning of the first one.
+        """
         ...
 
 
