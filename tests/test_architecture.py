@@ -243,7 +243,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "scripts/evaluation": 1_900,
     "scripts/loads": 1_250,
     "scripts/measure": 1_300,
-    "scripts/training": 3_250,
+    "scripts/training": 3_550,
 }
 
 

@@ -46,6 +46,7 @@ class BatchSource:
     size: int  # samples a batch
     context: int = MAX_TOKENS  # most tokens of a sample; from twice `MAX_TOKENS` on, the first
     # batch of each shelf has long texts, and as few of them as attention's memory asks for
+    plain: bool = False  # no tools and no reasoning, for a model whose markup has neither
 
 
 def batches(
@@ -98,7 +99,10 @@ def shelf(source: BatchSource, number: int, copying: float) -> list[TrainingBatc
     rows: list[Row] = []
     has_long = source.context >= 2 * MAX_TOKENS
     while len(rows) < (SHELF - has_long) * source.size:
-        row = encode(tokenizer, sample(random, "train", copying), random)
+        item = sample(random, "train", copying)
+        if source.plain and (item.tools or item.thought is not None):
+            continue
+        row = encode(tokenizer, item, random, source.plain)
         if tokens_of(row) <= MAX_TOKENS:
             rows.append(row)
     rows.sort(key=tokens_of)
@@ -152,10 +156,11 @@ def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
     )
 
 
-def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
+def encode(tokenizer: Any, item: Sample, random: Random, plain: bool = False) -> Row:
     """Return a sample's prompt and answer as tokens, and which answer tokens are given.
 
-    The answer ends with its stop token. Given are the keys that the prompt does not name.
+    The answer ends with its stop token. Given are the keys that the prompt does not name. `plain`
+    ones have no thought channel.
     """
     prompt = tokenizer.apply_chat_template(
         item.messages,
@@ -167,6 +172,8 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
     answer = item.answer + ("<|tool_response>" if item.task == "tool" else "<turn|>")
     if item.thought is not None:
         answer = f"<|channel>thought\n{item.thought}<channel|>{answer}"
+    elif plain:
+        pass
     elif random.random() < HALF_OPEN:
         answer = EMPTY_THOUGHT + answer
     else:

@@ -102,8 +102,6 @@ def _widened(matrix: Tensor, neurons: int, name: str) -> Tensor:
 
 
 RISE = 100  # steps up to the peak rate, unless a run is too short for them
-# Steps until which there is little but plain copying, and after which there is none
-COPIED = (500, 1100)
 
 
 def initialised(config: ModelConfig) -> DiffusionGemma:
@@ -163,13 +161,16 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def optimisers(model: DiffusionGemma) -> list[torch.optim.Optimizer]:
+NOT_BETWEEN = ("embed", "router", "head")  # matrices at a network's ends, or of choices
+
+
+def optimisers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices between layers, AdamW for all others."""
     matrices, rest, gains = [], [], []
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             gains.append(parameter)
-        elif parameter.dim() == 2 and "embed" not in name and "router" not in name:
+        elif parameter.dim() == 2 and not any(part in name for part in NOT_BETWEEN):
             matrices.append(parameter)
         else:
             rest.append(parameter)
@@ -191,10 +192,13 @@ def rate(step: int, done: float, rise: int = RISE) -> float:
     return min((step + 1) / rise, max(0.01, 1 - done))
 
 
-def copying(step: int) -> float:
-    """Return the share of plain copying, which teaches to look values up."""
-    first, last = COPIED
-    return 0.9 * min(1.0, max(0.0, (last - step) / (last - first)))
+def copied(first: int, last: int) -> Callable[[int], float]:
+    """Return the share of plain copying by the step: most of it until step `first`, and none from
+    step `last` on. It teaches to look values up."""
+    return lambda step: 0.9 * min(1.0, max(0.0, (last - step) / (last - first)))
+
+
+copying = copied(500, 1100)  # of the built-in model
 
 
 FLOOR = 0.2  # the least score of a sample

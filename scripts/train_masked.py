@@ -1,0 +1,122 @@
+"""Train a small masked model in the layout of Nemotron-Labs-Diffusion.
+
+    python scripts/train_masked.py --minutes 90 --out runs/masked
+
+It reads the built-in model's lessons, without tools and reasoning, by its tokenizer, and writes
+left to right and in blocks of masks. Stop it at any time: the same command goes on from its last
+checkpoint. `--minutes` are those of processor time.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor
+from training import directory, masked, steps
+from training.objective import Loss, TrainingBatch
+from training.run import TrainingRun, parsed, parser_of
+from transformers import Ministral3Config, Ministral3ForCausalLM
+
+from dlm.models.families import BUILT_IN
+
+MASK = 4  # token of the tokenizer
+CONFIG: dict[str, Any] = {
+    "architectures": ["NemotronLabsDiffusionModel"],
+    "model_type": "nemotron_labs_diffusion",
+    "dtype": "float32",  # what to compute in; the file holds bf16
+    "vocab_size": directory.VOCAB_SIZE,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 48,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 2048,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "mask_token_id": MASK,
+    "block_size": directory.CANVAS,
+    "bos_token_id": 2,
+    "eos_token_id": directory.STOPS,
+    "pad_token_id": 0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 128,  # shorter than samples, so that YaRN is in use
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+
+
+@dataclass(frozen=True)
+class MaskedDiffusion:
+    """Objective of masked canvases."""
+
+    network: Ministral3ForCausalLM
+
+    def unsure(self, pool: TrainingBatch) -> Float[Tensor, "B T"]:
+        return masked.unsure(self.network, pool)
+
+    def loss(self, batch: TrainingBatch, step: int, rng: torch.Generator) -> Loss:
+        return masked.loss(self.network, batch, MASK, rng)
+
+    def write(self, weights: dict[str, Tensor], out: Path) -> None:
+        """Write the weights in bf16, by the names of Nemotron-Labs-Diffusion."""
+        (out / directory.CONFIG).write_text(json.dumps(CONFIG, indent=2) + "\n")
+        named = {
+            name.replace("model.", "encoder.", 1).replace("lm_head", "diffusion_head"): tensor
+            for name, tensor in weights.items()
+        }
+        tensors = {name: tensor.bfloat16() for name, tensor in named.items()}
+        save_file(tensors, out / "model.safetensors", {"format": "pt"})
+
+
+def main() -> None:
+    args = arguments()
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(BUILT_IN / name, out)
+    torch.manual_seed(args.seed)
+    network = initialised().to(args.device).train()
+    run = TrainingRun.begun(MaskedDiffusion(network), out, args.device)
+    run.train(args, steps.copied(*args.copied), time.process_time, plain=True)
+
+
+def initialised() -> Ministral3ForCausalLM:
+    """Return a network with random weights."""
+    kept = {k: v for k, v in CONFIG.items() if k not in ("architectures", "model_type")}
+    network = Ministral3ForCausalLM(Ministral3Config(**kept))
+    for parameter in network.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.02)
+    return network
+
+
+def arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__, "runs/masked")
+    purpose = "The steps up to which there is little but plain copying, and after which none."
+    parser.add_argument(
+        "--copied", type=int, nargs=2, default=(250, 600), metavar="N", help=purpose
+    )
+    return parsed(parser)
+
+
+if __name__ == "__main__":
+    main()

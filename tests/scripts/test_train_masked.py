@@ -1,0 +1,47 @@
+"""Training of a masked model: an interrupted run goes on, and its files are a checkpoint."""
+
+import json
+import sys
+
+import pytest
+import torch
+import train_masked
+from safetensors.torch import load_file
+
+from dlm.models.families import BUILT_IN
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a few small steps into a folder of this name."""
+
+    def train(name, *options):
+        flags = ["--batch", "2", "--pool", "2", "--device", "cpu", "--save", "1"]
+        out = tmp_path / name
+        monkeypatch.setattr(sys, "argv", ["train_masked.py", *flags, "--out", str(out), *options])
+        train_masked.main()
+        return out
+
+    return train
+
+
+def test_a_run_in_two_parts_ends_as_one_run(run):
+    straight = load_file(run("straight", "--steps", "2") / "model.safetensors")
+    run("parts", "--steps", "1")
+    state = torch.load(run("parts", "--steps", "2") / "training.pt", weights_only=True)
+    assert state["step"] == 2
+    parts = load_file(run("parts", "--steps", "2") / "model.safetensors")
+    assert parts.keys() == straight.keys()
+    assert {tensor.dtype for tensor in parts.values()} == {torch.bfloat16}
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, parts[name]), name
+
+
+def test_the_files_are_a_model_directory_with_the_built_in_tokenizer(run):
+    out = run("files", "--steps", "1")
+    config = json.loads((out / "config.json").read_text())
+    assert config["mask_token_id"] == 4
+    names = set(load_file(out / "model.safetensors"))
+    assert {"encoder.embed_tokens.weight", "encoder.norm.weight", "diffusion_head.weight"} <= names
+    assert "encoder.layers.5.self_attn.o_proj.weight" in names
+    assert (out / "tokenizer.json").read_bytes() == (BUILT_IN / "tokenizer.json").read_bytes()
