@@ -100,7 +100,11 @@ def save(
         raise CheckpointError("only models of floats, as a file holds them, can be written")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {layout.tensor_name(name): t.detach().cpu().contiguous() for name, t in ours.items()}
+    tensors = {
+        name: place.part(ours[place.parameter]).reshape(place.shape).detach().cpu().contiguous()
+        for name, place in layout.places(model, None).items()
+        if place.parameter in ours
+    }
     save_file({**tensors, **extra}, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 

@@ -49,7 +49,6 @@ class Layout(Generic[C, N]):
     network: Callable[[C], N]
     parameter_name: Callable[[str], str | None]
     """Returns a network's own name of a tensor in a file; None if a network does not need it."""
-    tensor_name: Callable[[str], str]  # the inverse
     adapt: Callable[[N, Collection[str], Format | None, Dispatch], None]
     """Adapts a network of floats without data to a file with tensors of these names, and to run as
     requested."""

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.gpus import ROWS
-from dlm.kernels.moe import Stack, choices, matrix, moe
 from dlm.kernels.norms import (
     AttentionGains,
     LayerGains,
@@ -22,13 +20,10 @@ from dlm.kernels.norms import (
     gated_gelu,
     normed,
 )
-from dlm.kernels.nvfp4 import rounded
 from dlm.kernels.rotary import norm_and_rotate, rotated
-from dlm.kernels.routing import choose, sort_slots
-from dlm.kernels.tiles import Tiles
-from dlm.models.backends import Backend
+from dlm.kernels.routing import choose
 from dlm.models.diffusion_gemma.config import ModelConfig, Rotary
-from dlm.models.nvfp4 import NVFP4Weight
+from dlm.models.experts import Experts
 from dlm.models.shape import LayerConfig
 
 # Queries [..., heads, D], keys and values [..., kv_heads, D] -> [..., heads, D].
@@ -182,84 +177,6 @@ class Router(nn.Module):
         return choose(self.proj(x), self.per_expert_scale, self.k, by_kernel=True)
 
 
-class Experts(nn.Module):
-    """Gated MLPs, each run on the tokens routed to it. Gate and up of an expert are one matrix,
-    gate's rows first. If both stacks are in NVFP4, activations can be quantised too (W4A4).
-    Without a kernel, NVFP4 experts are decoded one at a time and multiplied in fp32."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        E, H, M = config.experts, config.hidden_size, config.expert_size
-        self.experts = E
-        self.gate_up_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, 2 * M, H))
-        self.down_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, H, M))
-        # Of activations in W4A4: `[E, 3]` of gates, ups and downs as in a file; `[2]` once joined.
-        self.input_scale: Tensor | None
-        self.register_buffer("input_scale", None)
-        self.backend: Backend = "torch"
-
-    def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
-        gate_up, down = self._stacks()
-        if self.backend == "triton":
-            return moe(x, weight, expert, gate_up, down, self.input_scale, True)
-        out = torch.zeros_like(x)
-        by_expert = expert.flatten().argsort(stable=True)
-        counts = expert.flatten().bincount(minlength=self.experts).tolist()
-        for e, chosen in enumerate(by_expert.split(counts)):
-            if len(chosen) == 0:
-                continue
-            token = chosen // expert.shape[-1]
-            rows = F.pad(x[token], (0, 0, 0, max(0, ROWS - len(token))))
-            w = matrix(gate_up, e)
-            gate, up = F.linear(self._given(rows, x, 0).type_as(w), w).chunk(2, dim=-1)
-            inner = F.gelu(gate, approximate="tanh") * up
-            inner = self._given(inner, x, 1)
-            w = matrix(down, e)
-            y = F.linear(inner.type_as(w), w)
-            y = y[: len(token)] * weight.flatten()[chosen, None]
-            out = out.index_add(0, token, y.type_as(out))
-        return out
-
-    def by_kernels(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Return what `forward` returns, or by kernels each choice's result, `[N, k, hidden]`.
-        `x` must be `ordered` if `order_of_tiles`."""
-        if self.backend != "triton":
-            return self(x, weight, expert)
-        route, (gate_up, down) = sort_slots(expert, self.experts, by_kernel=True), self._stacks()
-        return choices(x, weight, route, gate_up, down, self.input_scale)
-
-    @property
-    def order_of_tiles(self) -> bool:
-        """Whether `by_kernels` takes columns in the order of tiles."""
-        return self.backend == "triton" and isinstance(self._stacks()[0], Tiles)
-
-    def prepare(self) -> None:
-        """Make loaded weights ready: tiles for kernels of W4A16. For W4A4, one scale for all
-        experts, the largest, since tokens are quantised before they are routed."""
-        if self.input_scale is not None:
-            if self.input_scale.ndim == 2:
-                most = self.input_scale.amax(0)
-                self.input_scale = torch.stack((most[:2].amax(), most[2]))
-        elif self.backend == "triton":
-            for stack in (self.gate_up_proj, self.down_proj):
-                if isinstance(stack, NVFP4Weight):
-                    stack.tile()
-
-    def _given(self, rows: Tensor, x: Tensor, product: int) -> Tensor:
-        """Return the inputs of a product as it takes them; `x` has their type in W4A4."""
-        if self.input_scale is None:
-            return rows
-        return rounded(rows.type_as(x), self.input_scale[product])
-
-    def _stacks(self) -> tuple[Stack, Stack]:
-        gate_up, down = (
-            stack.value if isinstance(stack, NVFP4Weight) else stack
-            for stack in (self.gate_up_proj, self.down_proj)
-        )
-        return gate_up, down
-
-
 class Layer(nn.Module):
     """Layer of attention, then a dense MLP and routed experts in parallel on the same residual.
     `scalar` multiplies the result: encoder and decoder share all weights but this one."""
@@ -270,7 +187,7 @@ class Layer(nn.Module):
         self.self_attn = Attention(config, layer)
         self.mlp = GatedMLP(hidden, config.intermediate_size)
         self.router = Router(config)
-        self.experts = Experts(config)
+        self.experts = Experts(config.experts, hidden, config.expert_size)
         self.input_layernorm = RMSNorm(hidden, eps)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
         self.pre_feedforward_layernorm = RMSNorm(hidden, eps)

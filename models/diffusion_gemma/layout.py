@@ -10,7 +10,6 @@ LAYOUT = Layout(
     config=ModelConfig.from_hf,
     network=DiffusionGemma,
     parameter_name=tensors.parameter_name,
-    tensor_name=tensors.tensor_name,
     adapt=tensors.adapt,
     places=tensors.places,
     quantisation=Quantisation(

@@ -10,16 +10,15 @@ from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import tensor_scale
 from dlm.models.diffusion_gemma.config import ModelConfig
-from dlm.models.diffusion_gemma.layers import Experts
 from dlm.models.diffusion_gemma.model import DiffusionGemma
 from dlm.models.diffusion_gemma.tensors import tensor_name
+from dlm.models.experts import PROJECTIONS, Experts
 from dlm.models.formats import MODELOPT
 
 IGNORED = (
     *("lm_head", "*embed_vision*", "*mlp*", "*router*", "*self_attn*", "*self_conditioning*"),
     "*vision_tower*",
 )
-_PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _PASSES = 4  # denoising passes over a calibration canvas
 
 
@@ -32,9 +31,9 @@ def matrices(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor, Tensor]] 
     """Return the path of each matrix of a stack of experts, the matrix, and its tensor scale; None
     for another tensor."""
     path, _, stack = name.rpartition(".")
-    if not path.endswith(".experts") or stack not in _PROJECTIONS:
+    if not path.endswith(".experts") or stack not in PROJECTIONS:
         return None
-    return _of_experts(path, _PROJECTIONS[stack], tensor)
+    return _of_experts(path, PROJECTIONS[stack], tensor)
 
 
 def _of_experts(

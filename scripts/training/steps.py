@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from dlm.logits import sampling
 from dlm.models import DiffusionGemma, ModelConfig
-from dlm.models.diffusion_gemma.layers import Experts, Layer
+from dlm.models.diffusion_gemma.layers import Layer
+from dlm.models.experts import Experts
 from dlm.samplers import EntropyBound
 from dlm.samplers.entropy_bound import surest
 from training.batches import tokenizer_of

@@ -14,8 +14,8 @@ import dlm.models
 from dlm.kernels.moe import matrix
 from dlm.kernels.nvfp4 import quantize, tensor_scale
 from dlm.models import CheckpointError, checkpoint, tensor_files
-from dlm.models.diffusion_gemma.layers import Experts
 from dlm.models.diffusion_gemma.quantisation import denoise_and_commit
+from dlm.models.experts import Experts
 from dlm.models.quantise import quantise as quantise_directory
 from dlm.models.tensor_files import tensors
 

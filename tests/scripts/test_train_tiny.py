@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from dlm.engine import BUILT_IN
 from dlm.models import checkpoint
-from dlm.models.diffusion_gemma.layers import Experts
+from dlm.models.experts import Experts
 
 NEURONS = 64
 

@@ -136,7 +136,6 @@ DENSE = Layout(
     config=config_of,
     network=DenseNetwork,
     parameter_name=parameter_name,
-    tensor_name=_PREFIX.__add__,
     adapt=adapt,
     places=places,
     quantisation=Quantisation(
