@@ -5,8 +5,6 @@ batch and length apart. `forward` is plain torch except for the experts. `by_ker
 same, up to rounding, for `[N, hidden]` only: Triton kernels do everything between matrix products.
 """
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,36 +16,13 @@ from dlm.kernels.norms import (
     add_attention,
     end_layer,
     gated_gelu,
-    normed,
 )
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose
 from dlm.models.diffusion_gemma.config import ModelConfig, Rotary
 from dlm.models.experts import Experts
+from dlm.models.modules import Attend, RMSNorm, products
 from dlm.models.shape import LayerConfig
-
-# Queries [..., heads, D], keys and values [..., kv_heads, D] -> [..., heads, D].
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm in fp32 (arXiv:1910.07467), with or without a gain."""
-
-    def __init__(self, dim: int, eps: float, gain: bool = True):
-        super().__init__()
-        self.dim, self.eps = (dim,), eps
-        self.weight = nn.Parameter(torch.ones(dim)) if gain else None
-
-    @property
-    def gain(self) -> Tensor:
-        """Weight of a norm that has one."""
-        return self.get_parameter("weight")
-
-    def forward(self, x: Tensor) -> Tensor:
-        gain = self.weight
-        if x.is_cuda and (gain is None or gain.dtype == x.dtype):  # one fp32 kernel
-            return F.rms_norm(x, self.dim, gain, self.eps)
-        return normed(x, gain, self.eps)
 
 
 def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,38 +35,6 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
     angle = positions[..., None, None].float() * frequency
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()
-
-
-def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
-    """Return the weights of linear layers as one matrix, a view; None unless they are adjacent in
-    memory."""
-    if not all(isinstance(layer, nn.Linear) for layer in layers):
-        return None
-    weights = [layer.get_parameter("weight") for layer in layers]
-    first = weights[0]
-    rows, columns = 0, first.shape[1]
-    memory, at = first.untyped_storage().data_ptr(), first.storage_offset()
-    for weight in weights:
-        here = weight.untyped_storage().data_ptr(), weight.storage_offset()
-        if (
-            here != (memory, at + rows * columns)
-            or weight.shape[1] != columns
-            or weight.dtype != first.dtype
-            or not weight.is_contiguous()
-        ):
-            return None
-        rows += len(weight)
-    return first.as_strided((rows, columns), (columns, 1), at)
-
-
-def products(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """Return the results of linear layers on the same `x`: by one product if weights are
-    adjacent."""
-    weight = adjacent(layers)
-    if weight is None:
-        return tuple(layer(x) for layer in layers)
-    sizes = [len(layer.get_parameter("weight")) for layer in layers]
-    return F.linear(x, weight).split(sizes, dim=-1)
 
 
 class Attention(nn.Module):

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.models.diffusion_gemma.layers import Attend
 from dlm.models.diffusion_gemma.model import DiffusionGemma
+from dlm.models.modules import Attend
 
 Memory = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer
 # Maps logits `[B, K, L, V]` to the next canvases and the probabilities of their soft

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.backends import Dispatch
-from dlm.models.diffusion_gemma.layers import Layer, adjacent, products, rotary_angles
+from dlm.models.diffusion_gemma.layers import Layer, rotary_angles
 from dlm.models.diffusion_gemma.layout import LAYOUT
 from dlm.models.diffusion_gemma.tensors import places
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
+from dlm.models.modules import adjacent, products
 from dlm.models.places import blank, give, side_by_side
 
 E4M3 = torch.float8_e4m3fn
