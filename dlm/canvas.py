@@ -1,9 +1,10 @@
 """Canvas that a model looks at, between two passes.
 
-`Progress` is the part of it without tensors: guess, pins, bans, and whether it is settled. Another
-engine that denoises canvases can use `Progress` alone.
+`Progress` is the part of it without tensors: guess, pins, tokens that stand, bans, and whether it
+is settled. Another engine that denoises canvases can use `Progress` alone.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +23,10 @@ class Progress:
 
     stats: Stats  # the request's
     pinned: list[int] = field(default_factory=list)  # leading tokens that are fixed
+    held: dict[int, int] = field(default_factory=dict)  # tokens that stand among masks, by position
+    edited: bool = False  # whether the last pass replaced one of these
+    complete: bool = False  # whether all tokens up to the stop stand
+    rereads: int = 0  # passes over a canvas that was complete
     barred: Bans = field(default_factory=dict)  # tokens of answers that were refused
     banned: Bans = field(default_factory=dict)  # tokens taken back: they led nowhere
     guess: list[int] | None = None  # of the last pass, if the constraint has read all of it
@@ -32,12 +37,12 @@ class Progress:
     waited: int = 0  # passes since the frontier moved right
     work: int = 0  # units that the grammar has spent on the unfinished pass
 
-    def fixed(self, max_steps: int) -> Fixed:
+    def fixed(self, max_steps: int, edits: Collection[int] = ()) -> Fixed:
         """Return what is fixed for the next pass; bans of tokens taken back are dropped from
-        `max_steps` on."""
+        `max_steps` on. The model may replace tokens that stand at `edits`."""
         last = self.steps + 1 >= max_steps
         banned = self.barred if last else self.banned | self.barred
-        return Fixed(pinned=self.pinned, banned=banned, last=last)
+        return Fixed(pinned=self.pinned, banned=banned, last=last, held=self.held, edits=edits)
 
     def settle(self, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
         """Count the pass, fix what is stuck, and return whether the guess is ready to be committed.
@@ -72,11 +77,31 @@ class Progress:
                 self._pin(guess[:suspect])
         return False
 
-    def keep(self, accepted: list[bool], guidance: Guidance) -> None:
-        """Let the leading accepted tokens of a masked canvas stand, up to a stop."""
-        count = next((i for i, kept in enumerate(accepted) if not kept), len(accepted))
-        count = min(max(count, len(self.pinned)), guidance.stop + 1)
-        self.pinned = guidance.guess[:count]
+    @property
+    def standing(self) -> list[int]:
+        """Positions of a masked canvas whose tokens stand."""
+        return sorted({*range(len(self.pinned)), *self.held})
+
+    def masked(self, guidance: Guidance) -> list[int]:
+        """Return the positions without a token on a masked canvas that may take those of the
+        guess. Padding after a stop is not revealed: the stop could not move any more."""
+        trusted = range(len(self.pinned), min(guidance.suspect, guidance.scored))
+        return [position for position in trusted if position not in self.held]
+
+    def keep(self, standing: list[bool], guidance: Guidance, edits: bool) -> None:
+        """Let tokens of the guess stand on a masked canvas. Unless `edits` may replace them, the
+        leading ones are pinned, up to a stop."""
+        guess = guidance.guess
+        self.edited = any(guess[position] != token for position, token in self.held.items())
+        self.held = {
+            position: guess[position] for position, stands in enumerate(standing) if stands
+        }
+        end = min(guidance.scored, guidance.stop + 1)
+        count = next((i for i, stands in enumerate(standing) if not stands), len(standing))
+        self.rereads += self.complete
+        self.complete = count >= end
+        if not edits:
+            self.pinned = guess[: max(len(self.pinned), min(count, guidance.stop + 1))]
 
     def _pin(self, tokens: list[int]) -> None:
         """Fix `tokens` at the beginning of the canvas."""

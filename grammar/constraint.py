@@ -175,7 +175,7 @@ class TokenConstraint(Protocol):
 
 
 class Free:
-    """Free text: the guess is the model's own after what is pinned, up to the first stop token."""
+    """Free text: the guess is the model's own beside what is fixed, up to the first stop token."""
 
     work = spent = 0
 
@@ -190,6 +190,9 @@ class Free:
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         pinned, L = list(fixed.pinned), len(scores.argmax)
         guess = pinned + list(scores.argmax[len(pinned) :])
+        for position, token in fixed.held.items():
+            if position not in fixed.edits:
+                guess[position] = token
         stop = min((guess.index(token) for token in self._stops.intersection(guess)), default=L)
         return Guidance(
             guess=guess,

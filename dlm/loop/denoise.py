@@ -4,7 +4,7 @@ Slots differ only in objects that are passed in, such as a grammar. This module 
 queue.
 """
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -118,10 +118,11 @@ def guide(context: EngineContext, output: PassOutput) -> list[Guided]:
     }
     failed |= _read_questions(running, failed, output.scores, work)
     share = max(1, work // len(running))
+    edits = _edits(running, output, context.config.sampler)
     guided = [
         failed.get(i)
         if sequence.question is not None or i in failed
-        else _guide(sequence, i, output, context.config, share)
+        else _guide(sequence, i, output, context.config, edits.get(i, ()), share)
         for i, sequence in enumerate(running)
     ]
     seconds = output.seconds, perf_counter() - start, 0.0
@@ -184,22 +185,22 @@ def _advance(
     running = list(canvases.values())
     distributions.mask()
     entropies, sampler = distributions.entropies, config.sampler
-    accepted = sampler.accept(distributions)
-    for i, each in enumerate(guided):
-        if isinstance(each, Guidance):
-            accepted[i, each.suspect :] = False
-        else:
+    free = torch.zeros(entropies.shape, dtype=torch.bool)
+    for i, (sequence, each) in enumerate(zip(running, guided, strict=True)):
+        if not isinstance(each, Guidance):
             distributions.exclude(i)
+        elif sampler.mask is None:
+            free[i, : each.suspect] = True
+        else:
+            free[i, sequence.canvas.masked(each)] = True
+    accepted = sampler.accept(distributions, free) & free
     if sampler.mask is None:
         chosen = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
-    else:  # a token stands only if all before it do: the masks right of it hold for the guess alone
-        accepted = accepted.cummin(-1).values
-        chosen = torch.tensor(
-            [
-                each.guess if isinstance(each, Guidance) else [-1] * accepted.shape[1]
-                for each in guided
-            ]
-        )
+    else:
+        for i, sequence in enumerate(running):  # what stands already
+            accepted[i, sequence.canvas.standing] = True
+        nothing = [-1] * accepted.shape[1]
+        chosen = torch.tensor([g.guess if isinstance(g, Guidance) else nothing for g in guided])
     (kept,) = distributions.copies.to_device(torch.where(accepted, chosen, -1))
     before, _ = shown([sequence.canvas for sequence in running])
     rngs = [
@@ -264,13 +265,34 @@ def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
     return canvas.uniform
 
 
+def _edits(running: list[Sequence], output: PassOutput, sampler: Sampler) -> dict[int, list[int]]:
+    """Return the positions of each canvas where the model would replace a token that stands, and
+    the sampler lets it; empty for samplers without edits."""
+    if sampler.edit_threshold is None:
+        return {}
+    sure = output.distributions.confidences > sampler.edit_threshold
+    return {
+        i: [
+            position
+            for position, token in sequence.canvas.held.items()
+            if sure[i, position] and output.scores[i].argmax[position] != token
+        ]
+        for i, sequence in enumerate(running)
+    }
+
+
 def _guide(
-    sequence: Sequence, i: int, output: PassOutput, config: DecodeConfig, work: int
+    sequence: Sequence,
+    i: int,
+    output: PassOutput,
+    config: DecodeConfig,
+    edits: Collection[int],
+    work: int,
 ) -> Guidance | Exception:
     """Query the constraint of canvas `i`, and restrict its distributions to what it allows."""
     try:
         sequence.constraint.work = work
-        fixed = sequence.canvas.fixed(config.sampler.max_steps)
+        fixed = sequence.canvas.fixed(config.sampler.max_steps, edits)
         guidance = sequence.constraint.guide(output.scores[i], fixed)
         output.distributions.restrict(i, guidance)
     except Exception as error:
@@ -293,7 +315,7 @@ def _update_canvas(
     try:
         canvas = sequence.canvas
         if config.sampler.mask is not None:
-            canvas.keep(accepted, guidance)
+            canvas.keep(accepted, guidance, config.sampler.edit_threshold is not None)
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = float(entropies[: guidance.scored].mean())

@@ -8,9 +8,10 @@ from typing import Any
 
 from dlm.errors import DlmError
 from dlm.samplers.entropy_bound import EntropyBound
+from dlm.samplers.reveal import Reveal
 from dlm.samplers.sampler import Sampler
 
-_SAMPLERS: dict[str, Callable[..., Sampler]] = {"entropy_bound": EntropyBound}
+_SAMPLERS: dict[str, Callable[..., Sampler]] = {"entropy_bound": EntropyBound, "reveal": Reveal}
 
 
 def register(name: str, sampler: Callable[..., Sampler]) -> None:

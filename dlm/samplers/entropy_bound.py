@@ -52,6 +52,10 @@ class EntropyBound:
     def mask(self) -> None:
         return None
 
+    @property
+    def edit_threshold(self) -> None:
+        return None
+
     def start(self, rng: torch.Generator, length: int, vocab_size: int) -> Int64[Tensor, " L"]:
         """Return uniform noise."""
         return torch.randint(vocab_size, (length,), generator=rng, device=rng.device)
@@ -62,7 +66,7 @@ class EntropyBound:
         remaining = max(1, self.max_steps - step)
         return self.t_min + (self.t_max - self.t_min) * remaining / self.max_steps
 
-    def accept(self, rows: TokenDistributions) -> Bool[Tensor, "B L"]:
+    def accept(self, rows: TokenDistributions, free: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return surest(rows.entropies, self.entropy_bound)
 
     def next(

@@ -2,7 +2,7 @@
 
 A sampler is a frozen object of settings. It knows no model, no grammar and no text; all randomness
 is the request's own, and is passed in. The loop restricts what a sampler decides: no position is
-accepted from the first suspect one on, and on a masked canvas no token stands right of a mask.
+accepted from the first suspect one on. Tokens that stand on a masked canvas have a completion.
 
 Shapes: `B` canvases of `L` positions.
 """
@@ -25,6 +25,9 @@ class Passes(Protocol):
     steps: int  # their number
     stable: bool  # whether the last one had the guess of the one before
     pinned: list[int]  # leading tokens that stand
+    complete: bool  # whether all tokens up to the stop stand on a masked canvas
+    edited: bool  # whether the last pass replaced a token that stood there
+    rereads: int  # passes over the masked canvas since it was complete for the first time
 
 
 @runtime_checkable
@@ -44,15 +47,21 @@ class Sampler(Protocol):
         drawn."""
         ...
 
+    @property
+    def edit_threshold(self) -> float | None:
+        """Probability above which the model may replace a token that stands; None: none does."""
+        ...
+
     def start(self, rng: torch.Generator, length: int, vocab_size: int) -> Int64[Tensor, " L"]:
         """Return a new canvas, on the device of `rng`."""
         ...
 
     def temperature(self, step: int) -> float: ...  # of the pass after `step` others
 
-    def accept(self, rows: TokenDistributions) -> Bool[Tensor, "B L"]:
+    def accept(self, rows: TokenDistributions, free: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         """Return the positions that keep their tokens, by entropies or confidences of `rows`, which
-        are under the masks of the constraints."""
+        are under the masks of the constraints. Only `free` ones count: no suspect ones, and on a
+        masked canvas none that have a token."""
         ...
 
     def next(

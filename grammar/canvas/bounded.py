@@ -27,7 +27,8 @@ class Bounded(Free):
     """Free text whose reasoning closes within its own budget, and leaves its reserve of `budget`.
 
     Where the reasoning has to end, the closing marker is forced. Positions after it are suspect,
-    since they were predicted as reasoning.
+    since they were predicted as reasoning. If other tokens stand there already, the guess of the
+    step before is kept: all that stands was in it, and its reasoning closes in time.
     """
 
     def __init__(self, stops: Collection[int], budget: int, reasoning: Reasoning, words: int):
@@ -37,6 +38,7 @@ class Bounded(Free):
         self._budget, self._reasoning, self._committed = budget, reasoning, list[int]()
         self._squeezes = Squeezes()
         self._any = torch.full((1, words), -1, dtype=torch.int32)
+        self._guess: list[int] = []  # of the canvas in the step before
 
     @property
     def squeezed(self) -> bool:
@@ -48,6 +50,9 @@ class Bounded(Free):
         closing = _closing(self._committed, guess[:stop], self._reasoning, self._budget)
         begin, forced = closing.begin, closing.marker[: L - closing.begin]
         forced = forced if begin <= stop else []
+        standing = fixed.held
+        if any(standing.get(begin + i, token) != token for i, token in enumerate(forced)):
+            return self._as_before(free, {*range(len(pinned)), *standing})
         end = max(len(pinned), begin + len(forced) if forced else 0)
         agreed = common_prefix(guess[begin : begin + len(forced)], forced)
         repaired = agreed < len(forced)
@@ -59,6 +64,7 @@ class Bounded(Free):
             guess[begin : begin + len(forced)] = forced
         if repaired:
             stop = L
+        self._guess = guess
         return replace(
             free,
             guess=guess,
@@ -73,10 +79,27 @@ class Bounded(Free):
         # The budget ends the reasoning at one position, whatever its tokens are.
         self._squeezes.commit(len(self._committed), tokens, lambda at, token: True)
         self._committed += tokens
+        self._guess = []
 
     def rollback(self, count: int) -> None:
         del self._committed[len(self._committed) - count :]
         self._squeezes.rollback(len(self._committed))
+        self._guess = []
+
+    def _as_before(self, free: Guidance, standing: Collection[int]) -> Guidance:
+        """Return the guess of the step before. Its token is the only one at the first position
+        without one, and what comes after that is suspect."""
+        guess = self._guess
+        at = next(i for i in range(len(guess) + 1) if i not in standing)
+        stop = min((guess.index(t) for t in self._stops.intersection(guess)), default=len(guess))
+        return replace(
+            free,
+            guess=guess,
+            rows=[~token for token in guess[: at + 1]],
+            suspect=min(at + 1, len(guess)),
+            repaired=True,
+            stop=stop,
+        )
 
 
 class BoundedTokens(FreeTokens):

@@ -1,13 +1,13 @@
 """Each function against the transformers class that it restates, on random inputs."""
 
-from types import SimpleNamespace
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.diffusion_gemma import generation_diffusion_gemma as reference
 
+from dlm.canvas import Progress
 from dlm.grammar import Guidance
+from dlm.request import Stats
 from dlm.samplers import EntropyBound
 from dlm.samplers.entropy_bound import surest
 
@@ -80,7 +80,7 @@ def test_accept_always_keeps_at_least_one(costs):
 
 
 def passes(steps, stable):
-    return SimpleNamespace(steps=steps, stable=stable, pinned=[])
+    return Progress(stats=Stats(), steps=steps, stable=stable)
 
 
 GUIDANCE = Guidance(guess=[], bitmask=None, rows=[], suspect=0, repaired=False, stop=0, scored=0)

@@ -26,13 +26,14 @@ MASK, EOS = 4, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reveal:
+class Leftmost:
     """Sampler of masked canvases that reveals sure positions from the left, and at least one."""
 
     mask: int
     threshold: float = 0.9
     max_steps: int = 64
     carries: bool = False
+    edit_threshold: None = None
 
     def start(self, rng, length, vocab_size):
         return torch.full((length,), self.mask, device=rng.device)
@@ -40,8 +41,8 @@ class Reveal:
     def temperature(self, step):
         return 1.0
 
-    def accept(self, rows):
-        sure = (rows.confidences > self.threshold).cumprod(-1)
+    def accept(self, rows, free):
+        sure = (~free | (rows.confidences > self.threshold)).cumprod(-1)
         return torch.arange(sure.shape[1]) <= sure.sum(-1, keepdim=True)
 
     def next(self, tokens, kept, rngs, vocab_size):
@@ -85,7 +86,7 @@ TOY = Family(
     name="toy",
     architectures=("ToyMaskedModel",),
     load=load,
-    sampler=lambda config, _: ("reveal", {"mask": config["mask_token_id"]}),
+    sampler=lambda config, _: ("leftmost", {"mask": config["mask_token_id"]}),
     stops=(EOS,),
     pad=0,
 )
@@ -95,7 +96,7 @@ TOY = Family(
 def directory(tmp_path_factory):
     """A directory of the family, with the tokenizer of the built-in model."""
     families.register(TOY)
-    register("reveal", Reveal)
+    register("leftmost", Leftmost)
     made = tmp_path_factory.mktemp("toy")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(BUILT_IN / name, made)
@@ -182,14 +183,14 @@ def test_a_sampler_that_carries_a_soft_embedding_needs_a_model_that_takes_it(eng
     with pytest.raises(DlmError, match="a Plain takes no soft embedding, which the sampler carr"):
         Engine(Plain(), engine.chat)
     with pytest.raises(DlmError, match="mask must be one of the model's 1536 tokens, got 1536"):
-        Engine(engine.model, engine.chat, DecodeConfig(sampler=Reveal(mask=1536)))
+        Engine(engine.model, engine.chat, DecodeConfig(sampler=Leftmost(mask=1536)))
 
 
 @pytest.mark.parametrize("spec", [None, JsonSchema(PERSON)])
 def test_canvases_end_even_if_the_sampler_never_reveals_a_token(engine, spec):
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Never(Reveal):
-        def accept(self, rows):
+    class Never(Leftmost):
+        def accept(self, rows, free):
             return torch.zeros_like(rows.confidences, dtype=torch.bool)
 
         def settled(self, passes, guidance, entropy):
