@@ -42,9 +42,8 @@ class Sampler(Protocol):
 
     @property
     def mask(self) -> int | None:
-        """Token of positions without a token. It is never generated; an accepted position takes the
-        token of the guess, which stands. None: canvases are noisy, and accepted tokens are
-        drawn."""
+        """Token of positions without a token, never generated: an accepted position takes that of
+        the guess, which stands. None: canvases are noisy, and accepted tokens are drawn."""
         ...
 
     @property
