@@ -101,14 +101,15 @@ class PlainLayer(nn.Module):
         sin: Tensor,
         query_scale: Tensor,
         attend: Attend,
-        encoded: Tensor,
+        drafted: Tensor | None,
     ) -> Tensor:
         attended = self.self_attn(self.input_layernorm(x), cos, sin, query_scale, attend)
-        x = x + self.output(attended, encoded)
+        x = x + self.output(attended, drafted)
         return x + self.mlp(self.post_attention_layernorm(x))
 
-    def output(self, attended: Tensor, encoded: Tensor) -> Tensor:
-        """Project the results of attention; `encoded` marks the rows that belong to no canvas."""
+    def output(self, attended: Tensor, drafted: Tensor | None) -> Tensor:
+        """Project the results of attention. `drafted` marks the rows of drafts, `[n, 1]`; None:
+        there are none."""
         return self.self_attn.o_proj(attended)
 
 
@@ -170,6 +171,7 @@ class PlainDecoder(PackedStack[D]):
         positions: Int[Tensor, " n"],
         attends: Sequence[Attend],
         encoded: Bool[Tensor, "n 1"],
+        drafting: bool,
     ) -> Float[Tensor, "n hidden"]:
         rotary = self.config.rotary
         angles = rotary.angles(positions)[:, None]
@@ -179,6 +181,7 @@ class PlainDecoder(PackedStack[D]):
         scale = torch.full((len(x), 1, 1), head_dim**-0.5, device=x.device)
         if rotary.query_scale is not None:
             scale = scale * rotary.query_scale.at(positions)[:, None, None]
+        drafted = ~encoded if drafting else None
         for layer, attend in zip(cast(Sequence[PlainLayer], self.layers), attends, strict=True):
-            x = layer(x, cos, sin, scale, attend, encoded)
+            x = layer(x, cos, sin, scale, attend, drafted)
         return self.norm(x)

@@ -7,12 +7,13 @@ from dlm.models import CheckpointError
 from dlm.models.diffusion_gemma.family import BUILT_IN as BUILT_IN
 from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
 from dlm.models.family import Family, JsonFile
+from dlm.models.nemotron_diffusion.family import NEMOTRON_DIFFUSION
 from dlm.root_error import DlmError
 
 DEFAULT: Family = DIFFUSION_GEMMA
 """Family of the built-in checkpoint, and of models that are passed in as objects."""
 
-_FAMILIES: dict[str, Family] = {DEFAULT.name: DEFAULT}
+_FAMILIES: dict[str, Family] = {each.name: each for each in (DEFAULT, NEMOTRON_DIFFUSION)}
 
 
 def register(family: Family) -> None:

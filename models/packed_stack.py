@@ -55,9 +55,11 @@ class PackedStack(TextStack[C]):
         positions: Int[Tensor, " n"],
         attends: Sequence[Attend],
         encoded: Bool[Tensor, "n 1"],
+        drafting: bool,
     ) -> Float[Tensor, "n hidden"]:
         """Run all layers and the last norm, with one attention per layer. Rows that are not
-        `encoded` belong to canvases, or are padding."""
+        `encoded` belong to canvases, or are padding; `drafting`: these are drafts, which a later
+        pass verifies."""
 
     def warm_up(self, cache: KVCache, slots: int) -> list[Callable[[], Any]]:
         """Return the parts of a warm-up over `cache`, each to be called once; they store nothing.
@@ -138,7 +140,7 @@ class PackedStack(TextStack[C]):
         """Run `predict`, and in the same pass `denoise` a canvas after each slot of `last`."""
         B, L = canvas.shape
         x = self.canvas_embeddings(canvas, soft_embedding).flatten(0, 1)
-        states = self._run(tokens, x, list(last), cache)
+        states = self._run(tokens, x, list(last), cache, drafting=True)
         canvases = self.logits(states[len(states) - B * L :]).view(B, L, self.vocab_size)
         return self._next_logits(states, tokens, last), canvases
 
@@ -157,11 +159,12 @@ class PackedStack(TextStack[C]):
         canvases: Float[Tensor, "canvas_tokens hidden"],
         slots: Sequence[int],
         cache: KVCache,
+        drafting: bool = False,
     ) -> Float[Tensor, "total hidden"]:
         """Return the states of the tokens to encode, then those of the canvases of `slots`."""
         plan = cache.plan(encode, slots, len(canvases) // max(1, len(slots)))
-        run = partial(self._states, cache=cache)
-        if self.graphs is not None and self.graphs.accepts(plan, cache):
+        run = partial(self._states, cache=cache, drafting=drafting)
+        if self.graphs is not None and not drafting and self.graphs.accepts(plan, cache):
             return self.graphs.states(run, canvases, plan)
         new = self._embedded([t for tokens in encode.values() for t in tokens])
         states = run(torch.cat((new, canvases)), plan)
@@ -169,7 +172,11 @@ class PackedStack(TextStack[C]):
         return states
 
     def _states(
-        self, x: Float[Tensor, "total hidden"], plan: Pass, cache: KVCache
+        self,
+        x: Float[Tensor, "total hidden"],
+        plan: Pass,
+        cache: KVCache,
+        drafting: bool = False,
     ) -> Float[Tensor, "total hidden"]:
         """Return the states of the tokens of `plan`, whose embeddings are `x`. Kernels wait for
         nothing here, and nothing comes from the host, so it can be captured."""
@@ -181,7 +188,7 @@ class PackedStack(TextStack[C]):
             scales = {n: layer.get_buffer(f"self_attn.{n}") for n in ("k_scale", "v_scale")}
             attends.append(partial(cache.attend, index, plan=plan, **scales))
         x = F.pad(x, (0, 0, 0, padding))
-        x = self.run_pass(x, positions, attends, causal)
+        x = self.run_pass(x, positions, attends, causal, drafting)
         return x[: len(x) - padding]
 
     def _next_logits(

@@ -84,6 +84,7 @@ class DiffusionGemma(PackedStack[ModelConfig]):
         positions: Int[Tensor, " n"],
         attends: Sequence[Attend],
         encoded: Bool[Tensor, "n 1"],
+        drafting: bool,
     ) -> Float[Tensor, "n hidden"]:
         return self.run_layers(x, positions, attends, self.scalars(encoded))
 

@@ -1,0 +1,35 @@
+"""Layout of Nemotron-Labs-Diffusion directories: config, network, tensors and quantisation."""
+
+from functools import partial
+
+from dlm.models import decoder_layout
+from dlm.models.layout import Layout
+from dlm.models.nemotron_diffusion.config import MODEL_TYPE, NemotronConfig
+from dlm.models.nemotron_diffusion.network import NemotronDiffusion
+
+_STACK, _HEAD = "encoder.", "diffusion_head"
+
+
+def parameter_name(tensor: str) -> str:
+    """Return the network's name of a tensor on disk."""
+    if tensor.startswith(f"{_HEAD}."):
+        return f"lm_head{tensor.removeprefix(_HEAD)}"
+    return tensor.removeprefix(_STACK)
+
+
+def tensor_name(parameter: str) -> str:
+    """Invert `parameter_name`, also for names of modules."""
+    if parameter.partition(".")[0] == "lm_head":
+        return f"{_HEAD}{parameter.removeprefix('lm_head')}"
+    return f"{_STACK}{parameter}"
+
+
+LAYOUT = Layout(
+    model_types=(MODEL_TYPE,),
+    config=NemotronConfig.from_hf,
+    network=NemotronDiffusion,
+    parameter_name=parameter_name,
+    adapt=partial(decoder_layout.adapt, tensor_name),
+    places=partial(decoder_layout.places, tensor_name),
+    quantisation=decoder_layout.quantisation(tensor_name, ignored=(_HEAD, "*embed_tokens*")),
+)
