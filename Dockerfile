@@ -5,7 +5,7 @@ RUN useradd --create-home dlm && apt-get update \
   && apt-get install --yes --no-install-recommends gcc libc6-dev \
   && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/dlm
-COPY --chown=dlm pyproject.toml constraints.txt README.md ./
+COPY --chown=dlm pyproject.toml setup.py constraints.txt README.md ./
 COPY --chown=dlm dlm dlm
 COPY --chown=dlm grammar grammar
 COPY --chown=dlm kernels kernels

@@ -24,7 +24,11 @@ suite: $(STAMP)
 
 # Marked tests too, and five times the examples of hypothesis: over half an hour.
 test-all: CASES := -m "" --hypothesis-profile exhaustive
-test-all: lint suite vectors
+test-all: lint suite vectors without-c
+
+# What walks along a trie in numpy, where the extension in C is not built.
+without-c: $(STAMP)
+	DLM_NATIVE=0 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile tests/grammar/masks tests/grammar/parse
 
 # Torch's sums round differently with the width of a CPU's vectors: the tests of numbers once more
 # with those of AVX2, and without any. Six minutes of CPU time each.
@@ -72,7 +76,7 @@ install: $(STAMP)
 
 # torch first: whatever asks for torch later must find this one. The links give type checkers
 # the import names that setuptools gives Python: dlm.kernels, dlm.grammar, dlm.models.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py grammar/_walk.c constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -109,6 +113,6 @@ $(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
 	touch $@
 
 clean:
-	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models
+	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models grammar/_walk*.so
 
-.PHONY: demo test test-all suite vectors lint card vllm sglang clients docs install clean
+.PHONY: demo test test-all suite vectors without-c lint card vllm sglang clients docs install clean

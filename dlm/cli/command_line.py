@@ -28,7 +28,11 @@ class CommandParser(argparse.ArgumentParser):
             options = {"description": description, "epilog": epilog, **options}
         super().__init__(formatter_class=_Help, add_help=False, **options)
         self.add_argument("-h", "--help", action="help", help="Show this help and exit.")
-        self.add_argument("--version", action=_Version, help="Show the version of dlm and exit.")
+        self.add_argument(
+            "--version",
+            action=_Version,
+            help="Show the version of dlm, and what makes masks, and exit.",
+        )
 
     def error(self, message: str) -> NoReturn:
         fail(message)
@@ -47,7 +51,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Version(argparse.Action):
-    """An option that prints the installed version. The version is looked up only then."""
+    """An option that prints the installed version, and whether masks are made in C.
+
+    Both are looked up only then.
+    """
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
@@ -55,7 +62,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import version
 
-        print(f"dlm {version('dlm')}")
+        from dlm.grammar.native import load
+
+        print(f"dlm {version('dlm')}, masks by {load()[1]}")
         parser.exit()
 
 

@@ -1,5 +1,6 @@
 """The compiler from specs to grammars, one for each vocabulary, with a cache of grammars."""
 
+import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -9,6 +10,7 @@ from threading import Lock
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.canvas.workers import Task, Workers, build, read
 from dlm.grammar.errors import CrashError
+from dlm.grammar.masks.walks import WALKED_BY
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.terminal_tokens import Terminals
@@ -17,6 +19,7 @@ from dlm.grammar.vocabulary.pieces import VocabularySlice
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures in the cache
+_LOG = logging.getLogger(__name__)
 _LOOKED = 16  # uses between two measurements of all grammars; at each use if the cache is half full
 
 
@@ -39,6 +42,7 @@ class Compiler:
         """
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         vocabulary.index()
+        _LOG.info("masks are made by %s", WALKED_BY)
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
         self._terminals.share_any_text()
         self._workers, self._shared = workers or Workers(), workers is not None

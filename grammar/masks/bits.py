@@ -1,11 +1,12 @@
 """Sets of tokens as packed bits, the format that grammars and mask kernels share."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from jaxtyping import UInt32
 
 _FEW_TOKENS = 1024  # tokens that are set one by one
+_FEW_WORDS = 64  # words up to which their bits are listed, not packed
 _SPARSE = 8  # if at most one of as many words holds a bit, only these are unpacked
 
 
@@ -28,6 +29,26 @@ def tokens_in(words: np.ndarray) -> np.ndarray:
         return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
     bits = np.flatnonzero(unpacked(words[at]).view(np.bool_))
     return (at[bits >> 5] << 5) + (bits & 31)
+
+
+def as_numbers_if_few(words: np.ndarray) -> np.ndarray:
+    """Return the numbers of the bits that are set (int32) if they are few, else `words` itself."""
+    few = np.count_nonzero(words) <= _FEW_WORDS
+    return tokens_in(words).astype(np.int32) if few else words
+
+
+def add_tokens(words: np.ndarray, sets: Sequence[np.ndarray]) -> None:
+    """Add sets of tokens to packed bits: numbers (int32), or packed bits themselves."""
+    numbers = [tokens for tokens in sets if tokens.dtype != np.uint32]
+    for tokens in sets:
+        if tokens.dtype == np.uint32:
+            words |= tokens
+    if numbers:
+        tokens = np.concatenate(numbers)
+        if len(tokens) > _FEW_TOKENS:
+            words |= token_words(tokens, 32 * len(words))
+        else:
+            np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
 
 
 def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:

@@ -3,9 +3,25 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+
+
+class Preorder(NamedTuple):
+    """The nodes of a trie by their places in preorder."""
+
+    byte: UInt8[np.ndarray, " nodes"]
+    size: Int32[np.ndarray, " nodes"]
+    depth: Int32[np.ndarray, " nodes"]
+    first: Int32[np.ndarray, " nodes_and_end"]  # the index in `tokens` of each node's first token
+    tokens: Int32[np.ndarray, " tokens"]
+    node: Int32[np.ndarray, " nodes"]
+
+    def tokens_below(self, place: int) -> Int32[np.ndarray, " _"]:
+        """Return the tokens of the node at `place` and of all nodes below it."""
+        return self.tokens[self.first[place] : self.first[place + self.size[place]]]
 
 
 class Trie:
@@ -71,6 +87,34 @@ class Trie:
             first = np.maximum.accumulate(np.where(np.diff(parent, prepend=-1) != 0, before, 0))
             places[begin:end] = places[parent] + 1 + before - first
         return places
+
+    @cached_property
+    def first_nodes(self) -> Int32[np.ndarray, "256"]:
+        """The root's child by each byte; -1: it has none."""
+        return np.array([self.first_bytes.get(byte, -1) for byte in range(256)], np.int32)
+
+    @cached_property
+    def first_sizes(self) -> Int32[np.ndarray, "256"]:
+        """The number of nodes that begin with each byte."""
+        return np.where(self.first_nodes < 0, 0, self.sizes[self.first_nodes])
+
+    @cached_property
+    def first_byte(self) -> UInt8[np.ndarray, " nodes"]:
+        """The first byte of each node's text; 0 for the root, which has none."""
+        first = self.byte.copy()
+        for begin, end in pairwise(self.levels[2:]):
+            first[begin:end] = first[self.parent[begin:end]]
+        return first
+
+    @cached_property
+    def preorder(self) -> Preorder:
+        """The nodes in the order of their places."""
+        node = np.argsort(self.places).astype(np.int32)
+        depth = np.repeat(np.arange(len(self.levels) - 1, dtype=np.int32), np.diff(self.levels))
+        places, _ = ranges(self.token_first[node], self.token_count[node])
+        first = np.concatenate([[0], np.cumsum(self.token_count[node])]).astype(np.int32)
+        tokens = self.tokens[places]
+        return Preorder(self.byte[node], self.sizes[node], depth[node], first, tokens, node)
 
     def __len__(self) -> int:
         """Return the number of nodes."""

@@ -7,15 +7,23 @@ nor rules.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int16, UInt8
+from jaxtyping import Bool, Int16, UInt8, UInt32
 
+from dlm.grammar.masks.bits import add_tokens, as_numbers_if_few
 from dlm.grammar.masks.trie import Nodes, Trie
+from dlm.grammar.native import load
 
 Owners = Int16[np.ndarray, " _"]  # for each node, the index of the root it is reached from
-_NOWHERE = -1
+_NOWHERE, _UNWRITTEN = -1, -2  # entries of a table without a next state, as in _walk.c
+_DONE = -1  # the outcome of a whole walk in C; a state: its row is needed; else `ends` is full
+_CURSOR, _ENDS_AT, _READ_AT = 4, 2, 3  # numbers of a cursor in C, and the indices of two of them
+_SORTED = 4096  # nodes up to which ends are sorted, so that equal ones are found in caches
+_ENDS = 4096  # nodes that one call of C lists
+_WALK_RANGES, WALKED_BY = load()
+NODES_READ = 100 if _WALK_RANGES is None else 1000  # trie nodes for a unit of work, about 10 us
 _DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
 _FEW = 100  # nodes up to which a level is read one by one
 _TABLE_BYTES = 1500  # of memory of a table without moves
@@ -31,6 +39,31 @@ class Reached:
     counts: Nodes  # counted moves up to each node; empty if moves are not counted
 
 
+class TokenSet(NamedTuple):
+    """The tokens that stay within a text, and the trie nodes at which it may end."""
+
+    tokens: np.ndarray  # packed bits (uint32); or the tokens' numbers (int32), if they are few
+    ends: Nodes  # those with nodes below, where a token may continue
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes + self.ends.nbytes
+
+
+class Reach:
+    """A token set that is being made: what walks have reached so far."""
+
+    def __init__(self, words: UInt32[np.ndarray, " words"]):
+        """`words` holds the tokens to begin with, as packed bits. They are changed."""
+        self.words, self.ends, self.nodes = words, list[Nodes](), 0  # nodes: bytes read
+
+    def token_set(self) -> TokenSet:
+        ends = np.concatenate(self.ends) if self.ends else np.zeros(0, np.int32)
+        if len(ends) <= _SORTED:
+            ends.sort()
+        return TokenSet(as_numbers_if_few(self.words), ends)
+
+
 class WalkTable:
     """A machine of numbered states, whose moves are tabulated at their first use.
 
@@ -38,18 +71,25 @@ class WalkTable:
     a column for each letter, not for each byte.
     """
 
-    def __init__(self, moves: Callable[[int], list[tuple[int, int, int, bool]]]):
-        """`moves(state)` returns first and last byte, next state, and whether the move counts."""
-        self._moves = moves
+    def __init__(
+        self, moves: Callable[[int], list[tuple[int, int, int, bool]]], final: Sequence[bool]
+    ):
+        """`moves(state)` returns first and last byte, next state, and whether the move counts.
+
+        `final` tells for each state whether a text may end there. It may grow.
+        """
+        self._moves, self._is_final = moves, final
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
-        self._to = np.full((16, 1), _NOWHERE, dtype=np.int32)
+        self._firsts = np.zeros(256, np.uint8)  # the first byte of each column's run
+        self._to = np.full((16, 1), _UNWRITTEN, dtype=np.int32)
         self._counts = np.zeros((16, 1), dtype=np.bool_)
+        self._final = np.zeros(16, np.uint8)
         self._written: set[int] = set()
 
     @property
     def nbytes(self) -> int:
-        return _TABLE_BYTES + self._to.nbytes + self._counts.nbytes
+        return _TABLE_BYTES + self._to.nbytes + self._counts.nbytes + self._final.nbytes
 
     def walk(
         self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
@@ -77,7 +117,7 @@ class WalkTable:
                 states = np.append(states, np.int32(len(self._to) - 1))  # for nodes not reached
             moves = self._places(states[parent], byte)
             to = self._to.ravel().take(moves)
-            kept = np.flatnonzero(to != _NOWHERE)
+            kept = np.flatnonzero(to >= 0)
             if counting:
                 counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
             nodes, states, owner = children[kept], to[kept], owner[parent[kept]]
@@ -85,19 +125,46 @@ class WalkTable:
         nodes, states, counts, owner = map(np.concatenate, zip(*reached_by_level, strict=True))
         return Reached(nodes, states, counts), owner
 
-    def walk_below(self, trie: Trie, nodes: Nodes, state: int) -> Reached:
-        """Return the nodes reached below `nodes`, which may have any depth and are in `state`."""
+    def read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
+        """Add to `reach` what is reached by the bytes of `nodes` from `state`, and below them."""
+        if _WALK_RANGES is None:
+            self.read_by_level(trie, nodes, state, reach)
+            return
+        begin, self_and_below = trie.places[nodes], trie.sizes[nodes]
+        ranges = begin, begin + self_and_below
+        cursor, stack = np.zeros(_CURSOR, np.int64), np.empty(len(trie.levels), np.int32)
+        ends = np.empty(_ENDS, np.int32)
+        *preorder, node_at = trie.preorder
+        self._write([state])  # now all states that it leads to have rows, if not moves
+        while True:
+            table = self._column, self._to, self._final
+            outcome = _WALK_RANGES(
+                *preorder, *table, state, *ranges, cursor, stack, reach.words, ends
+            )
+            if outcome >= 0:
+                self._write([outcome])
+                continue
+            reach.ends.append(node_at[ends[: cursor[_ENDS_AT]]])
+            cursor[_ENDS_AT] = 0
+            if outcome == _DONE:
+                break
+        reach.nodes += int(cursor[_READ_AT])
+
+    def read_by_level(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
+        """Do the same as `read` without the extension."""
         states = np.full(len(nodes), state, np.int32)
-        reached_by_level = [(nodes[:0], states[:0])]
+        tokens: list[Nodes] = []
         while len(nodes):
+            reach.nodes += len(nodes)
             self._write(np.flatnonzero(np.bincount(states)).tolist())
-            children, parent = trie.children_of(nodes)
-            to = self._to.ravel().take(self._places(states[parent], trie.byte[children]))
-            kept = np.flatnonzero(to != _NOWHERE)
-            nodes, states = children[kept], to[kept]
-            reached_by_level.append((nodes, states))
-        nodes, states = (np.concatenate(parts) for parts in zip(*reached_by_level, strict=True))
-        return Reached(nodes, states, nodes[:0])
+            to = self._to.ravel().take(self._places(states, trie.byte[nodes]))
+            kept = np.flatnonzero(to >= 0)
+            nodes, states = nodes[kept], to[kept]
+            tokens.append(trie.tokens_at(nodes)[0])
+            reach.ends.append(nodes[(self._final[states] > 0) & (trie.children[nodes] > 0)])
+            nodes, parent = trie.children_of(nodes)
+            states = states[parent]
+        add_tokens(reach.words, tokens)
 
     def _places(self, states: Nodes, bytes_: UInt8[np.ndarray, " _"]) -> np.ndarray:
         """Return the indices of moves in the flat tables."""
@@ -109,12 +176,15 @@ class WalkTable:
                 continue
             moves = self._moves(state)
             self._grow(max([state, *(to for _, _, to, _ in moves)]))
+            row, counted = np.full(256, _NOWHERE, np.int32), np.zeros(256, np.bool_)
             for low, high, to, counts in moves:
                 self._part(low)
                 self._part(high + 1)
-                columns = self._column[low : high + 1]
-                self._to[state, columns] = to
-                self._counts[state, columns] = counts
+                row[low : high + 1], counted[low : high + 1] = to, counts
+                self._final[to] = self._is_final[to]
+            columns = self._firsts[: len(self._begins)]
+            self._to[state, : len(columns)] = row[columns]
+            self._counts[state, : len(columns)] = counted[columns]
             self._written.add(state)
 
     def _part(self, byte: int) -> None:
@@ -125,16 +195,17 @@ class WalkTable:
         end = self._begins[place] if place < len(self._begins) else 256
         new, old = len(self._begins), self._column[byte]
         if new == self._to.shape[1]:
-            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)], axis=1)
+            self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)], axis=1)
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
         self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
-        self._column[byte:end] = new
+        self._column[byte:end], self._firsts[new] = new, byte
         self._begins.insert(place, byte)
 
     def _grow(self, state: int) -> None:
         while state >= len(self._to) - 1:  # the last row has no moves
-            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)])
+            self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)])
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._final = np.concatenate([self._final, np.zeros_like(self._final)])
 
 
 @runtime_checkable

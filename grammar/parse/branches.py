@@ -22,6 +22,7 @@ from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 
 TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices
 Bounds = tuple[int, int | None]  # characters that must and that may follow; None: any number
+UNBOUNDED: Bounds = 0, None
 FAR = 1 << 40  # bytes: beyond any budget
 
 
@@ -161,11 +162,11 @@ class AnyText:
     def __init__(self, scanner: Scanner, trie: Trie):
         """`scanner` must take any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
-        table = WalkTable(lambda state: moves_of(scanner, state))
-        (_, _, within), *_ = scanner.moves(scanner.start)
-        self.characters = scanner.repeated(within)
+        table = WalkTable(lambda state: moves_of(scanner, state), scanner.final)
+        (_, _, self.inside), *_ = scanner.moves(scanner.start)
+        self.characters = scanner.repeated(self.inside)
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}
-        self._found[False] = _sorted(table, scanner, within, trie)
+        self._found[False] = _sorted(table, scanner, self.inside, trie)
 
     def below(
         self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool

@@ -8,27 +8,25 @@ their remaining bytes.
 from collections.abc import Hashable
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, UInt32
 
 from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.masks.bits import token_words
+from dlm.grammar.masks.bits import add_tokens
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes
 from dlm.grammar.masks.walks import Reached, walk
-from dlm.grammar.parse.branches import (
-    FAR,
-    Bounds,
-)
+from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.stops import Stops
-from dlm.grammar.parse.terminal_tokens import Terminals, Words
+from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _NODES = 20  # trie nodes visited for a unit of work
 _MASK = 50  # units of work for a mask
 _SIDE_BY_SIDE = 16  # alternatives for the next terminal that are looked up one by one
+Words = UInt32[np.ndarray, " words"]
 
 
 class StateMasks:
@@ -63,10 +61,11 @@ class StateMasks:
         """Return the row of `state`. States with the same threads share a row."""
         known = self._masks.known.get(state)
         if known is None:
-            key = self._key(state)
+            bounds = [*map(self._bounds, state.threads)]
+            key = self._key(state, bounds)
             known = self._masks.known.get(key)
             if known is None:
-                known = self._masks.kept(key, self._words(state))
+                known = self._masks.kept(key, self._words(state, bounds))
             self._masks.known[state] = known
             self._meter.add(1)
         return known
@@ -105,47 +104,45 @@ class StateMasks:
         tokens = np.flatnonzero(costs < UNREACHABLE)
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
-    def _words(self, state: State) -> Words:
-        """Return the tokens that may follow `state`, as packed bits."""
+    def _words(self, state: State, bounds: list[Bounds]) -> Words:
+        """Return the tokens that may follow `state`, as packed bits. `bounds`: of each thread."""
         self._terminals.trim()
-        words = np.zeros(-(-len(self._vocabulary) // 32), np.uint32)
-        for thread in state.threads:
-            known = self.tokens[thread.terminal]
-            words |= known.words(thread.at, self._bounds(thread), self._meter)
-        reached, _ = walk(self._vocabulary.trie, self, self._after_next(state, words))
+        begin, parts = [], []
+        for thread, limits in zip(state.threads, bounds, strict=True):
+            within = self.tokens[thread.terminal].sets(thread.at, limits, self._meter)
+            parts.append(within.tokens)
+            if len(within.ends):
+                begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
+        reached, _ = walk(self._vocabulary.trie, self, begin)
         self._meter.add(_MASK + len(reached.nodes) // _NODES)
-        leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
-        if len(leaving):
-            words |= token_words(leaving, len(self._vocabulary))
-        return words | token_words(self._control(state), len(self._vocabulary))
+        parts.append(self._vocabulary.trie.tokens_at(reached.nodes)[0])
+        parts.append(np.fromiter(self._control(state), np.int32))
+        words = np.zeros(-(-len(self._vocabulary) // 32), np.uint32)
+        add_tokens(words, parts)
+        return words
 
-    def _after_next(self, state: State, words: Words) -> list[tuple[Nodes, State]]:
-        """Return trie nodes at which the next terminals end, with the states after them.
+    def _after_next(
+        self, onward: State, ends: Nodes, parts: list[np.ndarray]
+    ) -> list[tuple[Nodes, State]]:
+        """Return trie nodes at which the terminals after `onward` end, with the states after them.
 
-        Tokens that stay within the next terminal are added to `words`. They are cached for all
-        grammars, since many have the same pairs of terminals.
+        `onward` is the state at the nodes `ends`. Tokens that stay within the next terminal are
+        added to `parts`. They are cached for all grammars, since many have the same pairs of
+        terminals.
         """
-        begin = []
-        for thread in state.threads:
-            ends = self.tokens[thread.terminal].ends(thread.at, self._bounds(thread), self._meter)
-            if not len(ends):
+        if len(onward.threads) > _SIDE_BY_SIDE:
+            return [(ends, onward)]
+        begin, bounded = [], []
+        for following in onward.threads:
+            if (following.low, following.high) != UNBOUNDED:
+                bounded.append(following)
                 continue
-            onward = self._parser.after_terminal(thread)
-            if len(onward.threads) > _SIDE_BY_SIDE:
-                begin.append((ends, onward))
-                continue
-            bounded = []
-            for following in onward.threads:
-                if (following.low, following.high) != (0, None):
-                    bounded.append(following)
-                    continue
-                known = self.tokens[following.terminal]
-                more, next_ends = known.below(ends, self._meter)
-                words |= more
-                if len(next_ends):
-                    begin.append((next_ends, self._parser.after_terminal(following)))
-            if bounded:
-                begin.append((ends, self._parser.only(onward, bounded)))
+            below = self.tokens[following.terminal].below(ends, self._meter)
+            parts.append(below.tokens)
+            if len(below.ends):
+                begin.append((below.ends, self._parser.after_terminal(following)))
+        if bounded:
+            begin.append((ends, self._parser.only(onward, bounded)))
         return begin
 
     def _leaving(self, state: State) -> tuple[Reached, list[State]]:
@@ -153,7 +150,7 @@ class StateMasks:
         begin = []
         for thread in state.threads:
             known, bounds = self.tokens[thread.terminal], self._bounds(thread)
-            ends = known.ends(thread.at, bounds, self._meter)
+            ends = known.sets(thread.at, bounds, self._meter).ends
             if len(ends):
                 begin.append((ends, self._parser.after_terminal(thread)))
         return walk(self._vocabulary.trie, self, begin)
@@ -174,10 +171,13 @@ class StateMasks:
         return self._parser.named(state) | self._stops.after(state)
 
     def _bounds(self, thread: Thread) -> Bounds:
+        if thread.low == 0 and thread.high is None:
+            return UNBOUNDED
         bounds = thread.needed, thread.remaining
         return self.tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
-    def _key(self, state: State) -> Hashable:
-        """Return a key of everything that the mask depends on."""
-        threads = ((t.terminal, t.at, self._bounds(t), t.onward) for t in state.threads)
+    def _key(self, state: State, bounds: list[Bounds]) -> Hashable:
+        """Return a key of everything that the mask depends on. `bounds`: of each thread."""
+        limited = zip(state.threads, bounds, strict=True)
+        threads = ((t.terminal, t.at, limits, t.onward) for t, limits in limited)
         return frozenset((*threads, *state.items)), state.cost == 0

@@ -4,13 +4,13 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 import numpy as np
-from jaxtyping import UInt32
 
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks.bits import token_words
+from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
-from dlm.grammar.masks.walks import Reached, WalkTable
+from dlm.grammar.masks.walks import NODES_READ, Reach, Reached, TokenSet, WalkTable
 from dlm.grammar.parse.branches import (
+    UNBOUNDED,
     AnyText,
     Bounds,
     Branch,
@@ -21,7 +21,8 @@ from dlm.grammar.parse.branches import (
     moves_of,
 )
 from dlm.grammar.parse.network import scanner_of
-from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Move, Scanner
+from dlm.grammar.parse.unbounded_sets import Similar, UnboundedSets
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.regex.patterns import automaton_of
@@ -32,7 +33,6 @@ _BELOW = 5  # units of work for the tokens after another terminal
 _NODE_BYTES, _BRANCH_BYTES = 20, 1500  # bytes of memory for a node, and for a branch without nodes
 _SET_BYTES, _TERMINAL_BYTES = 300, 1000  # for a cached set without its members, and for a terminal
 _MOST_BYTES = 256 << 20  # bytes of memory for all terminals
-Words = UInt32[np.ndarray, " words"]
 
 
 class TerminalTokens:
@@ -40,8 +40,10 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._cached = 0  # bytes
         self.users = 0  # grammars
+        self.used_at = 0  # the time of the last use, by the clock of `Terminals`
+        self._any_text_moves: dict[int, list[Move]] = {}  # by the state with any text after it
+        self._walk_bytes = 0
         self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
         self._transitions: dict[tuple[int, bool], TerminalTransitions] = {}
         self.forget_sets()
@@ -49,43 +51,51 @@ class TerminalTokens:
     @cached_property
     def _table(self) -> WalkTable:
         scanner = self._scanner  # the table refers to no `self`: there is no reference cycle
-        return WalkTable(lambda s: moves_of(scanner, s))
+        return WalkTable(lambda s: moves_of(scanner, s), scanner.final)
 
     @cached_property
     def _stopping(self) -> WalkTable:
         scanner, terminals = self._scanner, self._all
         return WalkTable(
-            lambda s: [] if terminals.reads_any_text(scanner, s) else moves_of(scanner, s)
+            lambda s: [] if terminals.reads_any_text(scanner, s) else moves_of(scanner, s),
+            scanner.final,
         )
 
     @property
     def nbytes(self) -> int:
         """Approximate memory of the caches, the tables and the scanner."""
         tables = (each.nbytes for each in vars(self).values() if isinstance(each, WalkTable))
-        return _TERMINAL_BYTES + self._cached + self._scanner.nbytes + sum(tables)
+        return _TERMINAL_BYTES + self.cached_bytes + self._scanner.nbytes + sum(tables)
 
-    def _hold(self, count: int) -> None:
-        """Count `count` more bytes of caches."""
-        self._cached += count
-        self._all.hold(count)
+    @property
+    def cached_bytes(self) -> int:
+        """Approximate memory of the caches."""
+        return self._walk_bytes + self._set_bytes
+
+    def _hold(self, walks: int, sets: int = 0) -> None:
+        """Count more bytes of caches."""
+        self._walk_bytes += walks
+        self._set_bytes += sets
+        self._all.hold(walks + sets)
 
     def forget(self) -> None:
         """Clear all caches except the tables, which are small."""
         self._branches.clear()
         self._transitions.clear()
         self.forget_sets()
-        self._cached = 0
+        self._walk_bytes = 0
 
     def forget_sets(self) -> None:
         """Clear the sets of tokens, but keep the walks they were made from."""
-        self._words: dict[tuple[int, Bounds], Words] = {}
-        self._ends: dict[tuple[int, Bounds], Nodes] = {}
-        self._below: dict[bytes, tuple[Words, Nodes]] = {}
+        self._sets: dict[tuple[int, Bounds], TokenSet] = {}
+        self._unbounded = UnboundedSets(self._trie, self._size)
+        self._below: dict[bytes, TokenSet] = {}
+        self._set_bytes = 0
 
     def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
         """Return bounds that allow the same tokens, one for many, so that masks are shared."""
-        if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
-            return 0, None
+        if bounds == UNBOUNDED or isinstance(self._scanner, LiteralScanner):
+            return UNBOUNDED
         return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
 
     @property
@@ -93,61 +103,91 @@ class TerminalTokens:
         return self._scanner.start
 
     def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
-        """Compute the transitions of `state`, also those for bounded masks if `bounded`.
+        """Compute the tokens of `state`, and the transitions for bounded masks if `bounded`.
 
         Returns the next states. States within a character are skipped, since they are quick.
         """
         scanner = self._scanner
         if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
-            self._at(state, (0, None), meter)
+            self.sets(state, UNBOUNDED, meter)
             if bounded:
                 self._at(state, (0, 0), meter)
         meter.add(1)
         return [to for _, _, to in scanner.moves(state)]
 
-    def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
-        """Return the tokens that stay within the terminal, as packed bits."""
+    def sets(self, state: int, bounds: Bounds, meter: Meter) -> TokenSet:
+        """Return the tokens that stay within the terminal, and the nodes at which it may end."""
+        self.used_at = self._all.clock
         key = state, bounds
-        if key not in self._words:
-            transitions = self._at(state, bounds, meter)
-            meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
-            tokens = transitions.tokens(bounds)
-            self._words[key] = token_words(tokens, self._size)
-            self._hold(_SET_BYTES + self._words[key].nbytes)
-        return self._words[key]
+        known = self._sets.get(key)
+        if known is None:
+            if isinstance(self._scanner, LiteralScanner):
+                known = self._spelled(state)
+            elif bounds == UNBOUNDED:
+                moves = self._scanner.moves(state)
+                known = self._unbounded.token_set(
+                    state, moves, self._table, lambda: self._any_text_of(moves, meter), meter
+                )
+            else:
+                transitions = self._at(state, bounds, meter)
+                meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
+                words = token_words(transitions.tokens(bounds), self._size)
+                known = TokenSet(as_numbers_if_few(words), transitions.ends(bounds))
+            self._sets[key] = known
+            self._hold(0, _SET_BYTES + known.nbytes)
+        return known
 
-    def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
+    def _spelled(self, state: int) -> TokenSet:
+        """Return the tokens within a literal, and the node at its end."""
+        text = self._scanner.completion(state)
+        nodes = np.fromiter(self._trie.along(text), np.int32)
+        tokens, _ = self._trie.tokens_at(nodes)
+        ends = nodes[-1:] if len(nodes) == len(text) else nodes[:0]
+        return TokenSet(tokens, ends[self._trie.children[ends] > 0])
+
+    def _any_text_of(self, moves: tuple[Move, ...], meter: Meter) -> Similar | None:
+        """Return the tokens of any text, and its moves in this scanner's states.
+
+        None if any text, as far as it is shared, follows none of the `moves`.
+        """
+        scanner = self._scanner
+        if not isinstance(scanner, Scanner) or not scanner.quoted:
+            return None
+        for _, _, to in moves:
+            any_text = self._all.any_text.get(scanner.repeated(to))
+            if any_text is None:
+                continue
+            if any_text.scanner is scanner:
+                return None
+            if to not in self._any_text_moves:
+                like = scanner.like(any_text.scanner, to)
+                inside = any_text.scanner.moves(any_text.inside)
+                self._any_text_moves[to] = [(low, high, like[to]) for low, high, to in inside]
+            known = self._all.tokens(any_text.scanner).sets(any_text.inside, UNBOUNDED, meter)
+            return known, self._any_text_moves[to]
+        return None
+
+    def below(self, nodes: Nodes, meter: Meter) -> TokenSet:
         """Read the terminal from its start below `nodes` of the trie.
 
-        Returns the tokens that stay within it, as packed bits, and the nodes at which it may end
-        and a token may continue. These include `nodes` if its text may be empty.
+        Returns the tokens that stay within it, and the nodes at which it may end and a token may
+        continue. These include `nodes` if its text may be empty.
         """
         key = nodes.tobytes()
         if key not in self._below:
             scanner, trie = self._scanner, self._trie
             meter.spend(_BELOW)
-            table = self._table
-            reached = table.walk_below(trie, nodes, scanner.start)
-            meter.add(len(reached.nodes) // _WALKED)
-            words = token_words(trie.tokens_at(reached.nodes)[0], self._size)
-            final = np.array(scanner.final)[reached.states] & (trie.children[reached.nodes] > 0)
-            ends = reached.nodes[final]
+            reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
+            self._table.read(trie, trie.children_of(nodes)[0], scanner.start, reach)
+            meter.add(reach.nodes // NODES_READ)
             if scanner.final[scanner.start]:
-                ends = np.concatenate([ends, nodes])
-            self._below[key] = words, ends
-            self._hold(_SET_BYTES + len(key) + words.nbytes + ends.nbytes)
+                reach.ends.append(nodes)
+            self._below[key] = reach.token_set()
+            self._hold(0, _SET_BYTES + len(key) + self._below[key].nbytes)
         return self._below[key]
 
     def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
         return self._at(state, bounds, meter).costs(bounds)
-
-    def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
-        """Return `TerminalTransitions.ends` of `state`."""
-        key = state, bounds
-        if key not in self._ends:
-            self._ends[key] = self._at(state, bounds, meter).ends(bounds)
-            self._hold(_SET_BYTES + self._ends[key].nbytes)
-        return self._ends[key]
 
     def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
         """Return the branch of a child of the root, for a terminal of any text.
@@ -155,11 +195,11 @@ class TerminalTokens:
         `start`: the text is read from before its opening quote, else from within.
         """
         (_, _, inside), *_ = self._scanner.moves(self._scanner.start)
-        self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
+        self._at(self._scanner.start if start else inside, (0, 0) if counting else UNBOUNDED, meter)
         return self._branches[node, inside, counting]
 
     def _at(self, state: int, bounds: Bounds, meter: Meter) -> TerminalTransitions:
-        key = state, bounds != (0, None)
+        key = state, bounds != UNBOUNDED
         if key not in self._transitions:
             if isinstance(self._scanner, LiteralScanner):
                 self._transitions[key] = self._along(state)
@@ -237,7 +277,8 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
-        self._held = 0  # bytes
+        self._held = 0  # bytes, with those of terminals that were dropped
+        self.clock = 0  # masks
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
         self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
@@ -275,9 +316,8 @@ class Terminals:
                 any_text, known = AnyText(scanner, self._trie), self.tokens(scanner)
                 self.any_text[any_text.characters] = any_text
                 self._any.append(known)
-                for bounded in (False, True):
-                    for to in known.explore(scanner.start, bounded, Meter()):
-                        known.explore(to, bounded, Meter())
+                for to in known.explore(scanner.start, True, Meter()):
+                    known.explore(to, True, Meter())
 
     def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
         """Whether the rest of the text from `state` on is that of a shared `AnyText`."""
@@ -288,8 +328,17 @@ class Terminals:
         self._held += count
 
     def trim(self) -> None:
-        """Clear the caches between masks if they are too large, except the shared walks."""
-        if self._held > _MOST_BYTES:
-            for known in self._tokens.values():
-                known.forget_sets() if known in self._any else known.forget()
-            self._held = 0
+        """Clear caches between masks if they are too large: those of the terminals that were not
+        used for longest, to half of the limit. The shared walks are kept."""
+        self.clock += 1
+        if self._held <= _MOST_BYTES:
+            return
+        self._held = sum(known.cached_bytes for known in self._tokens.values())
+        if self._held <= _MOST_BYTES:
+            return
+        for known in sorted(self._tokens.values(), key=lambda known: known.used_at):
+            before = known.cached_bytes
+            known.forget_sets() if known in self._any else known.forget()
+            self._held -= before - known.cached_bytes
+            if self._held <= _MOST_BYTES // 2:
+                break

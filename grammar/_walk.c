@@ -1,0 +1,190 @@
+/* Read a trie of tokens by a table of moves: which tokens are reached, and where a text may end.
+
+   `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
+   equal. The nodes of the trie are in preorder: all nodes below a node come right after it. */
+
+#include <stdint.h>
+
+enum { NOWHERE = -1, UNWRITTEN = -2 };        /* entries of a table without a next state */
+enum { DONE = -1, FULL = -2, OUTSIDE = -3 };  /* results that are no states */
+enum { RANGE, PLACE, ENDS, READ, CURSOR };    /* the numbers of a cursor */
+
+typedef struct {
+    const uint8_t *byte;    /* the last byte of each node's text */
+    const int32_t *size;    /* nodes below each node, itself included */
+    const int32_t *depth;   /* bytes of each node's text */
+    const int32_t *first;   /* index of each node's first token; one more number at the end */
+    const int32_t *tokens;
+} Trie;
+
+typedef struct {
+    const uint8_t *column;  /* by byte */
+    const int32_t *to;      /* the next state, by state and column */
+    const uint8_t *final;   /* by state: a text may end there */
+    int32_t width, rows;
+} Table;
+
+/* Read the nodes from begin[i] to end[i] for each of `ranges` ranges. A range holds whole subtrees
+   of siblings, and `state` is the state before their bytes.
+
+   Sets the bits of the tokens reached in `words`. Lists in `ends` the nodes reached at which a text
+   may end and a token continues. Counts the nodes whose bytes were read in cursor[READ].
+
+   Returns DONE; or a state whose row of the table must be written before the walk can go on; or
+   FULL, if `ends` must be emptied and cursor[ENDS] set to 0; or OUTSIDE, for a state or a depth that
+   has no place in the arrays. The next call with the same cursor and stack goes on. The cursor
+   begins as zeros. */
+static int32_t walk(const Trie *trie, const Table *table, int32_t state,
+                    const int32_t *begin, const int32_t *end, int64_t ranges,
+                    int64_t *cursor, int32_t *stack, int64_t deepest,
+                    uint32_t *words, int32_t *ends, int64_t most_ends)
+{
+    int64_t range = cursor[RANGE], place = cursor[PLACE], count = cursor[ENDS], read = cursor[READ];
+    int32_t result = DONE;
+
+    for (; range < ranges; range++, place = 0) {
+        int32_t base = trie->depth[begin[range]];
+        if (place < begin[range]) {
+            place = begin[range];
+            stack[0] = state;
+        }
+        while (place < end[range]) {
+            int64_t depth = (int64_t)trie->depth[place] - base;
+            if (depth < 0 || depth + 1 >= deepest || stack[depth] < 0 || stack[depth] >= table->rows) {
+                result = OUTSIDE;
+                goto stop;
+            }
+            int32_t before = stack[depth];
+            int32_t after = table->to[(int64_t)before * table->width + table->column[trie->byte[place]]];
+            if (after == UNWRITTEN) {
+                result = before;
+                goto stop;
+            }
+            if (after < 0) {
+                read++;
+                place += trie->size[place];
+                continue;
+            }
+            if (after >= table->rows) {
+                result = OUTSIDE;
+                goto stop;
+            }
+            if (table->final[after] && trie->size[place] > 1) {
+                if (count == most_ends) {
+                    result = FULL;
+                    goto stop;
+                }
+                ends[count++] = (int32_t)place;
+            }
+            read++;
+            for (int32_t i = trie->first[place]; i < trie->first[place + 1]; i++)
+                words[trie->tokens[i] >> 5] |= (uint32_t)1 << (trie->tokens[i] & 31);
+            stack[depth + 1] = after;
+            place++;
+        }
+    }
+stop:
+    cursor[RANGE] = range;
+    cursor[PLACE] = place;
+    cursor[ENDS] = count;
+    cursor[READ] = read;
+    return result;
+}
+
+#ifndef WITHOUT_PYTHON  /* the driver of a test includes the part above alone */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+/* The version of `walk_ranges` and its arguments, which `dlm.grammar.native` compares. */
+#define VERSION 1
+
+enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
+       BUFFERS };
+
+static const Py_ssize_t item_size[BUFFERS] = {1, 4, 4, 4, 4, 1, 4, 1, 4, 4, 8, 4, 4, 4};
+
+/* Whether the buffers have the lengths that a walk relies on. */
+static int fit(const Py_buffer *b, const Py_ssize_t *n)
+{
+    for (int i = 0; i < BUFFERS; i++)
+        if (b[i].len % item_size[i] || (uintptr_t)b[i].buf % item_size[i])
+            return 0;
+    if (n[SIZE] != n[BYTE] || n[DEPTH] != n[BYTE] || n[FIRST] != n[BYTE] + 1 || n[COLUMN] != 256)
+        return 0;
+    if (n[FINAL] < 1 || n[TO] < n[FINAL] || n[TO] % n[FINAL] || n[FINAL] > INT32_MAX)
+        return 0;
+    if (n[BEGIN] != n[END] || n[NUMBERS] != CURSOR || n[STACK] < 1 || n[LIST] < 1)
+        return 0;
+    const int32_t *begin = b[BEGIN].buf, *end = b[END].buf;
+    for (Py_ssize_t i = 0; i < n[BEGIN]; i++)
+        if (begin[i] < 1 || begin[i] >= n[BYTE] || end[i] < begin[i] || end[i] > n[BYTE])
+            return 0;
+    const uint8_t *column = b[COLUMN].buf;
+    Py_ssize_t width = n[TO] / n[FINAL];
+    for (int i = 0; i < 256; i++)
+        if (column[i] >= width)
+            return 0;
+    return 1;
+}
+
+static PyObject *walk_ranges(PyObject *module, PyObject *args)
+{
+    Py_buffer b[BUFFERS];
+    Py_ssize_t n[BUFFERS];
+    int state;
+    int32_t result = OUTSIDE;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*iy*y*w*w*w*w*", &b[BYTE], &b[SIZE], &b[DEPTH],
+                          &b[FIRST], &b[TOKENS], &b[COLUMN], &b[TO], &b[FINAL], &state, &b[BEGIN],
+                          &b[END], &b[NUMBERS], &b[STACK], &b[WORDS], &b[LIST]))
+        return NULL;
+    for (int i = 0; i < BUFFERS; i++)
+        n[i] = b[i].len / item_size[i];
+    int right = fit(b, n);
+    if (right) {
+        Trie trie = {b[BYTE].buf, b[SIZE].buf, b[DEPTH].buf, b[FIRST].buf, b[TOKENS].buf};
+        Table table = {b[COLUMN].buf, b[TO].buf, b[FINAL].buf, (int32_t)(n[TO] / n[FINAL]),
+                       (int32_t)n[FINAL]};
+        Py_BEGIN_ALLOW_THREADS
+        result = walk(&trie, &table, state, b[BEGIN].buf, b[END].buf, n[BEGIN], b[NUMBERS].buf,
+                      b[STACK].buf, n[STACK], b[WORDS].buf, b[LIST].buf, n[LIST]);
+        Py_END_ALLOW_THREADS
+    }
+    for (int i = 0; i < BUFFERS; i++)
+        PyBuffer_Release(&b[i]);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "arrays of a walk must fit together");
+        return NULL;
+    }
+    if (result == OUTSIDE) {
+        PyErr_SetString(PyExc_ValueError, "a state of a walk must have a row of its table");
+        return NULL;
+    }
+    return PyLong_FromLong(result);
+}
+
+static PyMethodDef methods[] = {
+    {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_version(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "VERSION", VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_version}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_walk", "Walks along a trie, in C.", 0, methods, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__walk(void)
+{
+    return PyModuleDef_Init(&definition);
+}
+
+#endif

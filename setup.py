@@ -1,0 +1,16 @@
+"""The part of the build that pyproject.toml cannot express: an extension that may be missing."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "dlm.grammar._walk",
+            ["grammar/_walk.c"],
+            optional=True,  # without a compiler, numpy walks
+            py_limited_api=True,
+            extra_compile_args=["-O2"],
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,198 @@
+"""The walk of a trie in C, compared with that in numpy; and what happens where C is missing."""
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exhaustive import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import printed
+
+from dlm.grammar.masks import Reach, Trie, WalkTable, tokens_in
+from dlm.grammar.native import load
+
+ROOT = Path(__file__).parents[3]
+WALK_RANGES, WALKED_BY = load()
+COMPILER = shutil.which("cc")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+needs_c = pytest.mark.skipif(WALK_RANGES is None, reason=WALKED_BY)
+_BYTES = b"abcd\x00\xff"
+
+
+@st.composite
+def tables(draw):
+    """Return the moves of each state of a random machine, and which states are final."""
+    states = draw(st.integers(1, 40))
+    machine = []
+    for _ in range(states):
+        cuts = [0, *sorted(draw(st.sets(st.sampled_from([*_BYTES[:4], 101, 255]), max_size=4)))]
+        ends = [*(cut - 1 for cut in cuts[1:]), 255]
+        to = [draw(st.integers(-1, states - 1)) for _ in cuts]
+        machine.append(
+            [(*move, False) for move in zip(cuts, ends, to, strict=True) if move[2] >= 0]
+        )
+    return machine, [draw(st.booleans()) for _ in range(states)]
+
+
+PIECES = st.lists(
+    st.binary(max_size=6).map(lambda raw: bytes(_BYTES[b % 6] for b in raw)), max_size=60
+)
+
+
+def compiled(source, target, *flags):
+    subprocess.run([COMPILER, "-O1", *flags, str(source), "-o", str(target)], check=True)
+
+
+def reached(trie, size, read, nodes, state):
+    reach = Reach(np.zeros(-(-size // 32), np.uint32))
+    read(trie, nodes, state, reach)
+    ends = reach.token_set().ends
+    return tokens_in(reach.words).tolist(), ends.tolist(), reach.nodes
+
+
+def node_by_node(trie, machine, final, nodes, state):
+    """Return what a walk reaches, by the definition."""
+    tokens, ends, read = set(), [], 0
+    waiting = [(node, state) for node in nodes]
+    while waiting:
+        node, before = waiting.pop()
+        read += 1
+        byte = int(trie.byte[node])
+        after = next((to for low, high, to, _ in machine[before] if low <= byte <= high), None)
+        if after is None:
+            continue
+        tokens.update(trie.tokens_at(np.array([node], np.int32))[0].tolist())
+        children = [child for _, child in trie.each_child(node)]
+        ends += [node] * (final[after] and bool(children))
+        waiting += [(child, after) for child in children]
+    return sorted(tokens), sorted(ends), read
+
+
+@examples(200)
+@given(PIECES, tables(), st.data())
+def test_both_walks_reach_what_a_walk_node_by_node_reaches(pieces, made, data):
+    machine, final = made
+    trie = Trie(pieces)
+    below = st.sampled_from(range(len(trie)))
+    parents = np.array(sorted(data.draw(st.sets(below, max_size=5))), np.int32)
+    nodes = trie.children_of(parents)[0]
+    if not data.draw(st.booleans()):  # also nodes below each other
+        nodes = np.unique(nodes)
+    state = data.draw(st.integers(0, len(machine) - 1))
+    expected = node_by_node(trie, machine, final, nodes.tolist(), state)
+    table, other = (WalkTable(machine.__getitem__, final) for _ in range(2))
+    for _ in range(2):  # with rows to be written, and with those that were
+        assert reached(trie, len(pieces), table.read, nodes, state) == expected
+        assert reached(trie, len(pieces), other.read_by_level, nodes, state) == expected
+
+
+@needs_c
+def test_ends_beyond_those_that_one_call_lists_are_listed_too(monkeypatch):
+    monkeypatch.setattr("dlm.grammar.masks.walks._ENDS", 3)
+    pieces = [bytes([a, b]) for a in b"abcdefghij" for b in b"ab"]
+    trie = Trie(pieces)
+    nodes = trie.children_of(np.zeros(1, np.int32))[0]
+    table = WalkTable([[(0, 255, 0, False)]].__getitem__, [True])
+    tokens, ends, read = reached(trie, len(pieces), table.read, nodes, 0)
+    assert (len(tokens), len(ends), read) == (20, 10, 30)
+
+
+@needs_c
+def test_arrays_that_do_not_fit_together_are_refused():
+    trie = Trie([b"a", b"ab"])
+    *preorder, _ = trie.preorder
+    right = [
+        *preorder,
+        np.zeros(256, np.uint8),
+        np.zeros(4, np.int32),
+        np.zeros(4, np.uint8),
+        0,
+        np.ones(1, np.int32),
+        np.full(1, 3, np.int32),
+        np.zeros(4, np.int64),
+        np.zeros(4, np.int32),
+        np.zeros(1, np.uint32),
+        np.zeros(4, np.int32),
+    ]
+    assert WALK_RANGES(*right) == -1
+    wrong = {
+        1: preorder[1][:-1],
+        5: np.ones(256, np.uint8),  # a column beyond the table
+        6: np.zeros(0, np.int32),
+        7: np.zeros(3, np.uint8),
+        9: np.zeros(1, np.int32),  # the root, which has no byte
+        10: np.full(1, 4, np.int32),  # a range beyond the trie
+        11: np.zeros(3, np.int64),
+        14: np.zeros(0, np.int32),
+    }
+    for place, array in wrong.items():
+        with pytest.raises(ValueError, match="must fit together"):
+            WALK_RANGES(*right[:place], array, *right[place + 1 :])
+    for state in (4, -1):  # states without a row
+        cursor = np.zeros(4, np.int64)
+        with pytest.raises(ValueError, match="must have a row"):
+            WALK_RANGES(*right[:8], state, *right[9:11], cursor, *right[12:])
+    beyond = np.full(4, 4, np.int32)
+    with pytest.raises(ValueError, match="must have a row"):
+        WALK_RANGES(*right[:6], beyond, *right[7:11], np.zeros(4, np.int64), *right[12:])
+    short = np.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="must have a row"):  # a stack that is too short
+        WALK_RANGES(*right[:11], np.zeros(4, np.int64), short, *right[13:])
+
+
+def loaded(folder, **environment):
+    """Return what `load` says in a process that finds the extension in `folder` alone."""
+    code = "import dlm.grammar.native as native; "
+    code += f"import dlm.grammar; dlm.grammar.__path__[:] = [{str(folder)!r}]; "
+    return printed(code + "print(native.load()[1])", **environment).strip()
+
+
+@needs_c
+def test_the_extension_is_found_where_it_is_built_unless_the_environment_leaves_it_out():
+    assert loaded(ROOT / "grammar", DLM_NATIVE="1") == "C"
+    assert loaded(ROOT / "grammar", DLM_NATIVE="0") == "numpy: DLM_NATIVE is 0"
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_a_file_that_is_no_extension_is_left_out(tmp_path, content):
+    (tmp_path / "_walk.abi3.so").write_bytes(content)
+    assert "cannot be loaded" in loaded(tmp_path, DLM_NATIVE="1")
+
+
+@needs_compiler
+def test_a_library_that_is_no_module_is_left_out(tmp_path):
+    (tmp_path / "other.c").write_text("int other(void) { return 1; }")
+    compiled(tmp_path / "other.c", tmp_path / "_walk.abi3.so", "-shared", "-fPIC")
+    assert "cannot be loaded" in loaded(tmp_path, DLM_NATIVE="1")
+
+
+def test_without_the_extension_numpy_walks(tmp_path):
+    assert loaded(tmp_path, DLM_NATIVE="1") == "numpy: the C extension is not built"
+
+
+@needs_compiler
+def test_an_extension_of_another_version_is_left_out(tmp_path):
+    source = (ROOT / "grammar" / "_walk.c").read_text()
+    assert "#define VERSION 1" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 1", "#define VERSION 99"))
+    include = f"-I{sysconfig.get_paths()['include']}"
+    compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", "-shared", "-fPIC", include)
+    assert loaded(tmp_path, DLM_NATIVE="1").startswith("numpy: the C extension has version 99")
+
+
+@needs_compiler
+@pytest.mark.exhaustive
+def test_sanitizers_find_no_fault_in_walks_of_random_tries(tmp_path):
+    driver = Path(__file__).with_name("walk_driver.c")
+    flags = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    include = f"-I{ROOT / 'grammar'}"
+    compiled(driver, tmp_path / "driver", "-Wall", "-Wextra", "-Werror", *flags, include)
+    done = subprocess.run(
+        [tmp_path / "driver", "3000"], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3000 walks\n"
