@@ -64,8 +64,8 @@ class Warmup:
         """Do `work` units of work, or as much as is left.
 
         The last state or mask may exceed it. Most states are 10 units; a very ambiguous one is
-        10,000. A mask is 50, and more for a new terminal: one unit for every `NODES_READ` trie nodes
-        that are read at once, and for every 100 below 32 first bytes if its length is bounded.
+        10,000. A mask is 50, and more for a new terminal: one unit for every `NODES_READ` trie
+        nodes that are read at once, and for every 100 below 32 first bytes if it is bounded.
         """
         compiled, meter = self.compiled, self.compiled.meter
         begun, most = meter.spent, min(work, self._left)

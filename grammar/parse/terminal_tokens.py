@@ -323,6 +323,11 @@ class Terminals:
         """Whether the rest of the text from `state` on is that of a shared `AnyText`."""
         return isinstance(scanner, Scanner) and scanner.repeated(state) in self.any_text
 
+    @property
+    def cached_bytes(self) -> int:
+        """Approximate memory of the caches of all terminals that are in use."""
+        return sum(known.cached_bytes for known in self._tokens.values())
+
     def hold(self, count: int) -> None:
         """Count `count` more bytes of caches."""
         self._held += count
@@ -333,7 +338,7 @@ class Terminals:
         self.clock += 1
         if self._held <= _MOST_BYTES:
             return
-        self._held = sum(known.cached_bytes for known in self._tokens.values())
+        self._held = self.cached_bytes
         if self._held <= _MOST_BYTES:
             return
         for known in sorted(self._tokens.values(), key=lambda known: known.used_at):

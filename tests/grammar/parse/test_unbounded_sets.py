@@ -1,0 +1,105 @@
+"""Token sets of terminals without bounds of length: made in steps, from those of similar states."""
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from dlm.grammar import Compiled, Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
+from dlm.grammar.masks import WalkTable
+from dlm.grammar.parse import Network, Terminals
+
+LINE = Grammar('start: "say " TEXT ";"\nTEXT: /[^\\n]+/', "lark")
+NAMES = {"type": "object", "properties": {"name": True, "né": True}, "additionalProperties": True}
+CASES = {
+    "a line": (LINE, "say Grüße, 42"),
+    "up to a mark": (Regex("[^<]*(?:<[^/][^<]*)*</end>"), "a <b> c </end>"),
+    "keys that are not named": (
+        JsonSchema(NAMES),
+        json.dumps({"nay é": "na\n"}, ensure_ascii=False),
+    ),
+}
+
+
+def masks_along(compiled, text, work=None):
+    """Return the masks along a text, and how many queries were cut short."""
+    matcher, found, cut = Matcher(compiled), [], 0
+    for token in compiled.vocabulary.encode(text):
+        while True:
+            with suppress(Unfinished), compiled.meter.limited(work or 1 << 40):
+                found.append(matcher.allowed().copy())
+                break
+            cut += 1
+            assert cut < 100_000
+        assert matcher.accept(token)
+    return np.array(found), cut
+
+
+@pytest.mark.parametrize(("spec", "text"), CASES.values(), ids=CASES)
+def test_a_set_that_is_made_in_many_steps_is_that_of_one_step(vocabulary, spec, text, monkeypatch):
+    """Neither the size of a step nor what other states are known changes a mask."""
+    whole, _ = masks_along(Compiler(vocabulary).compile(spec), text)
+    monkeypatch.setattr("dlm.grammar.parse.unbounded_sets._AT_ONCE", 16)
+    monkeypatch.setattr("dlm.grammar.parse.unbounded_sets._COMPARED", 0)
+    alone = Terminals(vocabulary.trie, len(vocabulary))
+    stepwise = Compiled(Network(spec.rules(None)), vocabulary, alone)
+    again, cut = masks_along(stepwise, text, work=8)
+    assert np.array_equal(again, whole)
+    assert cut > 1
+
+
+def test_nodes_that_are_read_are_counted_and_read_once(vocabulary, monkeypatch):
+    monkeypatch.setattr("dlm.grammar.parse.unbounded_sets.NODES_READ", 1)
+    compiled, nodes = Compiler(vocabulary).compile(LINE), len(vocabulary.trie)
+    matcher = Matcher(compiled)
+    assert matcher.accept_all(vocabulary.encode("say ")) > 0
+    before = compiled.meter.spent
+    matcher.mask()
+    spent = compiled.meter.spent - before
+    assert nodes // 2 < spent < 2 * nodes + 1000  # a line takes almost all tokens
+    compiled.masks.clear()
+    before = compiled.meter.spent
+    matcher.mask()
+    assert compiled.meter.spent - before < 200
+
+
+def test_a_state_that_differs_by_one_byte_reads_what_begins_with_it(vocabulary, monkeypatch):
+    compiled = Compiler(vocabulary).compile(Regex("([^x]|xy)+z"))
+    matcher = Matcher(compiled)
+    matcher.mask()
+    read, reading = [], WalkTable.read
+
+    def counted(table, trie, nodes, state, reach):
+        before = reach.nodes
+        reading(table, trie, nodes, state, reach)
+        read.append(reach.nodes - before)
+
+    monkeypatch.setattr(WalkTable, "read", counted)
+    assert matcher.accept(vocabulary.encode("a")[0])
+    matcher.mask()
+    assert sum(read) < len(vocabulary.trie) // 10
+
+
+def test_full_caches_drop_the_terminals_that_were_not_used_for_longest(vocabulary, monkeypatch):
+    terminals = Terminals(vocabulary.trie, len(vocabulary))
+    networks = [Network(Regex(f"[^{letter}\\n]+").rules(None)) for letter in "abcd"]
+    grammars = [Compiled(network, vocabulary, terminals) for network in networks]
+    for grammar in grammars:
+        Matcher(grammar).mask()
+    read, reading = [], WalkTable.read
+    monkeypatch.setattr(WalkTable, "read", lambda *args: read.append(args) or reading(*args))
+
+    def walks(grammar):
+        read.clear()
+        grammar.masks.clear()
+        Matcher(grammar).mask()
+        return len(read)
+
+    assert walks(grammars[0]) == 0  # and now it is the newest
+    size = terminals.cached_bytes
+    monkeypatch.setattr("dlm.grammar.parse.terminal_tokens._MOST_BYTES", size - 1)
+    assert walks(grammars[3]) == 0  # the limit is crossed: the oldest go
+    assert terminals.cached_bytes <= size
+    assert walks(grammars[0]) == 0
+    assert walks(grammars[1]) > 0
