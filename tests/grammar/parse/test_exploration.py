@@ -7,6 +7,7 @@ import pytest
 
 from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.masks import WalkTable
+from dlm.grammar.parse.unbounded_sets import UnboundedSets
 
 ADDRESS = {"type": "string", "format": "uri"}
 CASES = {
@@ -32,8 +33,11 @@ def test_no_mask_walks_the_vocabulary_once_terminals_are_explored(
     vocabulary, spec, text, work, monkeypatch
 ):
     compiled, walks = explored(vocabulary, spec, work), []
-    walk = WalkTable.walk
+    walk, token_set = WalkTable.walk, UnboundedSets.token_set
     monkeypatch.setattr(WalkTable, "walk", lambda *args: walks.append(args) or walk(*args))
+    monkeypatch.setattr(
+        UnboundedSets, "token_set", lambda *args: walks.append(args) or token_set(*args)
+    )
 
     def masks(compiled):
         matcher, found = Matcher(compiled), []
