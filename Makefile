@@ -19,8 +19,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
+# With bytecode: each process that a test starts would compile all modules anew.
 suite: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(CASES)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(CASES)
 
 # Marked tests too, and five times the examples of hypothesis: over half an hour.
 test-all: CASES := -m "" --hypothesis-profile exhaustive

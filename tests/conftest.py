@@ -1,10 +1,11 @@
 """Set-up of all tests: devices, seeds, and checks of all shapes that annotations state."""
 
+import gc
 import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -41,6 +42,7 @@ collect_ignore += [
     if path.name not in _IN_BOTH
 ]
 
+gc.disable()  # until all tests are collected: whatever they import stays
 jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 
 settings.register_profile("exhaustive", deadline=None, derandomize=True)  # machines are noisy
@@ -53,6 +55,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--walks", type=int, metavar="N", help="walks through random grammars")
     parser.addoption("--walk-seed", type=int, default=1, metavar="N", help="the seed of walks")
     parser.addoption("--made-up", type=int, default=6, metavar="N", help="grammars of each kind")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what the tests import out of collections, which visit a million objects otherwise."""
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

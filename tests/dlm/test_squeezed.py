@@ -152,8 +152,8 @@ def test_a_call_in_a_markup_that_does_not_fit_leaves_no_trace_in_the_text(
     by_byte = [vocabulary.pieces.index(bytes([byte])) for byte in written.encode()]
     script = [*tokens_of(text), *(tokens_of(written) if spelled == "tokens" else by_byte)]
     spec = Tools([TOOL], format=form)
+    engine = engine_of(Scripted(V, len(PROMPT), script))
     for room in range(1, 4 if spelled == "tokens" else len(opening) + 1):
-        engine = engine_of(Scripted(V, len(PROMPT), script))
         result, events = streamed(engine, request(len(tokens_of(text)) + room, spec))
         assert (result.text, result.tool_calls) == (text, ())
         assert result.parsed.content == text

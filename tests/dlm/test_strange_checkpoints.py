@@ -2,6 +2,7 @@
 engine. Nothing else is raised, and no work grows with a number that is refused."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,19 @@ TOKENIZER_FIELDS = (
 OFTEN_FINE = {"null", "0.5", "0", "list", "object", "true", "text"}  # for some fields
 
 
+def linked(tmp_path: Path, *files: str) -> Path:
+    """Return a copy of the built-in directory with links but for `files`."""
+    directory = tmp_path / "model"
+    shutil.copytree(BUILT_IN, directory, copy_function=os.symlink)
+    for file in files:
+        (directory / file).unlink()
+        shutil.copy(BUILT_IN / file, directory / file)
+    return directory
+
+
 def changed(tmp_path: Path, file: str, change: dict[str, Any], inside: str | None = None) -> Path:
     """Return a copy of the built-in directory with `change` in a file, or in an object of it."""
-    directory = shutil.copytree(BUILT_IN, tmp_path / "model")
+    directory = linked(tmp_path, file)
     path = directory / file
     content = json.loads(path.read_text())
     (content[inside] if inside else content).update(change)
@@ -165,7 +176,7 @@ DEEP = "[" * 100_000
     ],
 )
 def test_a_file_that_is_no_such_file_is_named(tmp_path, file, content, problem):
-    directory = shutil.copytree(BUILT_IN, tmp_path / "model")
+    directory = linked(tmp_path, file)
     (directory / file).write_text(content)
     text = refusal(lambda: Engine.load(directory, device="cpu").close())
     assert text is not None
@@ -184,7 +195,7 @@ def test_a_program_in_a_tokenizer_is_never_run_and_not_advised(tmp_path):
 
 @pytest.mark.parametrize("token", [1536, 10**9, 2**32 - 1])
 def test_a_token_beyond_the_embedding_is_refused_before_memory_grows_with_its_id(tmp_path, token):
-    directory = shutil.copytree(BUILT_IN, tmp_path / "model")
+    directory = linked(tmp_path, "tokenizer.json")
     path = directory / "tokenizer.json"
     content = json.loads(path.read_text())
     content["model"]["vocab"]["zzzz"] = token
@@ -258,7 +269,7 @@ def test_a_file_of_weights_that_is_broken_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("weight_map", [None, [], {}, {"a": 5}, {"a": "../x"}, {"a": "/etc/hosts"}])
 def test_an_index_of_shards_names_files_of_its_own_directory(tmp_path, weight_map):
-    directory = shutil.copytree(BUILT_IN, tmp_path / "model")
+    directory = linked(tmp_path)
     (directory / "model.safetensors").unlink()
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
@@ -273,8 +284,9 @@ def test_random_changes_of_all_files_raise_nothing_else(tmp_path, seed):
     def one_of(values: Any) -> Any:
         return [*values][int(torch.randint(len(values), (), generator=rng))]
 
-    directory = shutil.copytree(BUILT_IN, tmp_path / "model")
-    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
+    files = "config.json", "generation_config.json", "tokenizer_config.json"
+    directory = linked(tmp_path, *files)
+    for file in files:
         path = directory / file
         content = json.loads(path.read_text())
         for _ in range(int(torch.randint(3, (), generator=rng))):

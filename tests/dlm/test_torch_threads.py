@@ -7,41 +7,48 @@ from processes import printed
 from dlm import DlmError, Engine
 from dlm.threads import SMALL, default_numbers, threads_for, using
 
-STEPS = """
-import sys, torch
+NUMBERS = """
+import torch
 import dlm
-{before}
-engine = dlm.Engine.load(device="cpu"{arguments})
-steps, step = [], engine._decoder.step
-engine._decoder.step = lambda running: steps.append(torch.get_num_threads()) or step(running)
-default = torch.get_num_threads()
-engine.generate(dlm.Request(prompt="hi", max_tokens=8))
-print(default, *{{*steps}}, torch.get_num_threads())
+
+def numbers(**chosen):
+    engine = dlm.Engine.load(device="cpu", **chosen)
+    steps, step = [], engine._decoder.step
+    engine._decoder.step = lambda running: steps.append(torch.get_num_threads()) or step(running)
+    before = torch.get_num_threads()
+    engine.generate(dlm.Request(prompt="hi", max_tokens=8))
+    engine.close()
+    print(before, *{*steps}, torch.get_num_threads())
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "arguments", "env", "during"),
-    [
-        ("", "", {}, 1),
-        ("", ", threads=3", {}, 3),
-        ("torch.set_num_threads(7)", "", {}, 7),
-        ("torch.set_num_threads(7)", ", threads=2", {}, 2),
-        ("", "", {"OMP_NUM_THREADS": "2"}, None),  # torch's, which may be fewer
-    ],
-)
-def test_a_small_model_steps_on_one_thread_unless_another_number_was_chosen(
-    before, arguments, env, during, monkeypatch
-):
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    outside, inside, after = printed(STEPS.format(before=before, arguments=arguments)).split()
-    assert inside == (outside if during is None else str(during))
-    assert outside == after  # the process keeps its own
-    if "set_num" in before:
-        assert outside == "7"
+@pytest.fixture
+def numbers_of(monkeypatch):
+    """Run code that prints `numbers` of engines, each: before, in and after the engine's steps."""
+
+    def numbers_of(code, **environment):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        lines = printed(NUMBERS + code, **environment).splitlines()
+        return [tuple(map(int, line.split())) for line in lines]
+
+    return numbers_of
+
+
+def test_a_small_model_steps_on_one_thread_unless_another_number_was_chosen(numbers_of):
+    code = "numbers()\nnumbers(threads=3)\n"
+    code += "torch.set_num_threads(7)\nnumbers()\nnumbers(threads=2)\n"
+    by_itself, three, seven, two = numbers_of(code)
+    own = by_itself[0]  # torch's number, which the process keeps
+    assert by_itself == (own, 1, own)
+    assert three == (own, 3, own)
+    assert seven == (7, 7, 7)
+    assert two == (7, 2, 7)
+
+
+def test_a_small_model_steps_on_the_threads_that_the_environment_gives(numbers_of):
+    [(before, during, after)] = numbers_of("numbers()\n", OMP_NUM_THREADS="2")
+    assert before == during == after  # torch's, which may be fewer than two
 
 
 def test_a_large_model_runs_on_torch_s_own_threads(monkeypatch):

@@ -52,7 +52,7 @@ def test_a_signal_ends_the_process_once_its_requests_are_finished():
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = "--port", str(port), "--slots", "1", "--shutdown-timeout", str(PATIENCE)
-    long = HI | {"max_tokens": 400, "response_format": {"type": "json_object"}, "temperature": 2}
+    long = HI | {"max_tokens": 200, "response_format": {"type": "json_object"}, "temperature": 2}
     with (
         httpx2.Client(base_url=url, timeout=PATIENCE) as http,
         started(*flags, http=http, DLM_API_KEYS="one two") as process,

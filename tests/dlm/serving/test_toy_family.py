@@ -115,7 +115,7 @@ def engine(directory):
 
 def test_its_answers_over_http_are_valid_and_complete(directory, serve):
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    body = {"model": "toy", "messages": turn("Who?"), "response_format": schema}
+    body = {"model": "toy", "messages": turn("Who?"), "response_format": schema, "max_tokens": 64}
     with serve(Engine.load(directory), names=("toy",)) as running:
         for seed in range(3):
             answer = running.http.post("/v1/chat/completions", json=body | {"seed": seed}).json()
