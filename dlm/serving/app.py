@@ -448,7 +448,7 @@ class Service(Routes):
         """Return what `make`, in a thread, makes of the body's JSON, and the body's arrival."""
         start = perf_counter()
         client = self.guard.client(request)
-        async with self.guard.body(request) as raw:
+        async with self.guard.body(request, partial(self.engine.next_piece, client)) as raw:
             reading = self.engine.run_in_reader(
                 lambda: make(parse_json("the body", raw)), len(raw), client
             )

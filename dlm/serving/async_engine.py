@@ -25,6 +25,7 @@ from dlm.events import Draft, End, Event, Failed, Finished
 from dlm.images import placed_images
 from dlm.openai.body import LARGE
 from dlm.request import Request, Result
+from dlm.serving.pace import Pace
 from dlm.serving.readers import Readers
 
 
@@ -178,6 +179,7 @@ class AsyncEngine:
         self._large_reader = Readers(1, "dlm-large-reader")
         self._image_reader = Readers(1, "dlm-image-reader")
         self._thread: threading.Thread | None = None  # runs from the first call on
+        self._pace = Pace()
 
     @property
     def problem(self) -> str | None:
@@ -196,6 +198,12 @@ class AsyncEngine:
         return client in self._opening or any(
             stream.client == client for stream in self._streams.values()
         )
+
+    async def next_piece(self, client: str = "") -> None:
+        """Wait until another piece of a large body of `client` may be received: for a step of the
+        engine, unless none follows."""
+        if not self._closed:
+            await self._pace.next_piece(client)
 
     async def run_in_reader(
         self, work: Callable[[], T], size: int = 0, client: str = "", images: bool = False
@@ -279,6 +287,7 @@ class AsyncEngine:
         """End all requests, stop the thread, and close the engine."""
         self._draining = self._closed = True
         self._end_all(UnavailableError("the server was shut down"))
+        self._pace.note_rest()
         self._notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
@@ -362,20 +371,41 @@ class AsyncEngine:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Step the engine until it is closed, in its thread; events are delivered in `loop`."""
         try:
-            while self._wait_for_work():
-                if events := self.engine.step():
-                    loop.call_soon_threadsafe(self._deliver, events)
+            while self._wait_for_work(loop):
+                events = self.engine.step()
+                if events or self._pace.awaited:
+                    loop.call_soon_threadsafe(self._note_step, events)
         except Exception as error:
             _LOG.exception("the engine has failed")
             with suppress(RuntimeError):  # the loop is closed, and all readers with it
                 loop.call_soon_threadsafe(self._fail, type(error).__name__)
+        finally:
+            self._rest(loop)
 
-    def _wait_for_work(self) -> bool:
+    def _wait_for_work(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Wait for work; return whether the thread is to go on."""
         engine = self.engine
+
+        def is_due() -> bool:
+            return self._closed or engine.busy or engine.cold
+
         with self._wake:
-            self._wake.wait_for(lambda: self._closed or engine.busy or engine.cold)
-        return not self._closed
+            if not is_due():
+                self._rest(loop)
+                self._wake.wait_for(is_due)
+        self._pace.busy = not self._closed
+        return self._pace.busy
+
+    def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that no step follows until there is work; in this order, so that no caller begins to
+        wait after all have been let go on."""
+        self._pace.busy = False
+        with suppress(RuntimeError):  # the loop is closed, and all callers with it
+            loop.call_soon_threadsafe(self._pace.note_rest)
+
+    def _note_step(self, events: Sequence[Event]) -> None:
+        self._deliver(events)
+        self._pace.note_step()
 
     def _deliver(self, events: Sequence[Event]) -> None:
         now = perf_counter()

@@ -12,7 +12,7 @@ import hmac
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,6 +30,7 @@ from dlm.anthropic.answers import anthropic_body, anthropic_error
 from dlm.errors import DlmError, QueueFullError, UnavailableError
 from dlm.openai.answers import describe_error, error_body, public_message, status_of
 from dlm.openai.body import LARGE, Body
+from dlm.serving.pace import PIECE
 from dlm.serving.settings import Settings, address_of
 
 _LOG = logging.getLogger(__name__)
@@ -190,15 +191,18 @@ class Guard:
             raise HTTPException(415, f"{header}: send `Content-Type: application/json`")
 
     @asynccontextmanager
-    async def body(self, request: Request) -> AsyncIterator[bytes]:
-        """Receive a body, and count its bytes as held while the context is open.
+    async def body(
+        self, request: Request, next_piece: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncIterator[bytes]:
+        """Receive a body, and count its bytes as held while the context is open. For each piece of
+        a large body `next_piece` is awaited, if there is one; meanwhile no more is received.
 
         Raises 413 for a body that is too large, and 408 for one that does not arrive in time.
         If too many bytes are arriving in all, the body that began first raises `QueueFullError`, so
         that slow clients keep no others out; so does a large body if too many bytes are held.
         Raises `UnavailableError` while the server drains, and `ClientGoneError`.
         """
-        raw = await self._received(request)
+        raw = await self._received(request, next_piece)
         if len(raw) >= LARGE and self._held + len(raw) > self._settings.max_bodies_bytes:
             raise QueueFullError("the server is receiving too much data; try again later")
         self._held += len(raw)
@@ -207,16 +211,22 @@ class Guard:
         finally:
             self._held -= len(raw)
 
-    async def _received(self, request: Request) -> bytes:
+    async def _received(
+        self, request: Request, next_piece: Callable[[], Awaitable[None]] | None
+    ) -> bytes:
         if self._draining:
             raise UnavailableError(_ENDING)
         parts, upload = list[bytes](), _Upload(asyncio.timeout(self._settings.body_seconds))
+        due = LARGE  # bytes at which the body has to wait
         try:
             async with upload.timeout:
                 self._uploads[upload] = None
                 async for part in request.stream():
                     self._take(upload, len(part))
                     parts.append(part)
+                    if next_piece is not None and upload.size >= due:
+                        await self._pause(upload, next_piece)
+                        due = upload.size + PIECE
         except ClientDisconnect as error:
             raise ClientGoneError from error
         except TimeoutError as error:
@@ -244,6 +254,19 @@ class Guard:
             with suppress(RuntimeError):  # its timeout has expired already
                 longest.timeout.reschedule(0)
             self._drop(longest)
+
+    async def _pause(self, upload: _Upload, next_piece: Callable[[], Awaitable[None]]) -> None:
+        """Await `next_piece`; that time does not count against the client."""
+        loop, timeout = asyncio.get_running_loop(), upload.timeout
+        end = timeout.when()
+        if upload.crowded_out or self._draining or end is None:
+            await next_piece()
+            return
+        seconds = end - loop.time()
+        timeout.reschedule(None)
+        await next_piece()
+        if not (upload.crowded_out or self._draining):
+            timeout.reschedule(loop.time() + seconds)
 
     def _drop(self, upload: _Upload) -> None:
         self._receiving -= upload.size

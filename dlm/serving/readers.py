@@ -4,12 +4,13 @@ This module knows neither bodies nor engines.
 """
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+from dlm.serving.turns import Turns
 
 T = TypeVar("T")
 
@@ -17,28 +18,24 @@ T = TypeVar("T")
 class Readers:
     """Threads that run functions, for one event loop.
 
-    Each client has a queue of its own, and the clients take turns: one that sends much delays
-    others by the functions that run already. A function whose caller has left is not begun.
+    Clients take turns (`Turns`): one that sends much delays others by the functions that run
+    already. A function whose caller has left is not begun.
     """
 
     def __init__(self, threads: int, name: str):
         self._threads = ThreadPoolExecutor(threads, name)
         self._free = threads
-        # Callers that wait, by client; the client whose turn is next comes first.
-        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._turns = Turns()
 
     async def run(self, function: Callable[[], T], client: str = "") -> T:
         """Return what `function` returns; it runs in a thread when it is the turn of `client`."""
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._queues.setdefault(client, deque()).append(turn)
+        turn = self._turns.join(client)
         self._begin_turns()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._forget(client, turn)
-            else:  # its turn had come in the same moment
+            if not self._turns.leave(client, turn):
                 self._end_turn()
             raise
         running: Future[T] = self._threads.submit(function)
@@ -50,22 +47,8 @@ class Readers:
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def _begin_turns(self) -> None:
-        while self._free and self._queues:
-            client, queue = self._queues.popitem(last=False)
-            turn = queue.popleft()
-            if queue:
-                self._queues[client] = queue  # as the last
-            if not turn.done():
-                self._free -= 1
-                turn.set_result(None)
-
-    def _forget(self, client: str, turn: asyncio.Future[None]) -> None:
-        """Remove a caller that has left before its turn."""
-        if (queue := self._queues.get(client)) is not None:
-            with suppress(ValueError):  # it was about to be passed over
-                queue.remove(turn)
-            if not queue:
-                del self._queues[client]
+        while self._free and self._turns.give():
+            self._free -= 1
 
     def _note_end(self, loop: asyncio.AbstractEventLoop, _: Future[T]) -> None:
         """Note in the event loop that a thread has ended its function."""

@@ -27,7 +27,7 @@ class Settings:
     request_ids: bool = False  # answers have the header X-Request-Id
     max_body_bytes: int = 16 << 20  # size of one body; images in it are in base64
     max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
-    body_seconds: float = 60.0  # time in which a body must have arrived
+    body_seconds: float = 60.0  # in which a body must have arrived, but for its waits for steps
     keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
     stored_responses: int = 1000  # of `/v1/responses` that are kept; 0: none
     stored_bytes: int = 64 << 20  # that they may take together

@@ -34,6 +34,7 @@ def test_long_texts_and_the_most_values_allowed_are_parsed():
     for text in (prose, json.dumps(most)):
         for kind in (str, str.encode):
             assert parse_json("it", kind(text)) == json.loads(text)
+    assert parse_json("it", '["\ud800", "\U0001f600"]') == ["\ud800", "\U0001f600"]
     with pytest.raises(RequestError, match="got 262145"):
         parse_json("it", json.dumps([0, *most]))
 
