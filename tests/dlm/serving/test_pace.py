@@ -170,6 +170,20 @@ async def test_a_body_that_waits_for_a_step_ends_when_the_server_drains():
     assert not guard._uploads
 
 
+async def test_a_piece_that_arrives_as_the_server_begins_to_drain_waits_for_no_step():
+    pace, guard, request = Pace(), Guard(Settings()), Arriving()
+    pace.busy = True
+
+    async def draining():
+        guard.drain()
+        yield b" " * LARGE
+
+    request.stream = draining
+    with pytest.raises(UnavailableError, match="shutting down"):
+        await asyncio.wait_for(body_of(guard, request, lambda: pace.next_piece("a")), PATIENCE)
+    assert not pace.awaited
+
+
 async def test_a_body_that_waits_for_a_step_may_be_crowded_out():
     pace, guard = Pace(), Guard(Settings(max_bodies_bytes=300_000))
     pace.busy = True
