@@ -101,9 +101,9 @@ def save(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: place.part(ours[place.parameter]).reshape(place.shape).detach().cpu().contiguous()
+        name: torch.cat([part.reshape(piece.shape) for piece, part in parts]).detach().cpu()
         for name, place in layout.places(model, None).items()
-        if place.parameter in ours
+        if (parts := _parts(place, ours))
     }
     save_file({**tensors, **extra}, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -141,20 +141,34 @@ def _fill(
 ) -> None:
     """Load the weights into `model`, which has no data yet."""
     filled = blank(model, wanted, dispatch)
-    parts: dict[Path, list[tuple[str, Place, Tensor]]] = {}
+    by_file: dict[Path, list[tuple[str, list[tuple[Place, Tensor]]]]] = {}
     for name, place in wanted.items():
-        if place.parameter is None:
-            continue
-        part = place.part(filled[place.parameter])
-        if name in headers:
-            parts.setdefault(headers[name].path, []).append((name, place, part))
+        parts = _parts(place, filled)
+        if name in headers and parts:
+            by_file.setdefault(headers[name].path, []).append((name, parts))
         elif place.default is not None:
-            part.fill_(place.default)
-    for path, some in parts.items():
+            for _, part in parts:
+                part.fill_(place.default)
+    for path, some in by_file.items():
         with opened(path) as file:
-            for name, place, part in some:
-                _put(path, name, file.get_tensor(name), place, part)
+            for name, parts in some:
+                tensor = file.get_tensor(name)
+                values = [tensor]
+                if len(parts) > 1:
+                    values = tensor.split([piece.shape[0] for piece, _ in parts])
+                for (piece, part), rows in zip(parts, values, strict=True):
+                    _put(path, name, rows, piece, part)
     give(model, filled)
+
+
+def _parts(place: Place, tensors: Mapping[str, Tensor]) -> list[tuple[Place, Tensor]]:
+    """Return the pieces of a place and the views of `tensors`, by name in the model, that they
+    fill; empty for a tensor that is not read."""
+    return [
+        (piece, piece.part(tensors[piece.parameter]))
+        for piece in place.pieces
+        if piece.parameter is not None and piece.parameter in tensors
+    ]
 
 
 def _put(file: Path, name: str, tensor: Tensor, place: Place, part: Tensor) -> None:

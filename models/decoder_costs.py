@@ -27,12 +27,10 @@ class DecoderCosts(Costs):
 
     @property
     def widest_mlp(self) -> int:
-        """Numbers inside the widest dense MLP."""
-        state = self._network.state_dict()
+        """Numbers inside the widest dense MLP; 0 if there is none."""
+        state, ends = self._network.state_dict(), ("up_proj.weight", "up_proj.weight.packed")
         return max(
-            len(tensor)
-            for name, tensor in state.items()
-            if name.endswith(("up_proj.weight", "up_proj.weight.packed"))
+            (len(tensor) for name, tensor in state.items() if name.endswith(ends)), default=0
         )
 
     def step_work(self, load: Load) -> dict[str, PassWork]:

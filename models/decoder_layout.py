@@ -120,6 +120,14 @@ def _input_scales(name_of: Naming, model: PlainDecoder[Any], canvases: int) -> d
         for name, module in model.named_modules()
         if name.startswith("layers.") and isinstance(module, nn.Linear)
     ]
+    denoise_and_encode(model, canvases)
+    for hook in hooks:
+        hook.remove()
+    return {name: amax / (6 * 448) for name, amax in largest.items()}
+
+
+def denoise_and_encode(model: PlainDecoder[Any], canvases: int) -> None:
+    """Denoise and encode `canvases` canvases one after another, in a few passes each."""
     rng, cache = torch.Generator().manual_seed(0), model.new_cache(1)
     for _ in range(canvases):
         canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
@@ -127,6 +135,3 @@ def _input_scales(name_of: Naming, model: PlainDecoder[Any], canvases: int) -> d
         for _ in range(_PASSES):
             canvas = model.denoise(canvas, None, cache, [0]).argmax(-1)
         model.encode(canvas.tolist(), cache, [0])
-    for hook in hooks:
-        hook.remove()
-    return {name: amax / (6 * 448) for name, amax in largest.items()}

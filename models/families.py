@@ -7,13 +7,17 @@ from dlm.models import CheckpointError
 from dlm.models.diffusion_gemma.family import BUILT_IN as BUILT_IN
 from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
 from dlm.models.family import Family, JsonFile
+from dlm.models.llada2.family import LLADA2
 from dlm.models.nemotron_diffusion.family import NEMOTRON_DIFFUSION
+from dlm.models.sdar.family import SDAR
 from dlm.root_error import DlmError
 
 DEFAULT: Family = DIFFUSION_GEMMA
 """Family of the built-in checkpoint, and of models that are passed in as objects."""
 
-_FAMILIES: dict[str, Family] = {each.name: each for each in (DEFAULT, NEMOTRON_DIFFUSION)}
+_FAMILIES: dict[str, Family] = {
+    each.name: each for each in (DEFAULT, LLADA2, NEMOTRON_DIFFUSION, SDAR)
+}
 
 
 def register(family: Family) -> None:

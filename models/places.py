@@ -48,6 +48,12 @@ class Place:
     part: Callable[[Tensor], Tensor] = lambda whole: whole  # returns the view that is filled
     divisor: bool = False  # whether the file has the inverse
     default: float | None = None  # value if a file lacks it; None: no file may lack it
+    joined: tuple["Place", ...] = ()  # places of its rows, in their order, that it fills instead
+
+    @property
+    def pieces(self) -> tuple["Place", ...]:
+        """Places that the tensor fills."""
+        return self.joined or (self,)
 
 
 def quantised_paths(names: Collection[str], form: Format | None) -> set[str]:
@@ -74,9 +80,10 @@ def blank(model: TextStack, wanted: Mapping[str, Place], dispatch: Dispatch) -> 
     computes them all."""
     shapes = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     held = {
-        place.parameter: place.held or dispatch.dtype
+        piece.parameter: piece.held or dispatch.dtype
         for place in wanted.values()
-        if place.parameter is not None
+        for piece in place.pieces
+        if piece.parameter is not None
     }
     joined = side_by_side(model) if model.backends["layers"] == "triton" else []
     joined = [names for names in joined if held.keys() >= {*names}]

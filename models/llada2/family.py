@@ -1,0 +1,36 @@
+"""LLaDA2 as a family: how its directories are loaded, its markup and its tokens."""
+
+from typing import Any
+
+from dlm.models import reveal_settings, text_loading
+from dlm.models.config_fields import TOKEN, Fields
+from dlm.models.family import ChatMarkup, Family, JsonFile
+
+_MASK = 156_895  # <|mask|>, unless a file names another
+
+
+def layout() -> Any:
+    """Return the layout of the family's directories."""
+    from dlm.models.llada2.layout import LAYOUT
+
+    return LAYOUT
+
+
+def sampler(config: JsonFile, generation: JsonFile) -> tuple[str, dict[str, Any]]:
+    """Return the name of the sampler and its settings."""
+    mask = Fields(config).number("mask_token_id", TOKEN, _MASK)
+    return reveal_settings.sampler(mask, generation)
+
+
+LLADA2 = Family(
+    name="llada2",
+    architectures=("LLaDA2MoeModelLM",),
+    model_types=("llada2_moe",),
+    load=text_loading.load,
+    sampler=sampler,
+    stops=(156_892,),  # <|endoftext|>
+    pad=156_892,
+    markup=ChatMarkup(turn="<role>ASSISTANT</role>"),
+    caches="whole",
+    layout=layout,
+)

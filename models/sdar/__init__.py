@@ -1,0 +1,1 @@
+"""SDAR: its config, network, and the names of its tensors in a file."""

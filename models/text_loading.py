@@ -1,0 +1,20 @@
+"""Loading of a directory whose model reads text alone: the model, its cache and its graphs."""
+
+from pathlib import Path
+
+from dlm.models.family import Loaded, LoadOptions
+
+
+def load(directory: Path, options: LoadOptions) -> Loaded:
+    """Read a checkpoint and make a cache. Raises what `options.read` raises, and `ModelError` if a
+    GPU lacks memory for the slots."""
+    from dlm.models import plan
+    from dlm.models.pages import CHUNK
+
+    model = options.read()
+    tokens = options.cache_tokens or plan.free_tokens(
+        model.costs, model.device, options.slots, options.stored
+    )
+    cache = model.new_cache(options.slots, options.stored, tokens, CHUNK)
+    model.use_graphs(cache, options.graphs)
+    return Loaded(model, cache)
