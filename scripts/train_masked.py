@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "mask_token_id": MASK,
     "block_size": directory.CANVAS,
     "bos_token_id": 2,
-    "eos_token_id": directory.STOPS,
+    "eos_token_id": directory.STOPS[0],
     "pad_token_id": 0,
     "rope_parameters": {
         "rope_type": "yarn",
@@ -62,6 +62,7 @@ CONFIG: dict[str, Any] = {
         "llama_4_scaling_beta": 0.1,
     },
 }
+GENERATION = {"bos_token_id": 2, "eos_token_id": directory.STOPS, "pad_token_id": 0}
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class MaskedDiffusion:
 
     def write(self, weights: dict[str, Tensor], out: Path) -> None:
         """Write the weights in bf16, by the names of Nemotron-Labs-Diffusion."""
-        (out / directory.CONFIG).write_text(json.dumps(CONFIG, indent=2) + "\n")
+        for file, content in ((directory.CONFIG, CONFIG), ("generation_config.json", GENERATION)):
+            (out / file).write_text(json.dumps(content, indent=2) + "\n")
         named = {
             name.replace("model.", "encoder.", 1).replace("lm_head", "diffusion_head"): tensor
             for name, tensor in weights.items()

@@ -8,6 +8,7 @@ import torch
 import train_masked
 from safetensors.torch import load_file
 
+from dlm import Engine, JsonSchema, Request
 from dlm.models.families import BUILT_IN
 
 
@@ -37,11 +38,11 @@ def test_a_run_in_two_parts_ends_as_one_run(run):
         assert torch.equal(tensor, parts[name]), name
 
 
-def test_the_files_are_a_model_directory_with_the_built_in_tokenizer(run):
+def test_the_files_are_a_model_directory_that_an_engine_loads(run):
     out = run("files", "--steps", "1")
-    config = json.loads((out / "config.json").read_text())
-    assert config["mask_token_id"] == 4
-    names = set(load_file(out / "model.safetensors"))
-    assert {"encoder.embed_tokens.weight", "encoder.norm.weight", "diffusion_head.weight"} <= names
-    assert "encoder.layers.5.self_attn.o_proj.weight" in names
     assert (out / "tokenizer.json").read_bytes() == (BUILT_IN / "tokenizer.json").read_bytes()
+    engine = Engine.load(out, slots=1)
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    request = Request(prompt="Is it so?", constraint=JsonSchema(schema), max_tokens=12)
+    assert type(json.loads(engine.generate(request).text)["a"]) is bool
+    engine.close()
