@@ -8,6 +8,7 @@ first task, then forks a child that runs the tasks. If a task ends the child, a 
 with the modules already imported. It needs neither numpy nor torch.
 """
 
+import gc
 import logging
 import os
 import pickle
@@ -71,7 +72,12 @@ _DONE = 77  # the exit code after the socket was closed
 
 
 def _run_tasks(parent: Connection) -> None:
-    """Run tasks until the socket is closed. Never returns."""
+    """Run tasks until the socket is closed. Never returns.
+
+    Garbage is collected after a reply, not while a task runs.
+    """
+    gc.disable()
+    gc.freeze()
     while True:
         try:
             message = parent.recv_bytes()
@@ -85,6 +91,8 @@ def _run_tasks(parent: Connection) -> None:
             parent.send_bytes(reply)
         except OSError:
             os._exit(_DONE)
+        del message, reply
+        gc.collect()
 
 
 def _reply(message: memoryview) -> bytes:

@@ -3,15 +3,23 @@
 Equal conditions compare equal, so that results about them can be cached in dictionaries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from dlm.grammar.schema.documents import Source
 
 
 class Formula:
-    """Base class of conditions on a JSON value."""
+    """Base class of conditions on a JSON value. Each computes its hash once."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            values = (getattr(self, field.name) for field in fields(self))  # pyright: ignore[reportArgumentType]
+            object.__setattr__(self, "_hash", hash((type(self), *values)))
+            return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +29,16 @@ class Leaf(Formula):
     source: Source
     wanted: bool = True
 
+    __hash__ = Formula.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class Every(Formula):
     """Conjunction of `parts`; without parts, every value fits."""
 
     parts: tuple[Formula, ...]
+
+    __hash__ = Formula.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +47,16 @@ class Some(Formula):
 
     parts: tuple[Formula, ...]
 
+    __hash__ = Formula.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOne(Formula):
     """Condition that exactly one of `parts` is true."""
 
     parts: tuple[Formula, ...]
+
+    __hash__ = Formula.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,8 @@ class Conditional(Formula):
     test: Formula
     then: Formula
     otherwise: Formula
+
+    __hash__ = Formula.__hash__
 
 
 TRUE, FALSE = Every(()), Some(())

@@ -38,6 +38,7 @@ _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
 _LOCAL = {_WRITTEN, "_adapter"}  # attributes that are not copied
 AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+_LARGE = 320  # values in a schema, beyond which all is left to `rules`
 _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 
 
@@ -95,6 +96,8 @@ class JsonSchema(Spec):
             if (value := getattr(self, option)) not in choices:
                 right = " or ".join(map(repr, choices))
                 raise InvalidGrammarError(self.kind, f"{option} must be {right}, got {value!r:.40}")
+        if _is_larger(self.parsed, _LARGE):
+            return  # `AT_ONCE` would seldom suffice
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
             vars(self)[_WRITTEN] = self._write(AT_ONCE)
 
@@ -233,6 +236,19 @@ class JsonSchema(Spec):
 
 def _is_null(text: str) -> bool:
     return text.strip() == "null"
+
+
+def _is_larger(schema: Any, most: int) -> bool:
+    """Whether a schema holds more than `most` JSON values, itself included."""
+    count, waiting = 0, [schema]
+    while waiting and count <= most:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return count > most
 
 
 def _unwrapped(schema: Any) -> Any:

@@ -1,5 +1,6 @@
 """Tasks for worker processes, which import this module."""
 
+import gc
 import os
 import signal
 import time
@@ -63,3 +64,24 @@ class StrangeError(GrammarError):
 
 def fail_strangely() -> None:
     raise StrangeError(1, 2)
+
+
+class Circle:
+    """An object that refers to itself, so that a collection alone frees it."""
+
+    alive = 0
+
+    def __init__(self):
+        self.itself = self
+        Circle.alive += 1
+
+    def __del__(self):
+        Circle.alive -= 1
+
+
+def circles(count: int) -> tuple[bool, int]:
+    """Make circles; return whether the collector is on, and how many there were before."""
+    before = Circle.alive
+    for _ in range(count):
+        Circle()
+    return gc.isenabled(), before

@@ -56,6 +56,12 @@ def processes_of(workers: Workers) -> list[int]:
     return found
 
 
+def test_garbage_is_collected_after_tasks_and_not_while_they_run(workers):
+    for _ in range(2):
+        task = workers.submit(tasks.circles, (5000,), seconds=5.0)
+        assert task.result(PATIENCE) == (False, 0)
+
+
 def test_a_task_returns_its_result_and_the_next_one_runs_in_the_same_process(workers):
     assert workers.submit(tasks.double, (21,), seconds=5.0).result(PATIENCE) == 42
     first, second = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))

@@ -308,6 +308,18 @@ def test_the_rules_of_a_schema_are_written_once(monkeypatch: pytest.MonkeyPatch)
         assert again.nodes.keys() == rules.nodes.keys()
 
 
+@pytest.mark.parametrize(("count", "written"), [(100, [1, 1]), (400, [0, 1])])
+def test_the_rules_of_a_large_schema_are_left_to_the_call_of_rules(
+    monkeypatch: pytest.MonkeyPatch, count: int, written: list[int]
+):
+    calls, write = [], spec_module.write
+    monkeypatch.setattr(spec_module, "write", lambda *a, **k: calls.append(1) or write(*a, **k))
+    spec = JsonSchema({"enum": [*range(count)]})
+    before = len(calls)
+    spec.rules(None)
+    assert [before, len(calls)] == written
+
+
 @pytest.mark.parametrize(("pattern", "most"), [(r"^.{2,300}:.{2,300}$", 12), (URL, 12)])
 def test_a_count_over_what_follows_takes_few_threads_of_the_parser(pattern: str, most: int):
     rules = JsonSchema({"type": "string", "pattern": pattern}).rules(None)
