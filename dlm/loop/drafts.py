@@ -17,7 +17,15 @@ from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.decoding import EngineContext, PassPlan
-from dlm.loop.denoise import Outcome, first_embedding, guide, pass_output, settle, shown
+from dlm.loop.denoise import (
+    Outcome,
+    exclude_mask_,
+    first_embedding,
+    guide,
+    pass_output,
+    settle,
+    shown,
+)
 from dlm.loop.interfaces import DraftingLM
 from dlm.request import Stats
 from dlm.sequence import Sequence
@@ -57,6 +65,7 @@ class Drafts:
         that need no draft. A canvas that expected another first token is of no use. Returns the
         exceptions of constraints, by slot.
         """
+        exclude_mask_(logits, self._sampler)
         expected = self._copies.to_host(logits[:, 0].argmax(-1)).tolist()
         useful = {
             slot: (row, sequence)

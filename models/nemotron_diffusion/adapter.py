@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dlm.models import CheckpointError
+from dlm.models.decoder import DecoderConfig
 from dlm.models.json_files import Range, check_number, read_json, shown
-from dlm.models.nemotron_diffusion.config import NemotronConfig
 from dlm.models.nemotron_diffusion.network import LowRank
 from dlm.models.tensor_files import listed, opened
 
@@ -20,7 +20,7 @@ _COMPUTED = {"bias": "none", "use_rslora": False, "use_dora": False, "fan_in_fan
 
 
 def read(
-    directory: Path, config: NemotronConfig, dtype: torch.dtype, device: torch.device
+    directory: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device
 ) -> list[LowRank] | None:
     """Return the adapter of each layer; None if `directory` has none. Raises `CheckpointError`
     unless it is of `o_proj` in all layers, and nothing else."""

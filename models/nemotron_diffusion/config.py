@@ -5,7 +5,6 @@ scales differ a little is wrong without a sign of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dlm.models import CheckpointError
@@ -53,47 +52,37 @@ _COMPUTED = {  # fields that may be missing, and the only values that are comput
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NemotronConfig(DecoderConfig):
-    """Geometry of the network, and its special tokens. Every number comes from the checkpoint."""
-
-    mask: int
-    eos: int
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "NemotronConfig":
-        """Read a parsed `config.json`. Raises `CheckpointError` for a field that is missing, that
-        cannot be meant, or whose value is not computed here."""
-        _check(config)
-        rope = config["rope_parameters"]
-        head_dim, original = config["head_dim"], rope["original_max_position_embeddings"]
-        yarn = Yarn(
-            factor=rope["factor"],
-            original=original,
-            beta_fast=rope["beta_fast"],
-            beta_slow=rope["beta_slow"],
-        )
-        layer = LayerConfig(
-            kind="full_attention", head_dim=head_dim, kv_heads=config["num_key_value_heads"]
-        )
-        return cls(
-            vocab_size=config["vocab_size"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            heads=config["num_attention_heads"],
-            layers=(layer,) * config["num_hidden_layers"],
-            rotary=RotaryEmbedding(
-                theta=rope["rope_theta"],
-                dim=head_dim,
-                yarn=yarn,
-                query_scale=QueryScale(beta=rope["llama_4_scaling_beta"], original=original),
-            ),
-            eps=config["rms_norm_eps"],
-            canvas_length=config["block_size"],
-            max_positions=config["max_position_embeddings"],
-            mask=config["mask_token_id"],
-            eos=config["eos_token_id"],
-        )
+def read_config(config: Mapping[str, Any]) -> DecoderConfig:
+    """Read a parsed `config.json`. Raises `CheckpointError` for a field that is missing, that
+    cannot be meant, or whose value is not computed here."""
+    _check(config)
+    rope = config["rope_parameters"]
+    head_dim, original = config["head_dim"], rope["original_max_position_embeddings"]
+    yarn = Yarn(
+        factor=rope["factor"],
+        original=original,
+        beta_fast=rope["beta_fast"],
+        beta_slow=rope["beta_slow"],
+    )
+    layer = LayerConfig(
+        kind="full_attention", head_dim=head_dim, kv_heads=config["num_key_value_heads"]
+    )
+    return DecoderConfig(
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        heads=config["num_attention_heads"],
+        layers=(layer,) * config["num_hidden_layers"],
+        rotary=RotaryEmbedding(
+            theta=rope["rope_theta"],
+            dim=head_dim,
+            yarn=yarn,
+            query_scale=QueryScale(beta=rope["llama_4_scaling_beta"], original=original),
+        ),
+        eps=config["rms_norm_eps"],
+        canvas_length=config["block_size"],
+        max_positions=config["max_position_embeddings"],
+    )
 
 
 def _check(config: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from functools import partial
 
 from dlm.models import decoder_layout
 from dlm.models.layout import Layout
-from dlm.models.nemotron_diffusion.config import MODEL_TYPE, NemotronConfig
+from dlm.models.nemotron_diffusion.config import MODEL_TYPE, read_config
 from dlm.models.nemotron_diffusion.network import NemotronDiffusion
 
 _STACK, _HEAD = "encoder.", "diffusion_head"
@@ -26,7 +26,7 @@ def tensor_name(parameter: str) -> str:
 
 LAYOUT = Layout(
     model_types=(MODEL_TYPE,),
-    config=NemotronConfig.from_hf,
+    config=read_config,
     network=NemotronDiffusion,
     parameter_name=parameter_name,
     adapt=partial(decoder_layout.adapt, tensor_name),

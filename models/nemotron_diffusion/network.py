@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.models.decoder import PlainDecoder, PlainLayer
-from dlm.models.nemotron_diffusion.config import NemotronConfig
+from dlm.models.decoder import DecoderConfig, PlainDecoder, PlainLayer
 from dlm.models.shape import LayerConfig
 
 
@@ -38,7 +37,7 @@ class NemotronLayer(PlainLayer):
         return torch.where(drafted, projected + self.adapter(attended), projected)
 
 
-class NemotronDiffusion(PlainDecoder[NemotronConfig]):
+class NemotronDiffusion(PlainDecoder[DecoderConfig]):
     def layer(self, layer: LayerConfig, mlp: nn.Module) -> NemotronLayer:
         return NemotronLayer(self.config, layer, mlp)
 

@@ -70,6 +70,7 @@ def write(out: Path, seed: int = 0, shards: int = 1, **config: Any) -> Path:
     """Write a checkpoint of `shards` files; `config` replaces fields."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(CONFIG | config))
+    (out / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
     write_tensors(out, tensors(seed), shards)
     return out
 

@@ -9,7 +9,7 @@ from nemotron import CONFIG
 
 from dlm.kernels.gpus import CARDS
 from dlm.models import CheckpointError, plan
-from dlm.models.nemotron_diffusion.config import NemotronConfig
+from dlm.models.nemotron_diffusion.config import read_config
 from dlm.models.nemotron_diffusion.layout import LAYOUT
 from dlm.models.plan import Load
 from dlm.models.rotary import QueryScale, Yarn
@@ -29,17 +29,11 @@ def changed(name: str, value: Any) -> dict[str, Any]:
 
 
 def test_all_numbers_come_from_the_file():
-    read = NemotronConfig.from_hf(CONFIG)
+    read = read_config(CONFIG)
     assert (read.vocab_size, read.hidden_size, read.intermediate_size) == (1536, 32, 48)
     assert (read.heads, read.canvas_length, read.max_positions) == (4, 16, 4096)
     assert [(layer.head_dim, layer.kv_heads) for layer in read.layers] == [(16, 2)] * 2
-    assert (read.mask, read.eos, read.eps, read.tied, read.caches) == (
-        4,
-        1,
-        1e-5,
-        False,
-        "causally",
-    )
+    assert (read.eps, read.tied, read.qk_norm, read.caches) == (1e-5, False, False, "causally")
     yarn = Yarn(factor=16.0, original=12, beta_fast=1.0, beta_slow=0.1)
     assert (read.rotary.theta, read.rotary.dim, read.rotary.yarn) == (10_000.0, 16, yarn)
     assert read.rotary.query_scale == QueryScale(beta=0.1, original=12)
@@ -57,7 +51,7 @@ REQUIRED = [
 @pytest.mark.parametrize("value", [..., "odd", -1, True])
 def test_a_missing_or_odd_value_is_refused_by_name(name, value):
     with pytest.raises(CheckpointError, match=rf"config\.json: {name} must "):
-        NemotronConfig.from_hf(changed(name, value))
+        read_config(changed(name, value))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +73,7 @@ def test_a_missing_or_odd_value_is_refused_by_name(name, value):
 )
 def test_what_is_not_computed_is_refused_by_name(name, value):
     with pytest.raises(CheckpointError, match=rf"config\.json: {name} must "):
-        NemotronConfig.from_hf(changed(name, value))
+        read_config(changed(name, value))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ def test_what_is_not_computed_is_refused_by_name(name, value):
 def test_published_sizes_have_the_bytes_of_their_files(size, billions, file):
     """Files in GiB, as caches report them, with an adapter of rank 128 in fp32."""
     settings = json.loads((EXAMPLES / f"nemotron-labs-diffusion-{size}.json").read_text())
-    config = NemotronConfig.from_hf(settings)
+    config = read_config(settings)
     costs = LAYOUT.unfilled(config, "bf16").costs
     assert sum(costs.parameters().values()) / 1e9 == pytest.approx(billions, abs=0.01)
     weights = costs.weight_bytes()
