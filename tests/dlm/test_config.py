@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from doubles import Obsessed
+from published_configs import PUBLISHED
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     DiffusionGemmaGenerationConfig,
 )
@@ -14,7 +15,7 @@ from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, Polic
 from dlm.engine import BUILT_IN
 from dlm.loading import Loading
 from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
-from dlm.samplers import EntropyBound, register, sampler_of
+from dlm.samplers import EntropyBound, Reveal, register, sampler_of
 from dlm.storage import read_directory
 from dlm.writes import checkpoint_decoding
 
@@ -71,6 +72,26 @@ def test_a_stop_token_cannot_be_the_padding_of_canvases(engine_of, decoding):
     with pytest.raises(DlmError, match="pad 106 is a stop token too"):
         engine_of(Obsessed(V, [300]), config, decoding=decoding)
     assert engine_of(Obsessed(V, [300]), config, decoding=Autoregressive()).config.pad == 106
+
+
+def test_a_stop_token_may_be_the_padding_of_masked_canvases(engine_of):
+    """Published masked models pad with the end of a text."""
+    config = DecodeConfig(pad=106, sampler=Reveal(mask=4))
+    assert engine_of(Obsessed(V, [300]), config, decoding=Diffusion()).config.pad == 106
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_masked_models_have_their_mask_and_the_thresholds_of_the_file(name, tmp_path):
+    generation = {"eos_token_id": [151645, 151643], "pad_token_id": 151643, "edit_threshold": 0.25}
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[name]))
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    config = read_directory(tmp_path).config
+    mask = 151669 if name.startswith("SDAR") else 156895
+    assert config.sampler == Reveal(mask=mask, threshold=0.95, edit_threshold=0.25)
+    assert (config.stops, config.pad) == ((151645, 151643), 151643)
+    (tmp_path / "generation_config.json").write_text('{"threshold": 1.5}')
+    with pytest.raises(DlmError, match="threshold must be a number from 0"):
+        read_directory(tmp_path)
 
 
 def test_an_error_names_the_file_that_has_a_field_of_the_wrong_type():
