@@ -242,7 +242,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "models/llada2": 150,
     "models/nemotron_diffusion": 400,
     "models/sdar": 100,
-    "scripts": 2_900,
+    "scripts": 2_950,
     "scripts/evaluation": 1_900,
     "scripts/loads": 1_250,
     "scripts/measure": 1_300,
