@@ -258,7 +258,7 @@ def arguments() -> argparse.Namespace:
     purpose = "The device of the engines. Default: cuda if there is one, else cpu."
     add("--device", metavar="NAME", help=purpose)
     args = parser.parse_args()
-    check_counts(args, "max_tokens", "limit", "workers", "slots")
+    check_counts(args, "max_tokens", "limit", "workers", "slots", "threads")
     if args.seed is not None and not 0 <= args.seed < 2**63:
         fail(f"--seed must be 0 to 2**63 - 1, got {args.seed}")
     if args.column is not None and args.template is not None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dlm.cli.command_line import (
     CommandParser,
     UsageError,
+    check_counts,
     fail,
     flag_of,
     interruptible,
@@ -92,6 +93,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 activation_bits=args.activation_bits,
                 decoding=args.decoding,
                 temperature=temperature_of(args),
+                threads=args.threads,
                 warm_up=False,  # it would take longer than this one request
             )
             engine = dlm.Engine.loaded(loading)
@@ -134,6 +136,7 @@ def arguments() -> argparse.Namespace:
     purpose = "Print the answer and its statistics as one JSON object."
     add("--json", action="store_true", help=purpose)
     args = parser.parse_args()
+    check_counts(args, "threads")
     args.kind = kind_of(args)
     if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":
         fail(f"prompt and {flag_of(args.kind)} cannot both come from stdin")

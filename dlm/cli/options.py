@@ -85,6 +85,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "SM 10.0 and 12.0, by scales that the checkpoint must have."
     )
     parser.add_argument("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
+    purpose = "The threads of torch in a step on a CPU. Default: 1 for a small model."
+    parser.add_argument("--threads", type=int, metavar="N", help=purpose)
 
 
 def add_asking(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +149,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         cache_tokens=args.cache_tokens,
         decoding=args.decoding,
         temperature=temperature_of(args),
+        threads=args.threads,
         warm_up=args.warm_up,
     )
 

@@ -212,7 +212,7 @@ def arguments() -> argparse.Namespace:
     args.api_key += os.environ.get(KEYS, "").split()
     if not args.api_key and args.uds is None and args.host not in LOOPBACK:
         fail(f"--host {args.host} without --api-key: everybody could use the model")
-    check_counts(args, "replicas")
+    check_counts(args, "replicas", "threads")
     if args.replicas is None and args.ray is not None:
         fail("--ray without --replicas: say how many engines there are to be")
     if args.replicas is not None and args.ssl_ca_certs is not None:

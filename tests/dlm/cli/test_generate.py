@@ -13,6 +13,7 @@ from commands import Ended
 from exhaustive import by_default
 from invoices import PROMPT, SCHEMA, SCHEMA_FILE
 
+from dlm import DlmError
 from dlm.cli import generate
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +65,20 @@ def test_json_is_one_object_with_the_answer_and_all_measurements(run):
     assert "attention by torch, layers by torch, vocabulary by torch; passes eager: cpu" in err
     assert {"load", "denoise", "guide", "settle"} == answer["seconds"].keys()
     assert f"{usage['completion_tokens']} tokens in {answer['denoiser_calls']} calls of the " in err
+
+
+def test_a_flag_chooses_the_threads_of_a_step(run, monkeypatch):
+    loadings = []
+
+    def refuse(loading):
+        loadings.append(loading)
+        raise DlmError("no model is loaded here")
+
+    monkeypatch.setattr("dlm.engine.Engine.loaded", refuse)
+    for flags in [(), ("--threads", "3")]:
+        assert run(*flags, PROMPT)[0] == 2
+    assert [loading.threads for loading in loadings] == [None, 3]
+    assert "--threads must be at least 1, got 0" in run("--threads", "0", PROMPT)[2]
 
 
 def test_the_seed_decides(run):

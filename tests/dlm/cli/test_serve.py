@@ -277,6 +277,14 @@ def test_without_ray_the_error_names_the_package_to_install(tmp_path, script, fl
     assert (run.returncode, run.stderr) == (2, message)
 
 
+def test_a_flag_chooses_the_threads_of_a_step(monkeypatch, capsys):
+    assert options.loading_of(flags_of(monkeypatch)).threads is None
+    assert options.loading_of(flags_of(monkeypatch, "--threads", "3")).threads == 3
+    with pytest.raises(SystemExit):
+        flags_of(monkeypatch, "--threads", "0")
+    assert "--threads must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_flags_raise_the_limits_of_the_policy(monkeypatch):
     def policy(*flags):
         return options.loading_of(flags_of(monkeypatch, *flags)).policy
