@@ -216,7 +216,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm": 4_650,
-    "dlm/anthropic": 750,
+    "dlm/anthropic": 800,
     "dlm/batch": 650,
     "dlm/cli": 1_700,
     "dlm/decisions": 800,

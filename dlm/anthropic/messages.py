@@ -1,9 +1,7 @@
 """Bodies of `/v1/messages`, and the requests they become.
 
 Blocks of content and tools become messages and tools of a chat, so that a request means the same
-whichever way it arrives. A document or a search result becomes its text between two tags, after
-lines of its title, its context or its source. Only documents of text are served: a file or an
-address is refused.
+whichever way it arrives.
 
 Fields that only label, cache or bill are ignored. Tools that a server would run itself
 (`web_search_...`, `web_fetch_...`, `code_execution_...`) are left out; tools whose parameters only
@@ -11,14 +9,28 @@ Anthropic's own models know (`bash_...`, `computer_...`) are refused.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dlm.anthropic.blocks import (
+    BLOCKS,
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    ResultBlock,
+    SearchResultBlock,
+    TextContent,
+    UseBlock,
+    as_error,
+    content_of,
+    text_of,
+)
 from dlm.errors import RequestError
 from dlm.grammar import Spec
+from dlm.openai.answer_format import FormatOptions, json_schema_spec
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -33,12 +45,12 @@ from dlm.openai.body import (
     validated,
     wrong,
 )
-from dlm.openai.constraint import FormatOptions, ToolChoice, json_schema_spec, tools_spec
 from dlm.openai.formats import Order, Schema
-from dlm.openai.messages import EFFORT, CallBook, arguments_of, image_file, image_part
+from dlm.openai.messages import EFFORT, CallBook, arguments_of
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, choice_requests, given_fields
 from dlm.openai.response_items import UnknownResponseError
+from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
 from dlm.request import Request
 
@@ -48,165 +60,12 @@ class UnknownThreadError(UnknownResponseError):
     then send the whole conversation."""
 
 
-class TextBlock(JsonModel):
-    type: Literal["text"] = REQUIRED
-    text: str = REQUIRED
-
-
-class TextSource(JsonModel):
-    type: Literal["text"] = REQUIRED
-    media_type: Literal["text/plain"] = REQUIRED
-    data: str = REQUIRED
-
-    @property
-    def text(self) -> str:
-        return self.data
-
-
-class ContentSource(JsonModel):
-    type: Literal["content"] = REQUIRED
-    content: Annotated[str | Each[TextBlock], Takes("text, or a list of blocks of text")] = REQUIRED
-
-    @property
-    def text(self) -> str:
-        return _text(self.content)
-
-
-class CitationOptions(JsonModel):
-    enabled: Annotated[Literal[False], Takes("false (answers cite nothing)")] | None = None
-
-
-_SOURCE = ByField("type", "text or content (this server's models read no files)")
-
-
-class DocumentBlock(JsonModel):
-    type: Literal["document"] = REQUIRED
-    source: Annotated[TextSource | ContentSource, _SOURCE] = REQUIRED
-    title: str | None = None
-    context: str | None = None
-    citations: CitationOptions | None = None
-
-    @property
-    def text(self) -> str:
-        return _tagged(self.type, {"Title": self.title, "Context": self.context}, self.source.text)
-
-
-class SearchResultBlock(JsonModel):
-    """Result of a client's own search."""
-
-    type: Literal["search_result"] = REQUIRED
-    source: str = REQUIRED
-    title: str = REQUIRED
-    content: Each[TextBlock] = REQUIRED
-    citations: CitationOptions | None = None
-
-    @property
-    def text(self) -> str:
-        head = {"Title": self.title, "Source": self.source}
-        return _tagged(self.type, head, _text(self.content))
-
-
-class SummaryBlock(JsonModel):
-    """Text that stands for earlier turns, which its client has left out."""
-
-    type: Literal["compaction"] = REQUIRED
-    content: str | None = None  # None: nothing was left out
-
-    @property
-    def text(self) -> str:
-        return self.content or ""
-
-
-class EncodedSource(JsonModel):
-    type: Literal["base64"] = REQUIRED
-    media_type: str | None = None
-    data: str = REQUIRED
-
-
-class UrlSource(JsonModel):
-    type: Literal["url"] = REQUIRED
-    url: str = REQUIRED
-
-
-class ImageBlock(JsonModel):
-    """Image of a user, or in the result of a tool."""
-
-    type: Literal["image"] = REQUIRED
-    source: Annotated[EncodedSource | UrlSource, ByField("type")] = REQUIRED
-
-    def part(self, place: str) -> Body:
-        """Return the part of a chat's message; `place` is the block's. Raises `RequestError`."""
-        match self.source:
-            case UrlSource(url=url):
-                return image_part(url, f"{place}.source.url")
-            case EncodedSource(data=data):
-                return {"type": "image", "image": image_file(data, f"{place}.source.data")}
-
-
-class ReferenceBlock(JsonModel):
-    """Name of a tool that a search for tools has found."""
-
-    type: Literal["tool_reference"] = REQUIRED
-    tool_name: str = REQUIRED
-
-    @property
-    def text(self) -> str:
-        return self.tool_name
-
-
-class UseBlock(JsonModel):
-    """Call of a tool."""
-
-    type: Literal["tool_use"] = REQUIRED
-    id: Words = REQUIRED
-    name: Words = REQUIRED
-    input: Any = None
-
-
-class OmittedBlock(JsonModel):
-    """Block that the model is not shown: earlier reasoning, and work of tools of other servers."""
-
-    type: Literal[
-        "thinking",
-        "redacted_thinking",
-        "server_tool_use",
-        "web_search_tool_result",
-        "web_fetch_tool_result",
-        "code_execution_tool_result",
-    ] = REQUIRED
-
-
-_BLOCKS = Takes("text, or a list of blocks")
 _TYPES = "text, image, document, search_result, tool_use or tool_result (no model reads others)"
-TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
-ResultContent = Annotated[
-    str
-    | Each[
-        Annotated[
-            TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
-            ByField("type", "text, image, document or search_result"),
-        ]
-    ],
-    _BLOCKS,
-]
-
-
-class ResultBlock(JsonModel):
-    """Result of a tool."""
-
-    type: Literal["tool_result"] = REQUIRED
-    tool_use_id: Words = REQUIRED
-    content: ResultContent = ""
-    is_error: bool | None = None
-
-
-TextualBlock = TextBlock | DocumentBlock | SearchResultBlock | SummaryBlock
-Block = TextualBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
 
 
 class Message(JsonModel):
     role: Literal["user", "assistant", "system"] = REQUIRED
-    content: Annotated[str | Each[Annotated[Block, ByField("type", _TYPES)]], _BLOCKS] = REQUIRED
+    content: Annotated[str | Each[Annotated[Block, ByField("type", _TYPES)]], BLOCKS] = REQUIRED
 
 
 class ClientTool(JsonModel):
@@ -453,7 +312,7 @@ def _form(tool: Body, number: int) -> Body | None:
 def _messages(body: PromptBody) -> list[Body]:
     """Return the conversation in the form of a chat. Raises `RequestError`."""
     turns, book = list[Body](), CallBook()
-    if body.system is not None and (system := _text(body.system)):
+    if body.system is not None and (system := text_of(body.system)):
         turns.append({"role": "system", "content": system})
     for i, message in enumerate(body.messages):
         turns += _turn(message, f"messages[{i}].content", book)
@@ -484,11 +343,11 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
                 calls.append(book.call(id, name, arguments_of(arguments)))
             case ResultBlock(tool_use_id=id):
                 results += 1
-                content = _content(block.content, f"{where}[{i}].content")
+                content = content_of(block.content, f"{where}[{i}].content")
                 if block.is_error:
-                    content = _as_error(content)
+                    content = as_error(content)
                 yield book.result(f"{where}[{i}].tool_use_id", id, content, "messages")
-    parts = _content(message.content, where)
+    parts = content_of(message.content, where)
     if parts or calls or not results:
         turn: Body = {"role": message.role, "content": parts}
         yield {**turn, "tool_calls": calls} if calls else turn
@@ -498,38 +357,3 @@ def _misplaced(where: str, kind: str, right: str) -> RequestError:
     return RequestError(
         f"{where}.type must not be {kind} here: it must be in {right} messages", field="messages"
     )
-
-
-def _as_error(content: str | list[Body]) -> str | list[Body]:
-    """Return the content of a result that is an error."""
-    if isinstance(content, str):
-        return f"Error: {content}"
-    if content[0]["type"] == "text":
-        return [{"type": "text", "text": f"Error: {content[0]['text']}"}, *content[1:]]
-    return [{"type": "text", "text": "Error:"}, *content]
-
-
-def _content(content: str | Sequence[Block | ReferenceBlock], where: str) -> str | list[Body]:
-    """Return the text of content, or text and images as parts of a chat's message."""
-    if isinstance(content, str) or not any(isinstance(block, ImageBlock) for block in content):
-        return _text(content)
-    return [
-        block.part(f"{where}[{i}]")
-        if isinstance(block, ImageBlock)
-        else {"type": "text", "text": _text([block])}
-        for i, block in enumerate(content)
-        if isinstance(block, ImageBlock) or _text([block])
-    ]
-
-
-def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
-    """Return the text of content; each block begins on a new line."""
-    if isinstance(content, str):
-        return content
-    texts = (block.text for block in content if isinstance(block, TextualBlock | ReferenceBlock))
-    return "\n".join(texts)
-
-
-def _tagged(tag: str, head: Mapping[str, str | None], text: str) -> str:
-    lines = [f"{name}: {value}" for name, value in head.items() if value]
-    return "\n".join([f"<{tag}>", *lines, *([""] if lines else []), text, f"</{tag}>"])

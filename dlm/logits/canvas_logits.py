@@ -4,6 +4,7 @@ Also the copies between host and device: each one of a step is counted.
 """
 
 from math import exp, isfinite, log
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,7 +152,7 @@ class CanvasLogits:
         above = int(self._above[position])
         above = above if above <= self._ids.shape[1] else 0
         tokens = self._ids[position, :above]
-        here = np.flatnonzero(_bits(allowed, tokens))
+        here = np.flatnonzero(allows(allowed, tokens))
         return tokens[here], self._listed_logits[position, here]
 
     def _list_suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
@@ -201,7 +202,7 @@ class CanvasLogits:
         here = np.sort(order[-_BLOCKS:])
         tokens = (here[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
         tokens = np.append(tokens, np.arange(blocks.numel(), len(row)))
-        tokens = tokens[np.flatnonzero(_bits(allowed, tokens))]
+        tokens = tokens[np.flatnonzero(allows(allowed, tokens))]
         others = most[order[:-_BLOCKS]].max(initial=-np.inf)
         return tokens, row[torch.from_numpy(tokens)].float().numpy(), others
 
@@ -273,6 +274,8 @@ def _nearly_full(words: np.ndarray) -> bool:
     return int(np.count_nonzero(~words)) * _NEARLY_FULL <= len(words)
 
 
-def _bits(words: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return the bits of `tokens`."""
-    return words[tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
+def allows(masks: np.ndarray, tokens: np.ndarray, rows: Any = ...) -> np.ndarray:
+    """Return which of `tokens` are allowed, each by its row of `masks`; by default `masks` is one
+    mask for all of them."""
+    bits = masks[rows, tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
+    return bits.astype(bool)

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dlm.grammar import Guidance
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies
+from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies, allows
 
 _ROWS = 1024  # masks: 32 MiB for 262,144 tokens
 
@@ -108,19 +108,14 @@ def changed_by_masks(
     its drawn token or a listed one is forbidden, or if too much is not listed."""
     above, tail, draw = (one.numpy()[rows] for one in (found.above, found.tail, found.draw))
     ids = found.ids.numpy()
-    changed = (above > CANDIDATES) | (tail > _UNNOTICED) | ~_allowed(words, masks, draw)
+    changed = (above > CANDIDATES) | (tail > _UNNOTICED) | ~allows(words, draw, masks)
     # Most rows list their drawn token alone.
     more = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
     if len(more):
         tokens = ids[rows[more], : int(above[more].max())]
         there = np.arange(tokens.shape[1]) < above[more, None]
-        changed[more] = (there & ~_allowed(words, masks[more, None], tokens)).any(1)
+        changed[more] = (there & ~allows(words, tokens, masks[more, None])).any(1)
     return changed
-
-
-def _allowed(words: np.ndarray, masks: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return which of `tokens` their `masks`, rows of `words`, allow."""
-    return (words[masks, tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1).astype(bool)
 
 
 def certain(found: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:

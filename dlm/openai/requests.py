@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from dlm.errors import RequestError
+from dlm.openai.answer_format import FormatFields
 from dlm.openai.body import (
     REQUIRED,
     ClosedModel,
@@ -28,9 +29,10 @@ from dlm.openai.body import (
     shown,
     validated,
 )
-from dlm.openai.constraint import ConstraintFields, FormatFields, ToolList, tools_spec
+from dlm.openai.constraint import ConstraintFields
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
 from dlm.openai.other_fields import RequestModel
+from dlm.openai.tools import ToolList, tools_spec
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 

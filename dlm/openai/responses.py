@@ -16,6 +16,13 @@ from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import Spec
+from dlm.openai.answer_format import (
+    FormatOptions,
+    json_object_spec,
+    json_schema_spec,
+    order_of,
+    outputs_spec,
+)
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -28,15 +35,6 @@ from dlm.openai.body import (
     Words,
     json_text,
     validated,
-)
-from dlm.openai.constraint import (
-    FormatOptions,
-    ToolChoice,
-    json_object_spec,
-    json_schema_spec,
-    order_of,
-    outputs_spec,
-    tools_spec,
 )
 from dlm.openai.formats import Schema, StructuredOutputs
 from dlm.openai.messages import EFFORT, Effort
@@ -52,6 +50,7 @@ from dlm.openai.response_items import (
     flat_name,
     typed,
 )
+from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
 
 
