@@ -6,9 +6,8 @@ the routes with one engine in this process; other implementations may pass reque
 """
 
 import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,16 +15,13 @@ from hashlib import blake2b
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dlm.anthropic.answers import MessageAnswers, model_info, model_page
 from dlm.anthropic.messages import message_of, prompt_of
@@ -62,64 +58,9 @@ from dlm.serving.guard import (
     until_disconnected,
 )
 from dlm.serving.metrics import Metrics
+from dlm.serving.middleware import RequestIds, UnexpectedErrors
 from dlm.serving.paths import advice
 from dlm.serving.settings import Settings
-
-ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
-
-
-class UnexpectedErrors:
-    """ASGI middleware that answers unexpected errors with `handler`.
-
-    It is the innermost one, so that the answers pass through all other middleware. FastAPI's own
-    handler would answer outside of it, without its headers.
-    """
-
-    def __init__(self, app: ASGIApp, handler: ErrorHandler):
-        self._app, self._handler = app, handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer_begun = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal answer_begun
-            answer_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched_send)
-        except Exception as error:
-            if answer_begun or scope["type"] != "http":
-                raise
-            answer = await self._handler(Request(scope), error)
-            await answer(scope, receive, send)
-
-
-_ID_HEADER = "X-Request-Id"
-_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
-
-class RequestIds:
-    """ASGI middleware that puts an id into the header of every answer: the client's, or a new
-    one."""
-
-    def __init__(self, app: ASGIApp):
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        client_id = Headers(scope=scope).get(_ID_HEADER, "")
-        id = client_id if _ID.fullmatch(client_id) else token_hex(16)
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[_ID_HEADER] = id
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
-
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 _PAGE_POLICY = (  # the page may connect to this server only
