@@ -1,4 +1,4 @@
-"""Plugin of SGLang that serves constraints with masked diffusion models: LLaDA2, SDAR.
+"""Plugin of SGLang that serves constraints with diffusion models: LLaDA2, SDAR, DiffusionGemma.
 
 SGLang calls `register` in each of its processes. The plugin uses SGLang's own seams: its registry
 of grammar backends (`backend`), its table of algorithms (`algorithms`), and hooks where a request

@@ -2,7 +2,8 @@
 
 `step` is SGLang's one place between a pass of the model and what its algorithm does with the
 logits. A subclass rewrites the rows of constrained blocks there (`LogitsGuide`), and SGLang's own
-rule decides what is sure. Blocks of requests without a constraint are untouched.
+rule decides what is sure. Blocks of requests without a constraint are untouched. What differs
+between samplers of masks and of noise is in `masked` and `noise`.
 
 Nothing here raises into SGLang, since that would end its scheduler. A request that fails is ended
 by itself, with its reason. A block whose constraint needs another step's work is put back as it
@@ -17,10 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dlm.errors import DlmError
-from dlm.grammar import Fixed, Guidance, Unfinished
-from dlm.integrations.sglang import settings
+from dlm.grammar import Guidance, Unfinished
 from dlm.integrations.sglang.grammar import RequestGrammar
+from dlm.integrations.sglang.settings import PluginSettings
 from dlm.logits.guided import GuidedCanvas, LogitsGuide
 from dlm.policy import Policy
 
@@ -32,7 +32,6 @@ _UNSUPPORTED = {  # sampling parameters beside a constraint: why not
     "stop_regex_strs": "a text that stops the answer would leave it incomplete",
     "stop_token_ids": "a token that stops the answer would leave it incomplete",
 }
-_MASKED_AGAIN = 2  # passes in a row, for each position of a block, that unmask suspect positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,31 @@ class Block:
     grammar: RequestGrammar
 
 
-def constrained(base: type) -> type:
-    """Return SGLang's algorithm `base` with constraints, under the same name."""
-    return type(base.__name__, (Constrained, base), {"__module__": __name__})
+class _Unconstrained:
+    """A request as SGLang's own algorithm is to judge it: without its constraint."""
+
+    def __init__(self, req: Any):
+        self._req = req
+        self.sampling_params = copy.copy(req.sampling_params)
+        for name in CONSTRAINTS:
+            setattr(self.sampling_params, name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._req, name)
 
 
 class Constrained:
     """Part of an algorithm that applies the constraints; SGLang's own class comes after it."""
 
+    settings: PluginSettings
     block_size: int
     mask_id: int
+
+    @classmethod
+    def of(cls, base: type, settings: PluginSettings) -> type:
+        """Return SGLang's algorithm `base` with constraints, under the same name."""
+        members = {"__module__": __name__, "settings": settings}
+        return type(base.__name__, (cls, base), members)
 
     @classmethod
     def validate_request(cls, req: Any) -> str | None:
@@ -63,6 +77,7 @@ class Constrained:
             for name, reason in _UNSUPPORTED.items():
                 if getattr(params, name, None):
                     return f"{name} beside a constraint is not supported: {reason}"
+            req = _Unconstrained(req)
         return super().validate_request(req)  # pyright: ignore[reportAttributeAccessIssue]
 
     def max_steps(self, block_size: int) -> int:
@@ -76,14 +91,14 @@ class Constrained:
         """Advance all blocks by one step of SGLang's algorithm; return which of them may emit."""
         own = super()
         blocks = self._blocks(forward_batch)
-        blocks = [block for block in blocks if not _is_finished(states, block.row)]
+        blocks = [block for block in blocks if not self._is_finished(states, block.row)]
         if not blocks:
             return own.step(forward_batch, full_logits, states)  # pyright: ignore[reportAttributeAccessIssue]
         ids = forward_batch.input_ids.view(-1, self.block_size)
         before = ids.tolist()
-        results = self._guided(full_logits.view(ids.numel(), -1), before, blocks)
+        results = self._guided(full_logits.view(ids.numel(), -1), before, blocks, states)
         states_before = {
-            block.row: copy.deepcopy(states[block.row])
+            block.row: self._saved(states, block.row)
             for block, result in zip(blocks, results, strict=True)
             if isinstance(result, Unfinished)
         }
@@ -93,26 +108,21 @@ class Constrained:
             row = block.row
             if isinstance(result, Unfinished):
                 ids[row] = ids.new_tensor(before[row])
-                _put_back(states, row, states_before[row])
+                self._put_back(states, row, states_before[row])
                 done[row] = False
                 continue
             if isinstance(result, Guidance):
                 try:
-                    changes = self._changes(block, result, before[row], after[row])
+                    goes_on = self._goes_on(block, result, before[row], ids, after[row], states)
                 except Exception as error:
-                    changes = {}
                     block.grammar.fail(error)
-                for position, token in changes.items():
-                    ids[row, position] = token
-                if changes:
-                    _go_on(states, row)
-                    done[row] = False
+                else:
+                    done[row] = done[row] and not goes_on
             else:
                 block.grammar.fail(result)
             if block.grammar.error is not None:
                 _LOG.info("dlm: a request is ended: %s", block.grammar.error)
-                end = block.grammar.stops[0]
-                ids[row] = ids.new_tensor([end if t == self.mask_id else t for t in before[row]])
+                self._end(block, before[row], ids, states)
                 done[row] = True
         return done
 
@@ -133,111 +143,60 @@ class Constrained:
         return blocks
 
     def _guided(
-        self, logits: Tensor, ids: list[list[int]], blocks: Sequence[Block]
+        self,
+        logits: Tensor,
+        ids: list[list[int]],
+        blocks: Sequence[Block],
+        states: list[Any],
     ) -> Sequence[Guidance | Exception]:
         """Rewrite the logits of `blocks`, whose tokens are in `ids`. Returns the guidance of each
         block, or why it has none."""
         try:
             guide = getattr(self, "_guide", None)
             if guide is None:
-                guide = self._guide = LogitsGuide(logits.shape[1], settings.step_work())
-            results = guide.guide_(logits, [self._canvas(block, ids) for block in blocks])
-            self._offset_penalty_(logits, ids, blocks)
+                guide = self._guide = LogitsGuide(logits.shape[1], self.settings.step_work)
+            canvases = [self._canvas(block, ids[block.row], states) for block in blocks]
+            results = guide.guide_(logits, canvases)
+            self._fit_(logits, ids, blocks)
         except Exception as error:
             return [error] * len(blocks)
         return results
 
-    def _canvas(self, block: Block, ids: list[list[int]]) -> GuidedCanvas:
-        return GuidedCanvas(
-            constraint=block.grammar,
-            first=block.row * self.block_size + block.begin,
-            length=self.block_size - block.begin,
-            fixed=Fixed(held=self._standing(ids[block.row], block.begin)),
-            masked=True,
-            edit_threshold=getattr(self, "edit_threshold", None),
-        )
+    def _is_finished(self, states: list[Any], row: int) -> bool:
+        """Return whether SGLang's algorithm takes nothing more in a block, while it waits for
+        others."""
+        raise NotImplementedError
 
-    def _standing(self, ids: Sequence[int], begin: int) -> dict[int, int]:
-        """Return the tokens of a block that stand, by position from `begin` on."""
-        return {p: token for p, token in enumerate(ids[begin:]) if token != self.mask_id}
+    def _canvas(self, block: Block, ids: Sequence[int], states: list[Any]) -> GuidedCanvas:
+        """Return a block as the guide reads it, whose tokens are `ids`."""
+        raise NotImplementedError
 
-    def _changes(
-        self, block: Block, guidance: Guidance, before: Sequence[int], after: Sequence[int]
-    ) -> dict[int, int]:
-        """Return what must change in a block after SGLang's step, which took it from the tokens
-        `before` to those `after`: tokens by position.
+    def _fit_(self, logits: Tensor, ids: list[list[int]], blocks: Sequence[Block]) -> None:
+        """Fit the rewritten logits of `blocks`, whose tokens are in `ids`, to what SGLang's
+        algorithm does with them."""
+        raise NotImplementedError
 
-        A token that is not the guess is masked again; a request for which that goes on is failed.
-        """
-        if before == after:
-            return {}
-        misplaced = guidance.misplaced(self._standing(after, block.begin))
-        grammar = block.grammar
-        grammar.masked_again = grammar.masked_again + 1 if misplaced else 0
-        if grammar.masked_again > _MASKED_AGAIN * self.block_size:
-            grammar.fail(DlmError("the algorithm goes on to unmask positions that are suspect"))
-        changes = {block.begin + position: self.mask_id for position in misplaced}
-        if settings.order() == "prefix":
-            now = [changes.get(position, token) for position, token in enumerate(after)]
-            changes |= self._left_to_right(block, guidance, before, now)
-        return changes
+    def _saved(self, states: list[Any], row: int) -> Any:
+        """Return a copy of a block's state, for `_put_back`."""
+        raise NotImplementedError
 
-    def _left_to_right(
-        self, block: Block, guidance: Guidance, before: Sequence[int], after: Sequence[int]
-    ) -> dict[int, int]:
-        """Return the changes without which a token stands to the right of a mask: it is masked
-        again. If no token is left, the first mask takes its guess."""
-        masks = [p for p, token in enumerate(after) if token == self.mask_id and p >= block.begin]
-        if not masks:
-            return {}
-        unmasked = [p for p in range(block.begin, len(after)) if before[p] == self.mask_id]
-        later = [p for p in unmasked if p > masks[0] and after[p] != self.mask_id]
-        changes = dict.fromkeys(later, self.mask_id)
-        if masks[0] in unmasked[:1]:
-            changes[masks[0]] = guidance.guess[masks[0] - block.begin]
-        return changes
+    def _put_back(self, states: list[Any], row: int, saved: Any) -> None:
+        """Put the state of one block back."""
+        raise NotImplementedError
 
-    def _offset_penalty_(
-        self, logits: Tensor, ids: list[list[int]], blocks: Sequence[Block]
-    ) -> None:
-        """Add what JointThreshold is about to subtract from the token at the position before, since
-        another token than the guess might become the likeliest."""
-        penalty = getattr(self, "penalty_lambda", 0)
-        if penalty <= 0:
-            return
-        for block in blocks:
-            first = block.row * self.block_size
-            positions = range(max(1, block.begin), self.block_size)
-            rows = [first + position for position in positions]
-            logits[rows, [ids[block.row][position - 1] for position in positions]] += penalty
+    def _goes_on(
+        self,
+        block: Block,
+        guidance: Guidance,
+        before: Sequence[int],
+        ids: Tensor,
+        after: Sequence[int],
+        states: list[Any],
+    ) -> bool:
+        """Correct in `ids` what SGLang's step made of a block, which took it from the tokens
+        `before` to those `after`. Returns whether it is not finished, whatever SGLang says."""
+        raise NotImplementedError
 
-
-def _put_back(states: list[Any], row: int, before: Any) -> None:
-    """Put the state of one block back."""
-    if _is_shared(states[row]):
-        for name in ("finished", "post_edit_steps"):
-            states[row][name][row] = before[name][row]
-    elif isinstance(states[row], dict):
-        states[row].update(before)
-
-
-def _go_on(states: list[Any], row: int) -> None:
-    """Have SGLang's algorithm go on with a block that it has finished."""
-    if _is_shared(states[row]):
-        states[row]["finished"][row] = False
-    elif isinstance(states[row], dict):
-        states[row]["finished"] = False
-
-
-def _is_finished(states: list[Any], row: int) -> bool:
-    """Return whether SGLang's algorithm takes nothing more in a block, not even the guess's edits,
-    while it waits for others."""
-    state = states[row]
-    if _is_shared(state):
-        return bool(state["finished"][row])
-    return isinstance(state, dict) and bool(state["finished"])
-
-
-def _is_shared(state: Any) -> bool:
-    """Return whether a state is that of all blocks together."""
-    return isinstance(state, dict) and "prompt_masks" in state
+    def _end(self, block: Block, before: Sequence[int], ids: Tensor, states: list[Any]) -> None:
+        """Fill the block of a request that failed with a stop, so that SGLang emits it."""
+        raise NotImplementedError

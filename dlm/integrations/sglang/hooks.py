@@ -20,25 +20,31 @@ from sglang.srt.runtime_context import get_exec, get_serving
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import BudgetError, Vocabulary
-from dlm.integrations.sglang import settings
-from dlm.integrations.sglang.algorithms import Constrained, constrained
+from dlm.integrations.sglang.algorithms import Constrained
 from dlm.integrations.sglang.backend import BoundGrammar, DiffusionGrammarBackend
+from dlm.integrations.sglang.masked import Masked
+from dlm.integrations.sglang.noise import Renoised
 from dlm.integrations.sglang.self_check import WORDS, check_algorithm
+from dlm.integrations.sglang.settings import PluginSettings
 
 _LOG = logging.getLogger("sglang.dlm")
 _SRT = "sglang.srt"
 _GRAMMARS = f"{_SRT}.constrained.grammar_manager.GrammarManager"
-ALGORITHMS = ("LowConfidence", "JointThreshold", "JointThresholdInDel")
+ALGORITHMS: dict[str, type[Constrained]] = {
+    "LowConfidence": Masked,
+    "JointThreshold": Masked,
+    "JointThresholdInDel": Masked,
+    "Gemma4Renoise": Renoised,
+}
 
 
 def install(polls: bool) -> None:
     """Register the hooks, and put constrained algorithms into SGLang's table. `polls`: whether
     SGLang itself queues requests with compiled constraints for diffusion models."""
-    settings.order()  # a value that means nothing is an error now, not in a step
-    settings.step_work()
+    settings = PluginSettings.read()
     algorithms = {
-        name: constrained(algorithm.algo_name_to_cls[name])
-        for name in ALGORITHMS
+        name: kind.of(algorithm.algo_name_to_cls[name], settings)
+        for name, kind in ALGORITHMS.items()
         if not issubclass(algorithm.algo_name_to_cls[name], Constrained)
     }
     hooks = [
@@ -64,14 +70,16 @@ def created(
     **options: Any,
 ) -> Any:
     """Make the grammar backend: the plugin's own if the model is a diffusion model that it
-    serves, and otherwise SGLang's, which is also made if the plugin's fails its check."""
+    serves, and otherwise SGLang's. If the plugin's fails its check, SGLang's backend is made, and
+    its algorithm is in its table again, which may refuse grammars."""
     execution = get_exec()
-    served = execution.dllm.dllm_algorithm in ALGORITHMS
-    if served and execution.kernel.grammar_backend != "none":
+    name = execution.dllm.dllm_algorithm
+    if name in ALGORITHMS and execution.kernel.grammar_backend != "none":
         try:
             return _backend(server_args, tokenizer, vocab_size, eos_token_ids, think_end_ids)
         except Exception:
             _LOG.exception("dlm: grammars are left to SGLang, since the plugin fails its check")
+            _restore(name)
     return original(
         server_args,
         tokenizer,
@@ -80,6 +88,13 @@ def created(
         think_end_ids=think_end_ids,
         **options,
     )
+
+
+def _restore(name: str) -> None:
+    """Put SGLang's own algorithm back into its table."""
+    table = algorithm.algo_name_to_cls
+    if issubclass(table[name], Constrained):
+        table[name] = table[name].__mro__[table[name].__mro__.index(Constrained) + 1]
 
 
 def _backend(
@@ -161,9 +176,8 @@ def _bind(req: Any, scheduler: Any) -> None:
     if req.sampling_params.max_new_tokens == 0:  # it only reads the prompt that others share
         req.grammar = None
         return
-    block, context = scheduler.dllm_config.block_size, scheduler.model_config.context_len
     prompt = len(req.origin_input_ids)
-    budget = min(req.sampling_params.max_new_tokens, context // block * block - prompt)
+    budget = min(req.sampling_params.max_new_tokens, _room(scheduler, prompt))
     custom = req.sampling_params.custom_params
     limit = custom.get("thinking_budget") if isinstance(custom, dict) else None
     limit = limit if type(limit) is int else None
@@ -172,6 +186,15 @@ def _bind(req: Any, scheduler: Any) -> None:
     except Exception as error:
         problem = failure(error)
         req.set_finish_with_abort(str(problem), *_status(problem))
+
+
+def _room(scheduler: Any, prompt: int) -> int:
+    """Return how many tokens fit the context after a prompt. SGLang ends a request once a whole
+    block does not; blocks of masks begin with the context's, and canvases of noise after it."""
+    block, context = scheduler.dllm_config.block_size, scheduler.model_config.context_len
+    if scheduler.dllm_config.requires_separate_context_encoding:
+        return (context - prompt) // block * block
+    return context // block * block - prompt
 
 
 def _status(error: DlmError) -> tuple[HTTPStatus, str]:

@@ -20,6 +20,7 @@ NEEDS: tuple[AnyNeed, ...] = (
             "init_step_state": ("forward_batch",),
             "validate_request": ("cls", "req"),
             "max_steps": ("block_size",),
+            "prepare_inputs": ("model_runner", "forward_batch", "states"),
             "step": ("forward_batch", "full_logits", "states"),
             "run": ("model_runner", "forward_batch", "algo_states"),
         },
@@ -38,10 +39,22 @@ NEEDS: tuple[AnyNeed, ...] = (
         attributes=("threshold", "edit_threshold"),
     ),
     Need(
+        file=f"{_ALGORITHMS}/gemma4_renoise.py",
+        name="Gemma4Renoise",
+        methods={"validate_request": ("cls", "req")},
+        attributes=("max_denoising_steps", "requires_separate_context_encoding"),
+    ),
+    Need(
         file="srt/dllm/config.py",
         name="DllmConfig",
         methods={"from_server_args": ("server_args",), "validate_request": ("req",)},
-        attributes=("block_size", "mask_id", "delete_token_id", "split_token_id"),
+        attributes=(
+            "block_size",
+            "mask_id",
+            "delete_token_id",
+            "split_token_id",
+            "requires_separate_context_encoding",
+        ),
     ),
     Need(
         file="srt/dllm/mixin/scheduler.py",

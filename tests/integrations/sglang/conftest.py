@@ -11,9 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+import invoice_requests
 import pytest
 import sdar
+import torch
 from served_process import ServedProcess
+from transformers import AutoTokenizer
+from weightless import Knowing, Noise, Weightless
+
+from dlm.grammar import Compiled, Compiler, JsonSchema, Vocabulary
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[2] / "models" / "tiny"
@@ -93,6 +99,42 @@ def served(model: Path, folder: Path, **how: Any) -> Iterator[Server]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    torch.set_num_threads(1)
+    size = json.loads((TINY / "config.json").read_text())["text_config"]["vocab_size"]
+    control = [invoice_requests.MASK, invoice_requests.DELETE, invoice_requests.SPLIT]
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    return Vocabulary.from_tokenizer(tokenizer, size, [1], 0, control=control)
+
+
+@pytest.fixture(scope="session")
+def compiler(vocabulary: Vocabulary) -> Compiler:
+    return Compiler(vocabulary)
+
+
+@pytest.fixture(scope="session")
+def compiled(compiler: Compiler) -> Compiled:
+    """The grammar of an invoice."""
+    return compiler.compile(JsonSchema(invoice_requests.INVOICE))
+
+
+@pytest.fixture(scope="session")
+def texts(vocabulary: Vocabulary) -> dict[int, list[int]]:
+    """Tokens of an invoice for each key, with the stop."""
+    return {key: invoice_requests.text(vocabulary, key) for key in range(40)}
+
+
+@pytest.fixture(scope="session")
+def models(compiled: Compiled, texts: dict[int, list[int]]) -> dict[str, Weightless]:
+    size = len(compiled.vocabulary.pieces)
+    return {
+        "knowing": Knowing(compiled, texts),
+        "flat": Noise(size, 1.0),
+        "sure": Noise(size, 12.0),
+    }
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,23 @@ from dlm.errors import DlmError
 from dlm.integrations.sglang import hooks
 from dlm.integrations.sglang.algorithms import Constrained
 from dlm.integrations.sglang.backend import BoundGrammar, DiffusionGrammarBackend
+from dlm.integrations.sglang.settings import PluginSettings
 
+UNSET = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_new_tokens": 0,
+    "min_p": 0.0,
+    "sampling_seed": None,
+    "logit_bias": None,
+}
+FLAGS = (
+    "return_logprob",
+    "return_flat_raw_top_logprobs",
+    "custom_logit_processor",
+    "return_sampling_mask",
+)
 _POLL = "sglang.srt.managers.scheduler.Scheduler.get_new_batch_dllm"
 
 
@@ -33,7 +49,7 @@ def original(*args, **options):
 
 @pytest.mark.parametrize(
     ("algorithm", "backend"),
-    [(None, "xgrammar"), ("Gemma4Renoise", "xgrammar"), ("LowConfidence", "none")],
+    [(None, "xgrammar"), ("Another", "xgrammar"), ("LowConfidence", "none")],
 )
 def test_other_models_have_the_grammar_backend_of_sglang(monkeypatch, algorithm, backend):
     running(monkeypatch, algorithm, backend)
@@ -55,6 +71,36 @@ def test_grammars_are_left_to_sglang_if_the_check_fails(monkeypatch, caplog):
     assert "a bug, by the test" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["LowConfidence", "Gemma4Renoise"])
+def test_its_own_algorithm_is_in_sglang_s_table_if_the_check_fails(monkeypatch, name):
+    own = algo_name_to_cls[name]
+    monkeypatch.setitem(algo_name_to_cls, name, hooks.ALGORITHMS[name].of(own, PluginSettings()))
+    running(monkeypatch, name)
+    monkeypatch.setattr(hooks, "_backend", None)
+    for _ in range(2):
+        hooks.created(original, "args", "tokenizer", 9)
+        assert algo_name_to_cls[name] is own
+
+
+@pytest.mark.parametrize("name", hooks.ALGORITHMS)
+def test_a_constraint_is_no_reason_to_refuse_a_request_and_others_are_sglang_s(name):
+    params = SimpleNamespace(
+        json_schema="{}", regex=None, ebnf=None, structural_tag=None, ignore_eos=False
+    )
+    for field, default in UNSET.items():
+        setattr(params, field, default)
+    logprob = SimpleNamespace(top_logprobs_num=0, token_ids_logprob=None)
+    req = SimpleNamespace(sampling_params=params, logprob=logprob, **dict.fromkeys(FLAGS))
+    cls = hooks.ALGORITHMS[name].of(algo_name_to_cls[name], PluginSettings())
+    assert cls.validate_request(req) is None
+    assert params.json_schema == "{}"
+    params.min_p = 0.5
+    refusal = cls.validate_request(req)
+    assert refusal is None if name != "Gemma4Renoise" else "min_p;" in refusal
+    params.stop_strs = ["x"]
+    assert "stop_strs beside a constraint" in cls.validate_request(req)
+
+
 @pytest.mark.parametrize("polls", [False, True])
 def test_the_queue_is_polled_unless_sglang_does_it(monkeypatch, polls):
     names = {}
@@ -73,7 +119,17 @@ def test_the_queue_is_polled_unless_sglang_does_it(monkeypatch, polls):
     for cls in classes:
         assert issubclass(cls, Constrained)
         assert [base for base in cls.__mro__ if base is Constrained] == [Constrained]
-    assert not issubclass(algo_name_to_cls["Gemma4Renoise"], Constrained)
+
+
+@pytest.mark.parametrize(
+    ("apart", "prompt", "room"),
+    [(False, 10, 86), (False, 40, 56), (True, 10, 64), (True, 40, 32), (True, 90, 0)],
+)
+def test_the_context_has_room_for_whole_blocks(apart, prompt, room):
+    """A context of 100 tokens and blocks of 32, which begin at its beginning or after a prompt."""
+    config = SimpleNamespace(block_size=32, requires_separate_context_encoding=apart)
+    engine = SimpleNamespace(dllm_config=config, model_config=SimpleNamespace(context_len=100))
+    assert hooks._room(engine, prompt) == room
 
 
 def scheduler(backend):

@@ -5,6 +5,7 @@
   of 150,000 tokens.
 - `DLM_TEST_FAILS`: a budget; the grammars of requests with that budget raise in their second step,
   as a bug would.
+- `DLM_TEST_NOISE`: DiffusionGemma runs on a CPU, which SGLang refuses (`noise`).
 """
 
 import os
@@ -22,6 +23,10 @@ def register() -> None:
     if os.environ.get("DLM_TEST_MASK"):
         target = "sglang.srt.dllm.config.DllmConfig.from_server_args"
         HookRegistry.register(target, _with_mask, HookType.AFTER)
+    if os.environ.get("DLM_TEST_NOISE"):
+        from dlm_sglang_small.noise import run_on_cpu
+
+        run_on_cpu()
     if budget := os.environ.get("DLM_TEST_FAILS"):
         _fail_at(int(budget))
 

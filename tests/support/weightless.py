@@ -13,6 +13,8 @@ _UNSURE = 0.05  # of a wrong token that is as sure as a right one
 
 
 class Weightless(Protocol):
+    size: int  # of the vocabulary
+
     def row(self, key: int, position: int, holes: int, written: Sequence[int]) -> np.ndarray:
         """Return logits of a position of the answer `key`, with `holes` masks to its left in its
         block. `written` are the tokens before the first of them."""
@@ -23,10 +25,10 @@ class Noise:
     """Normal logits. A small scale is unsure of everything, a large one is sure of garbage."""
 
     def __init__(self, size: int, scale: float):
-        self._size, self._scale = size, scale
+        self.size, self._scale = size, scale
 
     def row(self, key: int, position: int, holes: int, written: Sequence[int]) -> np.ndarray:
-        return _dice("noise", key, position, holes).normal(0, self._scale, self._size)
+        return _dice("noise", key, position, holes).normal(0, self._scale, self.size)
 
 
 class Knowing:
@@ -45,7 +47,7 @@ class Knowing:
         self._compiled, self._texts = compiled, texts
         self._right, self._slope = right, slope
         pieces = compiled.vocabulary.pieces
-        self._size, self._spelled = len(pieces), [t for t, piece in enumerate(pieces) if piece]
+        self.size, self._spelled = len(pieces), [t for t, piece in enumerate(pieces) if piece]
         self._plans: dict[tuple[int, ...], Sequence[int]] = {}
 
     def row(self, key: int, position: int, holes: int, written: Sequence[int]) -> np.ndarray:
@@ -56,7 +58,7 @@ class Knowing:
         if dice.random() > self._right - self._slope * holes:
             token = int(dice.choice(self._spelled))
             sure = sure if dice.random() < _UNSURE else dice.uniform(0.2, 0.7)
-        logits = dice.normal(math.log((1 - sure) / (2 * self._size)), 0.3, self._size)
+        logits = dice.normal(math.log((1 - sure) / (2 * self.size)), 0.3, self.size)
         logits[right] = math.log((1 - sure) / 2)
         logits[token] = math.log(sure)
         return logits

@@ -33,11 +33,24 @@ class Request:
 
 
 class Runner:
-    """SGLang's runner of a model, which counts passes."""
+    """SGLang's runner of a model, and that model, which counts passes."""
 
-    def __init__(self, model: Weightless, requests: Sequence[Request], block: int, mask: int):
-        self._model, self._requests, self._block, self._mask = model, requests, block, mask
+    embed_scale = 1.0
+
+    def __init__(self, model: Weightless, requests: Sequence[Request], algorithm: Any):
+        self._model, self._requests, self._algorithm = model, requests, algorithm
+        self._block, self._mask = algorithm.block_size, algorithm.mask_id
+        size = model.size
+        self.weight = torch.zeros(size, 1)  # of the embeddings
+        config = SimpleNamespace(text_config=SimpleNamespace(vocab_size=size))
+        self.model, self.model_config = self, SimpleNamespace(hf_config=config)
         self.passes = 0
+
+    def get_input_embeddings(self) -> "Runner":
+        return self
+
+    def prepare_dllm_input_embeds(self, input_ids: torch.Tensor, signal: Any) -> None:
+        """Make no embeddings: logits are drawn."""
 
     def forward(self, batch: Any, pp_proxy_tensors: Any = None) -> Any:
         self.passes += 1
@@ -52,7 +65,7 @@ class Runner:
         )
 
     def _rows(self, request: Request, ids: Sequence[int]) -> list[np.ndarray]:
-        first = _first(request, self._block) - request.prompt
+        first = _first(request, self._algorithm) - request.prompt
         written, holes, rows = list(request.output), 0, []
         for position, token in enumerate(ids, first):
             rows.append(self._model.row(request.key, position, holes, written))
@@ -62,9 +75,12 @@ class Runner:
         return rows
 
 
-def _first(request: Request, block: int) -> int:
-    """Return where the request's next block begins."""
-    return (request.prompt + len(request.output)) // block * block
+def _first(request: Request, algorithm: Any) -> int:
+    """Return where the request's next block begins: a canvas of noise after all that is written."""
+    written = request.prompt + len(request.output)
+    if algorithm.requires_separate_context_encoding:
+        return written
+    return written // algorithm.block_size * algorithm.block_size
 
 
 def answer(
@@ -77,7 +93,7 @@ def answer(
     while running := [request for request in requests if not request.ended]:
         for request in running:
             if not request.ids:
-                begin = _first(request, algorithm.block_size)
+                begin = _first(request, algorithm)
                 before = [request.key + 300] * request.prompt + request.output
                 tail = before[begin:]
                 request.ids = tail + [algorithm.mask_id] * (algorithm.block_size - len(tail))
@@ -87,13 +103,15 @@ def answer(
 
 def _round(algorithm: Any, running: Sequence[Request], model: Weightless, stops: Any) -> None:
     block = algorithm.block_size
-    runner = Runner(model, running, block, algorithm.mask_id)
+    runner = Runner(model, running, algorithm)
     batch = SimpleNamespace(
         batch_size=len(running),
         input_ids=torch.tensor([token for request in running for token in request.ids]),
+        forward_mode=SimpleNamespace(is_dllm_extend=lambda: True),
         dllm_prompt_mask=None,
+        dllm_input_preparation_state=None,
         rids=[str(request.key) for request in running],
-        extend_prefix_lens_cpu=[_first(request, block) for request in running],
+        extend_prefix_lens_cpu=[_first(request, algorithm) for request in running],
         sampling_info=SimpleNamespace(grammars=[request.grammar for request in running]),
     )
     if algorithm.fdfo:
@@ -106,14 +124,15 @@ def _round(algorithm: Any, running: Sequence[Request], model: Weightless, stops:
     for request, tokens, done, state in zip(running, ids, accepted, states, strict=True):
         request.ids, request.state = tokens, state
         request.passes[-1] += runner.passes
-        assert request.passes[-1] <= _PASSES * block + 32
+        assert request.passes[-1] <= _PASSES * block + 96
         if done:
-            _take(request, block, stops)
+            _take(request, algorithm, stops)
 
 
-def _take(request: Request, block: int, stops: Any) -> None:
+def _take(request: Request, algorithm: Any, stops: Any) -> None:
     """Take a finished block, as SGLang's scheduler does."""
-    request.output += request.ids[request.prompt + len(request.output) - _first(request, block) :]
+    written = request.prompt + len(request.output) - _first(request, algorithm)
+    request.output += request.ids[written:]
     request.ids = []
     failed = request.grammar is not None and request.grammar.check() is not None
     stop = next((i for i, token in enumerate(request.output) if token in stops), None)
