@@ -1,61 +1,42 @@
 """Engine: a fixed number of slots, and a step that advances all of them by one pass."""
 
 from collections import abc
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, get_args, overload
 
-import torch
-
 from dlm.admission import Admission, Prepared
 from dlm.chat import Chat, Prompts
+from dlm.commands import CommandQueue
 from dlm.config import DecodeConfig
+from dlm.constraining import ConstraintBuilder
 from dlm.decisions.decide import By
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
+from dlm.engine_loading import load_engine
 from dlm.errors import DlmError, RequestError, failure, forget_frames
-from dlm.events import CommandQueue, Event, EventRoutes, Failed, Finished, StreamEvent
-from dlm.grammar import (
-    Compiled,
-    Compiler,
-    Reasoning,
-    Spec,
-    Task,
-    Unfinished,
-    Vocabulary,
-    Workers,
-)
+from dlm.event_routes import EventRoutes
+from dlm.events import Event, Failed, Finished, StreamEvent
+from dlm.grammar import Compiler, Reasoning, Spec, Task, Unfinished, Vocabulary, Workers
 from dlm.loading import Loading
 from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, ImageReader, Model
-from dlm.loop.left_to_right import Autoregressive
-from dlm.models import ModelError
+from dlm.loop.pass_plan import PassPlan
 from dlm.models.families import BUILT_IN as BUILT_IN
 from dlm.models.families import DEFAULT
 from dlm.models.family import Family
+from dlm.occupancy import Occupancy
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
-from dlm.storage import load_model, read_directory
-from dlm.threads import threads_for, using
+from dlm.threads import using
 from dlm.together import Progress, Together
-from dlm.warm_up import warm_up_requests
-from dlm.writes import Writes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
-    """Load of an engine."""
-
-    running: int  # requests, and questions of decisions
-    waiting: int  # requests, and decisions
-    cache: float  # share of its memory that holds keys and values
+from dlm.warm_up import warm_up
 
 
 class Engine:
@@ -113,7 +94,6 @@ class Engine:
             call=family.markup.call,
             control=() if mask is None else (mask,),
         )
-        self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots) if cache is None else cache
@@ -128,9 +108,10 @@ class Engine:
             masks=MaskTable(-(-model.vocab_size // 32)),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
-        self._decoder = decoder = self.decoding.decoder(context)
-        self._slots = slots
-        self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
+        self._decoder = self.decoding.decoder(context)
+        reasoning = Reasoning.of(self.vocabulary)
+        self._builder = ConstraintBuilder(self._decoder, self.policy, reasoning)
+        self._slots, self._scheduler = slots, Scheduler(slots, self._cache)
         self._events: list[Event] = []  # not returned by a step yet
         self.prompts = Prompts(chat, tower, self.policy, model.vocab_size)
         self._admission = Admission(
@@ -141,11 +122,11 @@ class Engine:
             self._compiler,
             answer_capacity=partial(self.decoding.answer_capacity, model),
             capacity=self._cache.capacity,
-            by_canvas=decoder.decides,
+            by_canvas=self._decoder.decides,
             channel=family.markup.channel,
         )
         self._commands = CommandQueue()  # changes of the scheduler
-        self._routes = EventRoutes(self._commands, self._limited_step)
+        self._routes = EventRoutes(self._commands)
         self._closed = False
 
     @classmethod
@@ -173,40 +154,7 @@ class Engine:
     @classmethod
     def loaded(cls, loading: Loading, progress: Progress | None = None) -> "Engine":
         """Load what `loading` describes, as `load` does."""
-        if loading.model is None:
-            loading = replace(loading, device=loading.device or "cpu")
-        stored = read_directory(None if loading.model is None else Path(loading.model))
-        loaded = load_model(stored, loading)
-        decoding, threads, model = loading.decoding, loading.threads, loaded.model
-        if decoding is None or isinstance(decoding, str):
-            decoding = _decoding_of(decoding or stored.writes, loading.temperature)
-        if threads is None and model.device.type == "cpu":
-            weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
-            threads = threads_for(sum(weight.numel() for weight in weights))
-        engine = cls(
-            loaded.model,
-            Chat.load(stored.directory, stored.family.markup),
-            stored.config,
-            loading.slots,
-            loading.policy,
-            family=stored.family,
-            cache=loaded.cache,
-            decoding=decoding,
-            tower=loaded.tower,
-            threads=threads,
-        )
-        if loading.warm_up and model.device.type == "cuda":
-            try:
-                engine.warm_up(progress)
-            except BaseException as error:
-                engine.close()
-                if isinstance(error, torch.OutOfMemoryError):
-                    raise ModelError(
-                        f"{loading.slots} slots: {model.device} has no memory left to warm up "
-                        "their passes; ask for fewer slots or cache_tokens"
-                    ) from error
-                raise
-        return engine
+        return load_engine(cls, loading, progress)
 
     def warm_up(self, progress: Progress | None = None) -> None:
         """Compile kernels and capture passes, so that no request waits for that.
@@ -218,20 +166,7 @@ class Engine:
         if self.busy:
             raise DlmError("warm_up would take the slots of requests that are running")
         slots = self._slots if self.decoding.shares_passes else 0
-        model = getattr(self.model, "warm_up", None)  # those of other makers may have none
-        parts = [] if model is None else model(self._cache, slots)
-        parts += [partial(self._try, request) for request in warm_up_requests(self.policy)]
-        for done, part in enumerate(parts):
-            if progress is not None:
-                progress(done, len(parts))
-            part()
-        if progress is not None:
-            progress(len(parts), len(parts))
-
-    def _try(self, request: Request) -> None:
-        """Answer a request, unless this engine is too small for it."""
-        with suppress(RequestError):
-            self.generate(request)
+        warm_up(self.model, self._cache, slots, self.generate, self.policy, progress)
 
     @property
     def backends(self) -> abc.Mapping[str, str]:
@@ -259,10 +194,8 @@ class Engine:
     @property
     def occupancy(self) -> Occupancy:
         """Current load; it may have changed by the time it is read."""
-        usage = self._cache.usage
-        return Occupancy(
-            running=len(self._scheduler.running), waiting=self._scheduler.waiting, cache=usage
-        )
+        running, waiting = len(self._scheduler.running), self._scheduler.waiting
+        return Occupancy(running=running, waiting=waiting, cache=self._cache.usage)
 
     def compile(self, spec: Spec) -> Task:
         """Compile in the background, before the requests that use `spec`; returns a future of a
@@ -318,16 +251,14 @@ class Engine:
         """Drop a request, waiting or running; nothing happens if it has ended. A step under way may
         still return events of it. A stream of it raises `DlmError`."""
         self._routes.cancel(number)
-        self._commands.post(partial(self._cancel, number))
-
-    def _cancel(self, number: int) -> None:
-        for slot in self._scheduler.cancel(number):
-            self._leave(slot)
+        self._commands.post(partial(self._scheduler.cancel, number))
 
     def step(self) -> list[Event]:
         """Run one pass for all running requests and return the events. An error in one request ends
         only that one."""
-        return self._routes.step()
+        with self._commands.move(), using(self._threads):
+            self._step()
+            return self._routes.take()
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
         """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last. Other
@@ -337,13 +268,14 @@ class Engine:
         if not isinstance(request, Request):
             raise RequestError(f"stream must be given a Request, got a {type(request).__name__}")
         prepared = self.prepare(request)
-        queue = self._routes.open(prepared.number)
+        events = self._routes.open(prepared.number)
         try:
             self.start(prepared)
             while True:
-                while not queue:
-                    self._routes.advance()
-                event = queue.popleft()
+                while not events:
+                    with self._commands.move(), using(self._threads):
+                        self._step()
+                event = events.popleft()
                 if isinstance(event, Failed):
                     raise event.error
                 if not isinstance(event, StreamEvent):
@@ -355,25 +287,71 @@ class Engine:
             self.cancel(prepared.number)
             self._routes.close(prepared.number)
 
-    def _limited_step(self) -> list[Event]:
-        with using(self._threads):
-            return self._step()
-
-    def _step(self) -> list[Event]:
-        for failed in self._scheduler.admit():
-            self._fail(failed)
-        running = self._scheduler.running
-        for slot in list(running):
-            self._isolate(slot, self._decoder.prepare)
-        if self.decoding.shares_passes:
-            self._scheduler.share()
-        for slot, outcome in self._decoder.step(running):
-            self._isolate(slot, self._decoder.advance, outcome)
-        if self._decoder.idle and not self._events:
+    def _step(self) -> None:
+        plan = self._schedule()  # who enters, what is encoded, which canvases
+        output = self._decoder.run(plan)  # one pass of the model, and one over its logits
+        guidance = self._decoder.guide(output)  # every constraint, each within its share of work
+        outcomes = self._decoder.settle(plan, output, guidance)  # each canvas moves by one step
+        self._commit(outcomes)  # events
+        self._commit(self._decoder.draft(output, outcomes, self._scheduler.running))
+        if not (plan or self._events):  # nothing can run
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
-        events, self._events = self._events, []
-        return events
+        self._routes.sort(self._events)
+        self._events = []
+
+    def _schedule(self) -> PassPlan:
+        """Give slots to requests, and return what the next pass does for those that run."""
+        self._admit()
+        running = self._scheduler.running
+        for slot, sequence in list(running.items()):
+            if slot in running:  # else another question of its decision has failed
+                with self._isolated(slot, sequence):
+                    self._decoder.prepare(slot, sequence, self._events)
+        if self.decoding.shares_passes:
+            self._scheduler.share()
+        return self._decoder.plan(running)
+
+    def _admit(self) -> None:
+        """Give free slots to requests that can run. Those that never can end with an error."""
+        self._scheduler.begin_round()
+        while (waiting := self._scheduler.next()) is not None:
+            try:
+                self._builder.build(waiting)
+            except Unfinished:
+                self._scheduler.defer(waiting)  # its constraint takes more than a step's work
+            except DlmError as error:
+                self._fail(waiting.number, error)
+            else:
+                slot, sequence = self._scheduler.enter(waiting)
+                with self._isolated(slot, sequence):
+                    self._decoder.begin(sequence)
+
+    def _commit(self, outcomes: abc.Mapping[int, Any]) -> None:
+        """Commit the outcomes of a pass, by slot."""
+        for slot, outcome in outcomes.items():
+            sequence = self._scheduler.running.get(slot)
+            if sequence is not None:  # else another question of its decision has failed
+                with self._isolated(slot, sequence):
+                    self._decoder.commit(sequence, outcome, self._events)
+
+    @contextmanager
+    def _isolated(self, slot: int, sequence: Sequence) -> Iterator[None]:
+        """Let an exception within the context end this request, and no other. A request that has
+        ended leaves its slot."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(sequence.number, error)
+            forget_frames(error)
+        else:
+            if sequence.ended:
+                self._scheduler.leave(slot)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """End a request with an error."""
+        self._events.append(Failed(request=number, error=failure(error)))
+        self._scheduler.cancel(number)
 
     @overload
     def generate(self, requests: Request, *, progress: Progress | None = None) -> Result: ...
@@ -449,71 +427,19 @@ class Engine:
         returned."""
         if self.busy:
             raise DlmError(f"{who} would swallow the events of requests that were added before")
-        together = Together(requests, return_exceptions, progress)
         try:
-            together.add(self.prepare, self.start, self._scheduler.prepare)
-            while self.busy:
-                together.note(self.step())
+            return Together(requests, return_exceptions, progress).run(self)
         except BaseException:
-            for number in together.numbers:
-                self.cancel(number)
             self._events.clear()
             raise
-        return together.ends()
+
+    def await_constraint(self, number: int) -> None:
+        """Wait until a request that was started has its constraint, which its first step needs.
+        Raises `DlmError` if it never can run. Only for the thread that steps."""
+        if (waiting := self._scheduler.find(number)) is not None:
+            self._builder.finish(waiting)
 
     def close(self) -> None:
         """End the compiler processes: requests that wait for one fail, and no more are admitted."""
         self._closed = True
         self._compiler.close()
-
-    def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
-        """Give a request that is about to run its constraint; a question has none."""
-        if sequence.question is not None:
-            return
-        request, reasoning = sequence.request, None
-        if request.thinking and self._reasoning is not None:
-            budget, reserve = request.thinking_budget, self.policy.reserve(request.max_tokens)
-            reasoning = replace(self._reasoning, budget=budget, reserve=reserve)
-        try:
-            self._decoder.constrain(sequence, compiled, reasoning)
-        except Unfinished:
-            sequence.grammar_work += self.policy.step_work
-            self._decoder.check_work(sequence)
-            raise
-        sequence.checked = compiled is not None and compiled.checked
-
-    def _isolate(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
-        """Do the `work` of one request; an exception ends that request, and no other."""
-        sequence = self._scheduler.running.get(slot)
-        if sequence is None:  # another question of its decision failed
-            return
-        try:
-            for event in work(slot, sequence, *args):
-                self._events.append(event)
-        except Exception as error:
-            self._fail(Failed(request=sequence.number, error=failure(error)))
-            forget_frames(error)
-        else:
-            if sequence.ended:
-                self._leave(slot)
-
-    def _fail(self, failed: Failed) -> None:
-        self._events.append(failed)
-        self._cancel(failed.request)
-
-    def _leave(self, slot: int) -> None:
-        self._cache.release(slot)
-        ended = self._scheduler.leave(slot)
-        if ended.checking is not None:
-            ended.checking.leave()
-
-
-def _decoding_of(name: str, temperature: float) -> Decoding:
-    """Return the decoding of this name. `temperature` is that of decoding left to right, by which a
-    request's is multiplied. Raises `DlmError` for an unknown name."""
-    if name not in get_args(Writes):
-        right = ", ".join(get_args(Writes))
-        raise DlmError(f"decoding must be one of {right}, or a Decoding, got {name!r:.60}")
-    if name == "canvas":
-        return Diffusion()
-    return Autoregressive(temperature=temperature, drafts=name == "drafted")

@@ -286,10 +286,11 @@ class Stats:
     queued: float = 0.0  # seconds until it had a slot
     prefill: float = 0.0  # seconds from then to the end of the first pass over a canvas
 
-    def spend(self, *seconds: float) -> None:
+    def spend(self, denoise: float = 0.0, guide: float = 0.0, settle: float = 0.0) -> None:
         """Add the seconds of a pass, by phase."""
-        for phase, phase_seconds in zip(_PASS, seconds, strict=True):
-            self.seconds[phase] += phase_seconds
+        self.seconds["denoise"] += denoise
+        self.seconds["guide"] += guide
+        self.seconds["settle"] += settle
 
     @classmethod
     def total(cls, parts: Sequence["Stats"]) -> "Stats":
@@ -299,7 +300,7 @@ class Stats:
         for part in parts:
             for name in _COUNTS:
                 setattr(total, name, getattr(total, name) + getattr(part, name))
-            total.spend(*part.seconds.values())
+            total.spend(**part.seconds)
         return total
 
     @property

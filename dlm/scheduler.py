@@ -2,22 +2,19 @@
 canvas."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent import futures
-from contextlib import suppress
 from dataclasses import dataclass
 
-from dlm.errors import DlmError, RequestError, failure
-from dlm.events import Failed
-from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Task, Unfinished
+from dlm.grammar import Task
+from dlm.loop.interfaces import Cache
 from dlm.sequence import Sequence
 
-Build = Callable[[Sequence, Compiled | None], None]
 _NAP = 0.02  # seconds to wait for a compiler when there is nothing else to do
 
 
-@dataclass(slots=True)
-class _Waiting:
+@dataclass(slots=True, eq=False)
+class Waiting:
     """Waiting request, or decision, whose questions get slots one by one."""
 
     number: int
@@ -33,26 +30,24 @@ class _Waiting:
 
 
 class Scheduler:
-    """Scheduler that gives slots to requests with compiled grammars. Clients take turns; the
-    requests of one client are served in their order. Decisions, which may have hundreds of
-    questions, leave slots to requests."""
+    """Scheduler that gives slots, and memory for them, to requests with compiled grammars. Clients
+    take turns; the requests of one client are served in their order. Decisions, which may have
+    hundreds of questions, leave slots to requests.
 
-    def __init__(
-        self,
-        slots: int,
-        build: Build,
-        fits: Callable[[Sequence], bool],
-        begin: Callable[[int, Sequence], None],
-    ):
-        """`build` gives a sequence its constraint, or raises `Unfinished` to be called again. A
-        sequence that `fits` the memory gets a slot, in which `begin` starts it."""
+    A round of admission is `begin_round`, then `next` until there is none. The caller makes each
+    request's constraint, and reports how that went by `enter`, `defer` or `cancel`.
+    """
+
+    def __init__(self, slots: int, cache: Cache):
         self.running: dict[int, Sequence] = {}  # by slot
         self._free, self._half = list(range(slots)), -(-slots // 2)
-        self._waiting: list[_Waiting] = []
+        self._cache = cache
+        self._waiting: list[Waiting] = []
         self._turns: dict[str, None] = {}  # clients with waiting requests, the next one first
         self._reserved = 0  # slots for clients that have none
+        self._shared = False  # whether decisions leave half of the slots in this round
+        self._deferred = set[int]()  # requests that get no slot in this round
         self._passes = 0
-        self._build, self._fits, self._begin = build, fits, begin
 
     def __len__(self) -> int:
         return len(self.running) + self.waiting
@@ -68,7 +63,7 @@ class Scheduler:
         for sequence in queue:
             sequence.client = client
         decides = queue[0].question is not None
-        self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides, client))
+        self._waiting.append(Waiting(queue[0].number, queue, compiling, decides, client))
         self._turns.setdefault(client)
 
     def reserve(self, slots: int) -> None:
@@ -76,69 +71,76 @@ class Scheduler:
         ones."""
         self._reserved = slots
 
-    def cancel(self, number: int) -> list[int]:
-        """Return the slots in which a request runs. If it waits, it is dropped, and so is its
-        compilation."""
-        for one in self._waiting:
-            if one.number == number and one.compiling is not None:
-                one.compiling.leave()
-        self._waiting = [one for one in self._waiting if one.number != number]
-        self._forget_clients()
-        return [slot for slot, s in self.running.items() if s.number == number]
+    def cancel(self, number: int) -> None:
+        """Drop a request, waiting or running, with its compilation or its check."""
+        waiting = self.find(number)
+        if waiting is not None:
+            if waiting.compiling is not None:
+                waiting.compiling.leave()
+            self._drop(waiting)
+        for slot in [slot for slot, s in self.running.items() if s.number == number]:
+            self.leave(slot)
 
-    def prepare(self, number: int) -> None:
-        """Wait until a request can run. Raises `DlmError` if it never can."""
-        for one in self._waiting:
-            while one.number == number and not one.built:
-                with suppress(Unfinished):  # repeated until it is finished
-                    self._prepare(one)
+    def find(self, number: int) -> Waiting | None:
+        """Return a request that waits; None if it does not."""
+        return next((waiting for waiting in self._waiting if waiting.number == number), None)
 
-    def admit(self) -> list[Failed]:
-        """Give free slots to requests that can run; returns those that never can.
+    def begin_round(self) -> None:
+        """Begin to give free slots to requests. While requests wait that can run, decisions get
+        half of the slots together, and requests go first."""
+        self._shared = any(waiting.ready and not waiting.decides for waiting in self._waiting)
+        self._deferred.clear()
 
-        The next slot goes to the client with the fewest slots, and among equals to the one whose
-        turn it is. If memory is missing for its request, no other request starts, so that it does
-        not wait for ever. While requests wait that can run, decisions get half of the slots
-        together, and requests go first.
+    def next(self) -> Waiting | None:
+        """Return the request that gets the next free slot; None if none gets one in this round.
+
+        It is one of the client with the fewest slots, and among equals of the one whose turn it is.
+        If memory is missing for it, no other request starts, so that it does not wait for ever.
         """
-        failed: list[Failed] = []
-        unbuilt = set[int]()
-        shared = any(one.ready and not one.decides for one in self._waiting)
-        try:
-            while self._free and (one := self._next(shared, unbuilt)) is not None:
-                try:
-                    if not self._fits(one.sequences[0]):
-                        break
-                    self._start(one)
-                except Unfinished:
-                    unbuilt.add(one.number)  # building takes more than this step: it keeps waiting
-                except DlmError as error:
-                    failed.append(Failed(request=one.number, error=failure(error)))
-                    one.sequences.clear()
-        finally:
-            self._waiting = [one for one in self._waiting if one.sequences]
-            self._forget_clients()
-        return failed
+        waiting = self._chosen() if self._free else None
+        if waiting is None or not self._cache.fits(waiting.sequences[0].most_tokens):
+            return None
+        return waiting
 
-    def _next(self, shared: bool, unbuilt: set[int]) -> _Waiting | None:
-        """Return the request that gets the next free slot. With `shared`, decisions leave half of
-        the slots. Requests in `unbuilt` are left out."""
-        first = dict[str, _Waiting]()  # by client
-        for one in self._waiting:
-            if len(first) == len(self._turns):
+    def _chosen(self) -> Waiting | None:
+        """Return the request that gets the next free slot, if there is memory for it."""
+        oldest = dict[str, Waiting]()  # of those that may run, by client
+        for waiting in self._waiting:
+            if len(oldest) == len(self._turns):
                 break
-            if one.client in first or one.number in unbuilt or not (one.sequences and one.ready):
+            if waiting.client in oldest or waiting.number in self._deferred or not waiting.ready:
                 continue
-            if not (one.decides and shared and self._deciding >= self._half):
-                first[one.client] = one
+            if not (waiting.decides and self._shared and self._deciding >= self._half):
+                oldest[waiting.client] = waiting
         slots_of = Counter(sequence.client for sequence in self.running.values())
         reserved_only = len(self._free) <= self._reserved  # for clients that have no slot
         eligible = [
             client
             for client in self._turns
-            if client in first and not (reserved_only and slots_of[client])
+            if client in oldest and not (reserved_only and slots_of[client])
         ]
-        return first[min(eligible, key=slots_of.__getitem__)] if eligible else None
+        return oldest[min(eligible, key=slots_of.__getitem__)] if eligible else None
+
+    def enter(self, waiting: Waiting) -> tuple[int, Sequence]:
+        """Give a free slot, and its memory, to the next sequence of a request; returns both."""
+        slot, sequence = self._free.pop(), waiting.sequences.popleft()
+        self.running[slot] = sequence
+        self._cache.reserve(slot, sequence.most_tokens)
+        del self._turns[waiting.client]  # moved to the end if more of it waits
+        self._turns[waiting.client] = None
+        if not waiting.sequences:
+            self._drop(waiting)
+        return slot, sequence
+
+    def defer(self, waiting: Waiting) -> None:
+        """Let a request wait for the next round."""
+        self._deferred.add(waiting.number)
+
+    def _drop(self, waiting: Waiting) -> None:
+        """Remove a request from those that wait; its client loses its turn if it has no other."""
+        self._waiting.remove(waiting)
+        clients = {other.client for other in self._waiting}
+        self._turns = {client: None for client in self._turns if client in clients}
 
     def share(self) -> None:
         """Choose the requests of the next pass: the same number for each client. That number is the
@@ -151,7 +153,7 @@ class Scheduler:
         fewest = min(map(len, by_client.values()), default=0)
         self._passes += 1
         for sequences in by_client.values():
-            sequences.sort(key=lambda one: (one.last_pass, one.number))
+            sequences.sort(key=lambda sequence: (sequence.last_pass, sequence.number))
             for i, sequence in enumerate(sequences):
                 sequence.paused = i >= fewest
                 if not sequence.paused:
@@ -162,50 +164,18 @@ class Scheduler:
         """Number of slots that questions have."""
         return sum(sequence.question is not None for sequence in self.running.values())
 
-    def _start(self, one: _Waiting) -> None:
-        """Give a free slot to the next sequence of a request."""
-        self._prepare(one)
-        slot, sequence = self._free[-1], one.sequences[0]
-        self._begin(slot, sequence)
-        self._free.pop()
-        self.running[slot] = one.sequences.popleft()
-        del self._turns[one.client]  # moved to the end if more of it waits
-        self._turns[one.client] = None
-
-    def _forget_clients(self) -> None:
-        """Drop the turns of clients that wait for nothing."""
-        waiting = {one.client for one in self._waiting}
-        self._turns = {client: None for client in self._turns if client in waiting}
-
-    def leave(self, slot: int) -> Sequence:
+    def leave(self, slot: int) -> None:
+        """Free a slot and its memory; its sequence has ended."""
+        self._cache.release(slot)
         self._free.append(slot)
-        return self.running.pop(slot)
+        checking = self.running.pop(slot).checking
+        if checking is not None:
+            checking.leave()
 
     def nap(self) -> None:
         """Wait a moment for a compilation or a check."""
-        pending = [one.compiling for one in self._waiting] + [
+        pending = [waiting.compiling for waiting in self._waiting] + [
             sequence.checking for sequence in self.running.values()
         ]
-        undone = [one for one in pending if one is not None and not one.done()]
+        undone = [task for task in pending if task is not None and not task.done()]
         futures.wait(undone, _NAP, futures.FIRST_COMPLETED)
-
-    def _prepare(self, one: _Waiting) -> None:
-        if one.built:
-            return
-        try:
-            compiled = None if one.compiling is None else one.compiling.result()
-            for sequence in one.sequences:
-                self._build(sequence, compiled)
-            one.built = True
-        except Unfinished:
-            raise
-        except BudgetError as error:
-            max_tokens = one.sequences[0].request.max_tokens
-            message = f"max_tokens is {max_tokens}: {error}"
-            raise RequestError(message, field="max_tokens") from error
-        except CrashError as error:
-            raise failure(error) from error
-        except GrammarError as error:
-            raise RequestError(str(error)) from error
-        except Exception as error:
-            raise failure(error) from error

@@ -251,13 +251,22 @@ class TokenDistributions:
         counted = torch.ones(self._B * self._L, dtype=torch.bool)
         counted.view(self._B, self._L)[self._excluded] = False
         masks = RowMasks(self._bitmask, self._masks) if self._reread or self._under_cut else None
-        more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.copies
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))
         kept = counted[rows]
         rows, tokens = rows[kept], tokens[kept]
         counted[rows] = False
-        return distributions(self._found, self._sent, (rows, tokens), counted, *more)
+        return distributions(
+            self._found,
+            self._sent,
+            (rows, tokens),
+            counted,
+            self._logits.flatten(0, 1),
+            self._heat,
+            self._softcap,
+            masks,
+            self.copies,
+        )
 
     def _passed(
         self,

@@ -2,12 +2,11 @@
 
 A `Decoder` runs passes, commits tokens, emits events, checks finished answers and ends requests. A
 `Decoding` is how a model writes, in canvases or left to right; it makes an engine's decoder.
-`plan_pass` schedules the work of a pass.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,8 +16,7 @@ from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
 from dlm.logits.masks import MaskTable
 from dlm.loop.interfaces import Cache, Model, SelfConditioned
-from dlm.models.image_tokens import piece_length
-from dlm.models.pages import CHUNK
+from dlm.loop.pass_plan import PassPlan
 from dlm.policy import Policy
 from dlm.request import FinishReason
 from dlm.sequence import Sequence
@@ -40,56 +38,19 @@ class EngineContext:
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class PassPlan:
-    """Work of one pass. A canvas can be denoised, or a next token predicted, in the pass that
-    encodes the last tokens before it."""
-
-    encode: dict[int, list[int]] = field(default_factory=dict)  # tokens to append, by slot
-    canvases: dict[int, Sequence] = field(default_factory=dict)  # encoded thereby, by slot
-
-    def __bool__(self) -> bool:
-        return bool(self.encode or self.canvases)
-
-
-def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
-    """Return what the next pass does for the `running` requests, by slot, the oldest first.
-
-    Prompts are cut at multiples of `CHUNK`, and not within images, whatever else the pass has to
-    do: chunks of other sizes may round differently, and a request's output must not depend on what
-    runs beside it. Finished canvases are encoded at once. About `budget` tokens of prompts are
-    encoded, and at least one chunk: a long prompt takes several passes, and delays no other
-    request.
-    """
-    plan, prompts = PassPlan(), 0
-    for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
-        if not sequence.ready:
-            continue
-        encoded = cache.length(slot)
-        rest = sequence.unencoded(encoded)
-        room = CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK
-        chunk = rest[: piece_length(rest, room)]
-        if chunk and not sequence.tokens:
-            if prompts and prompts + len(chunk) > budget:
-                continue
-            prompts += len(chunk)
-        if chunk:
-            plan.encode[slot] = chunk
-        if len(chunk) == len(rest):
-            plan.canvases[slot] = sequence
-    return plan
-
-
 class Decoder(ABC):
-    """Passes of a model, and state changes of requests as events; `Finished` is the last one. An
-    exception raised by a method about one request ends that request, and no other."""
+    """Passes of a model, and state changes of requests as events; `Finished` is the last one.
+
+    A step calls `plan`, `run`, `guide` and `settle`, then `commit` for each outcome. An exception
+    raised by a method about one request ends that request, and no other: `constrain`, `begin`,
+    `prepare` and `commit`. These two add events to a list, so that none is lost by an exception.
+    """
 
     decides: ClassVar[bool] = False  # whether questions are answered too, from canvases
 
     def __init__(self, context: EngineContext):
         self._cache, self._config, self._policy = context.cache, context.config, context.policy
         self._vocabulary, self._compiler = context.vocabulary, context.compiler
-        self.idle = False  # whether the last step had nothing to do
 
     @abstractmethod
     def constrain(
@@ -99,13 +60,32 @@ class Decoder(ABC):
         fits its tokens."""
 
     @abstractmethod
-    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Any]]:
-        """Run one more pass for the `running` requests, by slot. Yields outcomes for `advance`, or
-        exceptions, by slot."""
+    def plan(self, running: Mapping[int, Sequence]) -> PassPlan:
+        """Return what the next pass does for the `running` requests, by slot."""
 
-    def begin(self, slot: int, sequence: Sequence) -> None:
-        """Start a request in an empty slot."""
-        self._cache.reserve(slot, sequence.most_tokens)
+    @abstractmethod
+    def run(self, plan: PassPlan) -> Any:
+        """Run one pass of the model, and return its output; None if no canvas or token follows.
+        Raises what the model raises."""
+
+    @abstractmethod
+    def guide(self, output: Any) -> Any:
+        """Return what the constraints make of the output of `run`. Requests do not change."""
+
+    @abstractmethod
+    def settle(self, plan: PassPlan, output: Any, guidance: Any) -> dict[int, Any]:
+        """Move the running requests by one pass; returns outcomes for `commit`, by slot, which may
+        be exceptions."""
+
+    def draft(
+        self, output: Any, outcomes: Mapping[int, Any], running: Mapping[int, Sequence]
+    ) -> dict[int, Exception]:
+        """Draft what comes after the committed `outcomes`, where the model drafts for itself.
+        Returns exceptions for `commit`, by slot."""
+        return {}
+
+    def begin(self, sequence: Sequence) -> None:
+        """Start a request that has got a slot."""
         sequence.begun = perf_counter()
         sequence.stats.queued = sequence.begun - sequence.started
         self._start(sequence)
@@ -115,27 +95,23 @@ class Decoder(ABC):
         """Prepare a request for its first pass; its part of the cache is reserved already."""
 
     @abstractmethod
-    def advance(self, slot: int, sequence: Sequence, outcome: Any) -> Iterator[Event]:
-        """Yield the events of a pass, and end the request if its answer ends. `outcome` may be the
-        exception that the pass raised."""
+    def commit(self, sequence: Sequence, outcome: Any, events: list[Event]) -> None:
+        """Commit what a pass has settled, add its events to `events`, and end the request if its
+        answer ends. `outcome` may be the exception that the pass raised."""
 
     @abstractmethod
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
         """Go back to before the token `at`, which is to be replaced."""
 
-    def fits(self, sequence: Sequence) -> bool:
-        """Whether the cache can take a request now."""
-        return self._cache.fits(sequence.most_tokens)
-
-    def prepare(self, slot: int, sequence: Sequence) -> Iterator[Event]:
+    def prepare(self, slot: int, sequence: Sequence, events: list[Event]) -> None:
         """Look for the prompt in the cache, and act on an answer's finished check, before a
         pass."""
         if not sequence.attached:
-            found = self._cache.attach(slot, sequence.prompt)
-            if found is not None:
-                sequence.attached, sequence.stats.cached = True, found
+            cached = self._cache.attach(slot, sequence.prompt)
+            if cached is not None:
+                sequence.attached, sequence.stats.cached = True, cached
         elif sequence.checking is not None and sequence.checking.done():
-            yield from self._judge(slot, sequence, sequence.checking)
+            self._judge(slot, sequence, sequence.checking, events)
 
     def _final(self, sequence: Sequence) -> list[int]:
         """Return all tokens that can no longer change."""
@@ -149,16 +125,16 @@ class Decoder(ABC):
     def _stopped(self, sequence: Sequence, tokens: list[int]) -> list[int]:
         """Return the tokens to commit: all, or those up to a stop within free text. Such a stop is
         a text of `stop`, or a token of `stop_token_ids` that a grammar takes for text."""
-        known, stream = len(sequence.tokens), sequence.stream
-        cut = stream.stopped_at(sequence.tokens + tokens, known)
+        committed, stream = len(sequence.tokens), sequence.stream
+        cut = stream.stopped_at(sequence.tokens + tokens, committed)
         sequence.cut = cut is not None
-        tokens = tokens if cut is None else tokens[: cut - known]
+        tokens = tokens if cut is None else tokens[: cut - committed]
         if (halts := sequence.halts) and not halts.isdisjoint(tokens):
             every = sequence.tokens + tokens
             free = stream.free_text(every)
-            end = next((i for i in free if i >= known and every[i] in halts), None)
+            end = next((i for i in free if i >= committed and every[i] in halts), None)
             if end is not None:
-                sequence.cut, sequence.halted, tokens = False, True, every[known : end + 1]
+                sequence.cut, sequence.halted, tokens = False, True, every[committed : end + 1]
         return tokens
 
     def _count_work(self, so_far: int, what: str) -> None:
@@ -171,8 +147,10 @@ class Decoder(ABC):
         """Raise `DlmError` if a request's grammar has done too much work for its whole answer."""
         self._policy.check_answer_work(sequence.grammar_work, sequence.request.max_tokens)
 
-    def _emit(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
-        """Yield the tokens that have become final, if there are any. Tokens that may be taken back
+    def _emit(
+        self, sequence: Sequence, events: list[Event], reason: FinishReason | None = None
+    ) -> None:
+        """Emit the tokens that have become final, if there are any. Tokens that may be taken back
         wait for the end, when `reason` is given."""
         final = self._final(sequence)
         if sequence.checked and reason is None:
@@ -181,14 +159,14 @@ class Decoder(ABC):
         tokens, text, reasoning = sequence.stream.emit(final, reason is not None, content)
         if tokens or text or reasoning:
             number = sequence.number
-            yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
+            events.append(Committed(request=number, tokens=tokens, text=text, reasoning=reasoning))
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> Iterator[Event]:
+    def _finish(self, sequence: Sequence, reason: FinishReason, events: list[Event]) -> None:
         """Parse a complete answer and end the request. In the background if the answer is long, or
         may be refused because its grammar is wider than its spec."""
         spec = sequence.request.constraint
         if spec is None or reason == "length":
-            yield from self._end(sequence, None, reason)
+            self._end(sequence, None, reason, events)
             return
         answer = sequence.answer_tokens()
         if sequence.checked or len(answer) > _AT_ONCE:
@@ -199,9 +177,9 @@ class Decoder(ABC):
             parsed = self._instance(sequence, spec.read(answer, self._vocabulary))
         except InvalidValueError as error:
             raise DlmError(f"the result is refused: {error}") from error
-        yield from self._end(sequence, parsed, reason)
+        self._end(sequence, parsed, reason, events)
 
-    def _judge(self, slot: int, sequence: Sequence, checking: Task) -> Iterator[Event]:
+    def _judge(self, slot: int, sequence: Sequence, checking: Task, events: list[Event]) -> None:
         """End the request after its check, or try again if its answer was refused."""
         sequence.checking = None
         try:
@@ -211,7 +189,7 @@ class Decoder(ABC):
                 raise DlmError(f"the result is refused: {error}") from error
             self._go_back(slot, sequence, sequence.token_to_replace(error))
             return
-        yield from self._end(sequence, parsed, "stop")
+        self._end(sequence, parsed, "stop", events)
 
     def _instance(self, sequence: Sequence, value: Any) -> Any:
         """Return the value of a complete answer in the form that its spec gives to the caller."""
@@ -220,14 +198,16 @@ class Decoder(ABC):
             return value
         return spec.instance(value, sequence.stream.text(sequence.answer_tokens()))
 
-    def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
+    def _end(
+        self, sequence: Sequence, parsed: Any, reason: FinishReason, events: list[Event]
+    ) -> None:
         spec = sequence.request.constraint
         if sequence.squeezed and spec is not None:
             sequence.stream.refused_opening = spec.opening
-        yield from self._emit(sequence, reason)
+        self._emit(sequence, events, reason)
         sequence.ended = True
         result = sequence.result(parsed, reason)
-        yield Finished(request=sequence.number, result=result)
+        events.append(Finished(request=sequence.number, result=result))
 
 
 def check_canvases(model: Model, config: DecodeConfig) -> None:

@@ -21,8 +21,9 @@ from dlm.grammar import Guidance
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.sampling import Cut
-from dlm.loop.decoding import EngineContext, PassPlan
+from dlm.loop.decoding import EngineContext
 from dlm.loop.interfaces import Denoiser
+from dlm.loop.pass_plan import PassPlan
 from dlm.samplers import Sampler
 from dlm.sequence import Sequence
 
@@ -125,9 +126,9 @@ def guide(context: EngineContext, output: PassOutput) -> list[Guided]:
         else _guide(sequence, i, output, context.config, edits.get(i, ()), share)
         for i, sequence in enumerate(running)
     ]
-    seconds = output.seconds, perf_counter() - start, 0.0
+    seconds = perf_counter() - start
     for sequence in running:
-        sequence.stats.spend(*seconds)
+        sequence.stats.spend(denoise=output.seconds, guide=seconds)
     return guided
 
 
@@ -145,9 +146,9 @@ def settle(
     }
     if any(isinstance(each, Guidance) for each in guided):
         outcomes |= _advance(context, output, guided)
-    seconds = 0.0, 0.0, perf_counter() - start
+    seconds = perf_counter() - start
     for sequence, each in zip(output.plan.canvases.values(), output.scores, strict=True):
-        sequence.stats.spend(*seconds)
+        sequence.stats.spend(settle=seconds)
         sequence.stats.copies += output.distributions.copies.count + each.copies
         sequence.stats.fetched_rows += each.rows
         sequence.stats.graphed += output.graphed

@@ -3,20 +3,22 @@
 All canvases share each pass, since the model's weights are then read once for all of them.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
-from dlm.loop.decoding import Decoder, EngineContext, check_canvases, plan_pass
-from dlm.loop.denoise import Outcome, PassOutput, denoise, first_embedding, guide, settle
+from dlm.loop.decoding import Decoder, EngineContext, check_canvases
+from dlm.loop.denoise import Guided, Outcome, PassOutput, denoise, first_embedding, guide, settle
 from dlm.loop.interfaces import Denoiser, Model
+from dlm.loop.pass_plan import PassPlan, plan_pass
 from dlm.sequence import Sequence
 
-SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
+CanvasOutcomes = dict[int, Outcome | Exception | None]
+"""Outcomes by slot; None for a question whose labels are summed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,42 +64,53 @@ class CanvasDecoder(Decoder):
                 words = -(-len(self._vocabulary) // 32)
                 sequence.constraint = Bounded(stops, request.max_tokens, reasoning, words)
         else:
-            limits = request.max_tokens, reasoning, self._policy.step_work
-            sequence.constraint = Frontier(compiled, *limits)
+            sequence.constraint = Frontier(
+                compiled, request.max_tokens, reasoning, self._policy.step_work
+            )
 
-    def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Run one more pass. Yields the outcomes of the canvases that it completes, and None for a
-        question after its labels are summed. No pass is under way between two calls: caches and
-        slots may be changed there. Raises what the model raises."""
+    def plan(self, running: Mapping[int, Sequence]) -> PassPlan:
         plan = plan_pass(running, self._cache, self._policy.encode_tokens)
-        self.idle = not plan
-        if plan:
-            output = denoise(self._context, plan)
-            if output:
-                yield from self._outcomes(output)
-        yield from self._summed(running)
+        questions = {slot: s for slot, s in running.items() if s.question is not None}
+        return replace(plan, questions=questions)
 
-    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
-        """Query the constraints of the canvases of a pass, and advance these by one step."""
-        guided = guide(self._context, output)
-        yield from settle(self._context, output, guided).items()
+    def run(self, plan: PassPlan) -> PassOutput | None:
+        return denoise(self._context, plan) if plan.runs else None
 
-    def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
+    def guide(self, output: PassOutput | None) -> list[Guided]:
+        """Query the constraint of each canvas, within its share of a step's work."""
+        return [] if output is None else guide(self._context, output)
+
+    def settle(
+        self, plan: PassPlan, output: PassOutput | None, guidance: list[Guided]
+    ) -> CanvasOutcomes:
+        """Advance the canvases of the pass by one step, and sum the labels of questions."""
+        outcomes: CanvasOutcomes = {}
+        if output is not None:
+            outcomes |= settle(self._context, output, guidance)
+        return outcomes | self._summed(plan, outcomes)
+
+    def _summed(self, plan: PassPlan, outcomes: CanvasOutcomes) -> CanvasOutcomes:
         """Sum the labels of questions whose canvases have been read, the oldest first. This does a
-        step's work, and goes at most one position beyond it."""
-        work = self._policy.step_work
-        for slot, sequence in list(running.items()):
+        step's work, and goes at most one position beyond it. Decisions that have failed in this
+        pass are left out."""
+        failed = {
+            plan.questions[slot].number
+            for slot, outcome in outcomes.items()
+            if slot in plan.questions and isinstance(outcome, Exception)
+        }
+        work, summed = self._policy.step_work, CanvasOutcomes()
+        for slot, sequence in plan.questions.items():
             question = sequence.question
-            if question is None or not question.was_read:
+            if question is None or not question.was_read or sequence.number in failed:
                 continue
-            self.idle = False
             try:
                 work = question.sum(work)
             except Exception as error:
-                yield slot, error
+                summed[slot] = error
             else:
                 if question.ready:
-                    yield slot, None
+                    summed[slot] = None
+        return summed
 
     def _start(self, sequence: Sequence) -> None:
         self._begin_canvas(sequence)
@@ -108,9 +121,9 @@ class CanvasDecoder(Decoder):
         tokens = sampler.start(sequence.rng, model.canvas_length, model.vocab_size)
         sequence.begin_canvas(tokens, first_embedding(model, sampler))
 
-    def advance(
-        self, slot: int, sequence: Sequence, outcome: Outcome | Exception | None
-    ) -> Iterator[Event]:
+    def commit(
+        self, sequence: Sequence, outcome: Outcome | Exception | None, events: list[Event]
+    ) -> None:
         """Emit a `Draft`, and commit the canvas if it settled. A question is answered."""
         self.check_work(sequence)
         if isinstance(outcome, Unfinished):
@@ -122,10 +135,10 @@ class CanvasDecoder(Decoder):
             raise outcome
         self._note_pass(sequence)
         if outcome is None:
-            yield from self._decide(sequence)
+            self._decide(sequence, events)
             return
         guidance, canvas = outcome.guidance, sequence.canvas
-        yield Draft(
+        draft = Draft(
             request=sequence.number,
             step=canvas.steps,
             entropy=outcome.entropy,
@@ -136,8 +149,9 @@ class CanvasDecoder(Decoder):
             passes=sequence.stats.denoiser_calls,
             repairs=sequence.stats.repairs,
         )
+        events.append(draft)
         if not outcome.settled:
-            yield from self._emit(sequence)
+            self._emit(sequence, events)
             return
         budget_left = sequence.request.max_tokens - len(sequence.tokens)
         tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:budget_left])
@@ -146,18 +160,19 @@ class CanvasDecoder(Decoder):
         sequence.commit(tokens)
         sequence.squeezed = sequence.constraint.squeezed
         if sequence.cut or sequence.halted or guidance.stop < len(tokens):
-            yield from self._finish(sequence, "stop")
+            self._finish(sequence, "stop", events)
         elif len(tokens) == budget_left:
-            yield from self._finish(sequence, "length")
+            self._finish(sequence, "length", events)
         else:
             self._begin_canvas(sequence)
-            yield from self._emit(sequence)
+            self._emit(sequence, events)
 
-    def _decide(self, sequence: Sequence) -> Iterator[Event]:
+    def _decide(self, sequence: Sequence, events: list[Event]) -> None:
         sequence.ended = True
         if sequence.question is not None:
             decided = sequence.question.answer(len(sequence.prompt), sequence.stats)
-            yield from () if decided is None else (decided,)
+            if decided is not None:
+                events.append(decided)
 
     def _final(self, sequence: Sequence) -> list[int]:
         return sequence.tokens + sequence.canvas.pinned

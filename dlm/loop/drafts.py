@@ -16,7 +16,7 @@ from dlm.canvas import Canvas
 from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
-from dlm.loop.decoding import EngineContext, PassPlan
+from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import (
     Outcome,
     exclude_mask_,
@@ -27,6 +27,7 @@ from dlm.loop.denoise import (
     shown,
 )
 from dlm.loop.interfaces import DraftingLM
+from dlm.loop.pass_plan import PassPlan
 from dlm.request import Stats
 from dlm.sequence import Sequence
 
@@ -58,7 +59,7 @@ class Drafts:
     @torch.inference_mode()
     def draft(
         self, logits: Float[Tensor, "B L V"], written: Mapping[int, Sequence | None]
-    ) -> list[tuple[int, Exception]]:
+    ) -> dict[int, Exception]:
         """Draft what comes after the tokens just written, each of which is the first of its canvas.
 
         `logits` are those of the canvases of all slots in `written`; the value is None for slots
@@ -74,7 +75,7 @@ class Drafts:
         }
         running = {slot: sequence for slot, (_, sequence) in useful.items()}
         if not running:
-            return []
+            return {}
         for sequence in running.values():
             sequence.canvas = _after(sequence.canvas, 1)
             sequence.stats.copies += 1
@@ -85,12 +86,12 @@ class Drafts:
         for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
                 _keep(running[slot], outcome)
-        return [
-            (slot, outcome)
+        return {
+            slot: outcome
             for slot, outcome in outcomes.items()
             if isinstance(outcome, Exception)
             and not isinstance(outcome, Unfinished | UndefinedLogitsError)
-        ]
+        }
 
     def _move_canvas(self, sequence: Sequence, draft: list[int]) -> None:
         """Move the canvas to after a draft. If the tokens before that are the ones the canvas

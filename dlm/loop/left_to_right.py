@@ -7,7 +7,7 @@ allowed token, or one that is drawn.
 """
 
 from collections import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
@@ -40,10 +40,11 @@ from dlm.kernels.vocab_rows import RowMasks
 from dlm.left_to_right_state import DrawNumbers, LeftToRightState
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
-from dlm.loop.decoding import Decoder, EngineContext, PassPlan, check_canvases, plan_pass
+from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import exclude_mask_
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
+from dlm.loop.pass_plan import PassPlan, plan_pass
 from dlm.models.pages import CHUNK
 from dlm.sequence import Sequence
 
@@ -138,6 +139,18 @@ class StepResult:
 StepResults = dict[int, StepResult | Exception]  # by slot
 
 
+@dataclass(frozen=True, slots=True)
+class CausalOutput:
+    """Output of the model for the requests of a plan. All but `canvases` is by slot."""
+
+    plan: PassPlan
+    next_tokens: dict[int, NextTokens]  # that the constraints allow
+    logits: Float[Tensor, "n V"]  # row by row of `next_tokens`
+    canvases: Float[Tensor, "B L V"] | None  # those after the tokens; None: no drafts are made
+    copies: DeviceCopies
+    seconds: float  # duration of the pass
+
+
 def _within_pass(next_tokens: NextTokens | None, encoded: int) -> NextTokens:
     """Drop the draft if it does not fit a pass that encodes `encoded` tokens of the request."""
     if next_tokens is None:
@@ -221,31 +234,19 @@ class TokenDecoder(Decoder):
         numbers = DrawNumbers(fixed(request.seed), sequence.rng.device)
         sequence.state = LeftToRightState(constraint=constraint, drafting=drafting, numbers=numbers)
 
-    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, StepResult | Exception]]:
-        """Run one more pass, in which all running requests take part. Drafts are made after all
-        that the pass wrote is committed."""
+    def plan(self, running: Mapping[int, Sequence]) -> PassPlan:
+        """Query the constraints of all running requests, which needs no logits, and plan a pass for
+        those that have answered."""
         ready = {slot: s for slot, s in running.items() if s.ready}
-        start, ready_to_pass, failed = perf_counter(), dict[int, Sequence](), StepResults()
+        start, answered, errors = perf_counter(), dict[int, Sequence](), dict[int, Exception]()
         for slot, sequence in ready.items():
             try:
                 self._query(slot, sequence, max(1, self._policy.step_work // len(ready)))
-                ready_to_pass[slot] = sequence
+                answered[slot] = sequence
             except Exception as error:
-                failed[slot] = error
-        plan = plan_pass(ready_to_pass, self._cache, self._policy.encode_tokens)
-        self.idle = not plan and not failed
-        guided = perf_counter() - start
-        yield from failed.items()
-        if not plan:
-            return
-        results, canvases = self._pass(plan, guided)
-        yield from results.items()
-        if self._drafts is not None and canvases is not None:
-            wanted = {
-                slot: s if running.get(slot) is s and s.ready and _whole(results[slot]) else None
-                for slot, s in plan.canvases.items()
-            }
-            yield from self._drafts.draft(canvases, wanted)
+                errors[slot] = error
+        plan = plan_pass(answered, self._cache, self._policy.encode_tokens)
+        return replace(plan, errors=errors, seconds=perf_counter() - start)
 
     def _query(self, slot: int, sequence: Sequence, work: int) -> None:
         """Query the constraint for the next tokens, unless that has been done. Forced tokens are
@@ -270,55 +271,90 @@ class TokenDecoder(Decoder):
             self._cache.rewind(slot, committed - 1)
 
     @torch.inference_mode()
-    def _pass(
-        self, plan: PassPlan, guided: float
-    ) -> tuple[StepResults, Float[Tensor, "B L V"] | None]:
-        """Encode what `plan` lists, and predict for the requests that this completes. Returns their
-        results, and the logits of the canvases after them if there are drafts."""
+    def run(self, plan: PassPlan) -> CausalOutput | None:
+        """Encode what `plan` lists, and predict for the requests that this completes. With drafts,
+        canvases after them are denoised too."""
+        if not plan.runs:
+            return None
         start, copies, predicted = perf_counter(), DeviceCopies(self._model.device), plan.canvases
         next_tokens = {
             slot: _within_pass(s.state.next_tokens, len(plan.encode[slot]))
             for slot, s in predicted.items()
         }
-        tokens = {slot: list(some) for slot, some in plan.encode.items()}
-        for slot, each in next_tokens.items():
-            tokens[slot] += each.draft
-        counts = {slot: len(each.rows) for slot, each in next_tokens.items()}
+        tokens = {slot: list(chunk) for slot, chunk in plan.encode.items()}
+        for slot, allowed in next_tokens.items():
+            tokens[slot] += allowed.draft
+        counts = {slot: len(allowed.rows) for slot, allowed in next_tokens.items()}
         canvases = None
         if self._drafts is None or not predicted:
             logits = self._model.predict(tokens, counts, self._cache)
         else:
-            drafts = {slot: each.draft for slot, each in next_tokens.items()}
+            drafts = {slot: allowed.draft for slot, allowed in next_tokens.items()}
             logits, canvases = self._drafts.predict(tokens, counts, predicted, drafts, self._cache)
         exclude_mask_(logits, self._config.sampler)
-        read = perf_counter()
-        rows = [row for each in next_tokens.values() for row in each.rows]
-        uniform = [u for slot, s in predicted.items() for u in self._uniform(s, counts[slot])]
+        return CausalOutput(plan, next_tokens, logits, canvases, copies, perf_counter() - start)
+
+    @torch.inference_mode()
+    def guide(self, output: CausalOutput | None) -> dict[int, list[int]]:
+        """Pick a token for each row, of those that its constraint allows; returns them by slot."""
+        if output is None:
+            return {}
+        start, next_tokens = perf_counter(), output.next_tokens
+        counts = {slot: len(allowed.rows) for slot, allowed in next_tokens.items()}
+        rows = [row for allowed in next_tokens.values() for row in allowed.rows]
+        running = output.plan.canvases
+        uniform = [u for slot, s in running.items() for u in self._uniform(s, counts[slot])]
         temperatures = [
-            self._temperature_of(s) for slot, s in predicted.items() for _ in range(counts[slot])
+            self._temperature_of(s) for slot, s in running.items() for _ in range(counts[slot])
         ]
-        cuts = [self._cut(s) for slot, s in predicted.items() for _ in range(counts[slot])]
+        cuts = [self._cut(s) for slot, s in running.items() for _ in range(counts[slot])]
         picks = iter(
             pick(
-                logits,
+                output.logits,
                 rows,
                 uniform,
                 temperatures,
                 self._model.softcap,
-                copies,
+                output.copies,
                 self._by_kernel,
                 cuts,
             )
         )
-        results = StepResults()
-        for slot, sequence in predicted.items():
-            picked = list(islice(picks, counts[slot]))
-            results[slot] = self._keep(slot, sequence, next_tokens[slot].draft, picked)
-        for sequence in predicted.values():
+        picked = {slot: list(islice(picks, count)) for slot, count in counts.items()}
+        seconds = perf_counter() - start
+        for sequence in running.values():
+            sequence.stats.spend(denoise=output.seconds, guide=output.plan.seconds, settle=seconds)
+        return picked
+
+    def settle(
+        self, plan: PassPlan, output: CausalOutput | None, guidance: dict[int, list[int]]
+    ) -> StepResults:
+        """Keep the picked tokens of each request up to the first that a draft has wrong."""
+        results, start = StepResults(plan.errors), perf_counter()
+        if output is None:
+            return results
+        for slot, sequence in plan.canvases.items():
+            draft = output.next_tokens[slot].draft
+            results[slot] = self._keep(slot, sequence, draft, guidance[slot])
+        for sequence in plan.canvases.values():
             sequence.stats.causal_calls += 1
-            sequence.stats.copies += copies.count
-            sequence.stats.spend(read - start, guided, perf_counter() - read)
-        return results, canvases
+            sequence.stats.copies += output.copies.count
+            sequence.stats.spend(settle=perf_counter() - start)
+        return results
+
+    def draft(
+        self,
+        output: CausalOutput | None,
+        outcomes: Mapping[int, StepResult | Exception],
+        running: Mapping[int, Sequence],
+    ) -> dict[int, Exception]:
+        if self._drafts is None or output is None or output.canvases is None:
+            return {}
+        written = {
+            slot: s if running.get(slot) is s and s.ready and _whole(outcomes[slot]) else None
+            for slot, s in output.plan.canvases.items()
+        }
+        return self._drafts.draft(output.canvases, written)
 
     def _temperature_of(self, sequence: Sequence) -> float:
         """Return the decoding's temperature times the request's."""
@@ -375,9 +411,9 @@ class TokenDecoder(Decoder):
     def _start(self, sequence: Sequence) -> None:
         """Do nothing: the constraint is first queried before the first pass."""
 
-    def advance(
-        self, slot: int, sequence: Sequence, outcome: StepResult | Exception
-    ) -> Iterator[Event]:
+    def commit(
+        self, sequence: Sequence, outcome: StepResult | Exception, events: list[Event]
+    ) -> None:
         """Commit what was written, and end the request if its answer ends."""
         state = sequence.state
         self.check_work(sequence)
@@ -391,11 +427,11 @@ class TokenDecoder(Decoder):
         sequence.write(self._stopped(sequence, outcome.tokens))
         sequence.squeezed = state.constraint.squeezed
         if sequence.cut or sequence.halted or state.constraint.ended:
-            yield from self._finish(sequence, "stop")
+            self._finish(sequence, "stop", events)
         elif len(sequence.tokens) == sequence.request.max_tokens:
-            yield from self._finish(sequence, "length")
+            self._finish(sequence, "length", events)
         else:
-            yield from self._emit(sequence)
+            self._emit(sequence, events)
 
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
         sequence.state.rollback(len(sequence.tokens) - at)

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dlm.engine import Occupancy
 from dlm.events import Committed, Decided, Event, Failed, Finished
+from dlm.occupancy import Occupancy
 from dlm.request import Stats
 from dlm.serving.async_engine import EventStream
 

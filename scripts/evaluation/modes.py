@@ -27,7 +27,8 @@ from dlm.kernels.expectation import Distributions
 from dlm.logits.distributions import TokenDistributions
 from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import Outcome, PassOutput
-from dlm.loop.diffusion import CanvasDecoder, SlotOutcomes
+from dlm.loop.diffusion import CanvasDecoder, CanvasOutcomes
+from dlm.loop.pass_plan import PassPlan
 
 
 class _Decoder(CanvasDecoder):
@@ -55,8 +56,9 @@ class _Guided(_Decoder):
         super().constrain(sequence, compiled, reasoning)
         if compiled is not None:
             frontier = self._decoding.frontier
-            limits = sequence.request.max_tokens, reasoning, self._policy.step_work
-            sequence.constraint = frontier(compiled, *limits)
+            sequence.constraint = frontier(
+                compiled, sequence.request.max_tokens, reasoning, self._policy.step_work
+            )
 
 
 class AtCommit(Frontier):
@@ -88,9 +90,12 @@ class Raw(dlm.Diffusion):
 
 
 class _Raw(_Decoder):
-    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
+    def run(self, plan: PassPlan) -> PassOutput | None:
+        output = super().run(plan)
+        if output is None:
+            return None
         distributions = _RawDistributions(output.distributions, self._decoding)
-        return super()._outcomes(replace(output, distributions=distributions))
+        return replace(output, distributions=distributions)
 
 
 class _RawDistributions(TokenDistributions):
@@ -125,11 +130,12 @@ class Refilled(dlm.Diffusion):
 
 
 class _Refilled(_Decoder):
-    def _outcomes(self, output: PassOutput) -> SlotOutcomes:
-        for slot, outcome in super()._outcomes(output):
+    def settle(self, plan: PassPlan, output: PassOutput | None, guidance: Any) -> CanvasOutcomes:
+        outcomes = super().settle(plan, output, guidance)
+        for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
-                self._refill(output.plan.canvases[slot], outcome)
-            yield slot, outcome
+                self._refill(plan.canvases[slot], outcome)
+        return outcomes
 
     def _refill(self, sequence: Any, outcome: Outcome) -> None:
         tokens, guidance = sequence.canvas.tokens.clone(), outcome.guidance

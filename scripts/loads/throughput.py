@@ -193,7 +193,7 @@ def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[i
     ]
     numbers = {engine.add(request): request for request in requests}
     for number in numbers:
-        engine._scheduler.prepare(number)
+        engine.await_constraint(number)
     return numbers
 
 

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from doubles import Ledger
 from driven import ends_of
 from values import PROMPT
 
@@ -13,11 +14,9 @@ from dlm.scheduler import Scheduler
 class Slots:
     """A scheduler without an engine; requests are identified by their numbers."""
 
-    def __init__(self, slots, fits=lambda _: True):
+    def __init__(self, slots, cache=None):
         self.begun, self.number = [], 0
-        self.scheduler = Scheduler(
-            slots, lambda *_: None, fits, lambda _, one: self.begun.append(one.number)
-        )
+        self.scheduler = Scheduler(slots, cache or Ledger(slots))
 
     def add(self, *clients, size=1):
         """Add a request of each client, in this order; `a3` is three of `a`."""
@@ -30,7 +29,8 @@ class Slots:
                     ready=True,
                     paused=False,
                     last_pass=0,
-                    size=size,
+                    checking=None,
+                    most_tokens=size,
                 )
                 self.scheduler.add([one], None, name)
                 self.number += 1
@@ -38,7 +38,10 @@ class Slots:
     def admit(self):
         """Return the clients of the requests that begin now, as a text."""
         del self.begun[:]
-        assert not self.scheduler.admit()
+        self.scheduler.begin_round()
+        while (waiting := self.scheduler.next()) is not None:
+            _, sequence = self.scheduler.enter(waiting)
+            self.begun.append(sequence.number)
         by_number = {one.number: one.client for one in self.scheduler.running.values()}
         return "".join(by_number[number] for number in self.begun)
 
@@ -111,15 +114,17 @@ def test_reserved_slots_are_for_clients_that_have_none():
 
 
 def test_a_request_that_waits_for_memory_is_not_overtaken():
-    free = [4]
-    slots = Slots(4, lambda one: one.size <= free[0])
+    cache = Ledger(4)
+    cache.fits = lambda tokens: tokens <= cache.free
+    cache.free = 4
+    slots = Slots(4, cache)
     slots.add("a", size=5)
     slots.add("b9")
     assert slots.admit() == ""
     for newcomer in "cdef":
         slots.add(newcomer)
         assert slots.admit() == ""
-    free[0] = 5
+    cache.free = 5
     assert slots.admit().startswith("ab")
 
 

@@ -139,7 +139,7 @@ def test_generate_leaves_nothing_running_if_it_is_interrupted(engine_of, monkeyp
     def interrupted(number):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine._scheduler, "prepare", interrupted)
+    monkeypatch.setattr(engine, "await_constraint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.generate([Request(token_ids=PROMPT, constraint=Regex("a+"))] * 2)
     assert not engine.busy

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import tasks
+from doubles import Ledger
 from driven import ends_of
 from values import PROMPT
 
@@ -30,7 +31,7 @@ QUICK = JsonSchema({"type": "string"})
 
 def test_the_scheduler_does_not_wait_for_a_task_that_is_done(monkeypatch):
     """The wait would end at once, and steps that can do nothing would follow without pause."""
-    scheduler = Scheduler(1, lambda *_: None, lambda _: True, lambda *_: None)
+    scheduler = Scheduler(1, Ledger(1))
     compiled, checked, waited = Task(), Task(), []
     compiled.set_result(None)
     monkeypatch.setattr(futures, "wait", lambda these, *_: waited.append(list(these)))

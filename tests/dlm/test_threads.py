@@ -12,7 +12,7 @@ from waiting import PATIENCE
 
 from dlm import Choice, Finished, Request
 from dlm.chat import Chat
-from dlm.events import CommandQueue
+from dlm.commands import CommandQueue
 
 CALLERS = 6
 CONTROL = "<turn|>\n<|turn>model\nSure: <|tool_call>"

@@ -13,8 +13,8 @@ import dlm
 
 def numbers(**chosen):
     engine = dlm.Engine.load(device="cpu", **chosen)
-    steps, step = [], engine._decoder.step
-    engine._decoder.step = lambda running: steps.append(torch.get_num_threads()) or step(running)
+    steps, run = [], engine._decoder.run
+    engine._decoder.run = lambda plan: steps.append(torch.get_num_threads()) or run(plan)
     before = torch.get_num_threads()
     engine.generate(dlm.Request(prompt="hi", max_tokens=8))
     engine.close()

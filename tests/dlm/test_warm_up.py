@@ -9,8 +9,7 @@ import torch
 from doubles import Scripted
 from values import PROMPT
 
-from dlm import DlmError, Engine, JsonObject, Policy, Request
-from dlm import engine as engine_module
+from dlm import DlmError, Engine, JsonObject, Policy, Request, engine_loading
 from dlm.cli import serve
 from dlm.cli.options import add_engine_options, loading_of
 from dlm.kernels.attention import Launch, key_counts
@@ -160,7 +159,7 @@ def load_on_gpu(stored, loading):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_on_a_gpu_an_engine_is_warmed_up_unless_this_is_off(wanted, monkeypatch):
     calls = []
-    monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
+    monkeypatch.setattr(engine_loading, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", lambda self, progress: calls.append(progress))
     Engine.loaded(Loading(policy=Policy(), warm_up=wanted), print).close()
     assert calls == [print] * wanted
@@ -172,7 +171,7 @@ def test_an_engine_that_cannot_be_warmed_up_is_closed(monkeypatch):
     def fail(self, progress):
         raise DlmError("no memory")
 
-    monkeypatch.setattr(engine_module, "load_model", load_on_gpu)
+    monkeypatch.setattr(engine_loading, "load_model", load_on_gpu)
     monkeypatch.setattr(Engine, "warm_up", fail)
     monkeypatch.setattr(Engine, "close", lambda self: (closed.append(self), close(self)))
     with pytest.raises(DlmError, match="no memory"):

@@ -209,7 +209,7 @@ def test_requests_after_two_large_decisions_have_half_of_the_slots_at_once(engin
 def test_without_requests_that_wait_a_decision_has_all_slots(engine_of):
     engine = engine_of(Random(V, 0), slots=4)
     engine.add(of_tokens([ALIKE] * 9))
-    engine._scheduler.admit()
+    engine.step()
     assert len(engine._scheduler.running) == 4
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from values import V
 
 from dlm import Choice, Policy, Request
-from dlm.loop.decoding import plan_pass
+from dlm.loop.pass_plan import plan_pass
 from dlm.models.pages import CHUNK
 
 BUDGET = 2 * CHUNK

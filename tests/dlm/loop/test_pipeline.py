@@ -32,7 +32,7 @@ def admitted(engine, count):
     """Requests whose grammars are compiled: the next step finds all of them ready."""
     numbers = [engine.add(request) for request in requests(count)]
     for number in numbers:
-        engine._scheduler.prepare(number)
+        engine.await_constraint(number)
     return numbers
 
 

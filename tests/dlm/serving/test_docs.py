@@ -9,7 +9,7 @@ import pytest
 from doubles import Random
 from values import V
 
-from dlm.engine import Occupancy
+from dlm.occupancy import Occupancy
 from dlm.openai.decisions import DecisionFields
 from dlm.serving.app import app_of
 from dlm.serving.fields import with_tables

@@ -313,15 +313,15 @@ def test_an_error_is_the_last_event_of_a_stream_that_has_begun(
 ):
     engine = engine_of(Gated(tokens_of("word " * 40)), slots=1)
     engine.model.open.set()
-    advance, calls = engine._decoder.advance, []
+    commit, calls = engine._decoder.commit, []
 
-    def failing(slot, sequence, outcome):
+    def failing(sequence, outcome, events):
         calls.append(1)
         if sequence.tokens:
             raise OSError("/a/path of the machine")
-        yield from advance(slot, sequence, outcome)
+        commit(sequence, outcome, events)
 
-    monkeypatch.setattr(engine._decoder, "advance", failing)
+    monkeypatch.setattr(engine._decoder, "commit", failing)
     body = HI | {"stream": True, "max_tokens": 64}
     with serve(engine) as served:
         answer = served.http.post("/v1/chat/completions", json=body)

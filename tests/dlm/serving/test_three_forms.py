@@ -193,14 +193,14 @@ def failing(request, engine_of, tokens_of, monkeypatch):
     engine.model.open.set()
     if request.param == "the engine":
         return engine, "the engine has failed: RuntimeError", "overloaded_error"
-    advance = engine._decoder.advance
+    commit = engine._decoder.commit
 
-    def failing(slot, sequence, outcome):
+    def failing(sequence, outcome, events):
         if len(sequence.tokens) > 8:
             raise OSError("/a/path of the machine")
-        yield from advance(slot, sequence, outcome)
+        commit(sequence, outcome, events)
 
-    monkeypatch.setattr(engine._decoder, "advance", failing)
+    monkeypatch.setattr(engine._decoder, "commit", failing)
     return engine, "the request failed, by no fault of its own", "api_error"
 
 
