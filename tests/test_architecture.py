@@ -215,14 +215,14 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 4_650,
+    "dlm": 4_750,
     "dlm/anthropic": 800,
     "dlm/batch": 650,
     "dlm/cli": 1_700,
     "dlm/decisions": 800,
     "dlm/integrations": 4_850,
     "dlm/logits": 1_150,
-    "dlm/loop": 1_500,
+    "dlm/loop": 1_600,
     "dlm/openai": 3_950,
     "dlm/samplers": 300,
     "dlm/serving": 2_800,

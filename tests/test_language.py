@@ -33,6 +33,8 @@ CLEAN = (  # folders and files whose locals follow this rule
     "grammar/parse/steps.py "
     "dlm/anthropic dlm/decisions dlm/integrations dlm/openai dlm/serving grammar/regex "
     "grammar/rules grammar/specs dlm/admission.py dlm/chat.py dlm/chat_template.py dlm/events.py "
+    "dlm/commands.py dlm/constraining.py dlm/engine_loading.py dlm/event_routes.py "
+    "dlm/scheduler.py dlm/loop/pass_plan.py dlm/warm_up.py "
     "dlm/image_files.py dlm/images.py dlm/policy.py dlm/request.py dlm/stream.py "
     "dlm/template_effort.py dlm/template_environment.py dlm/cli/command_line.py "
     "dlm/cli/display.py dlm/cli/generate.py dlm/cli/options.py dlm/cli/plan.py "

@@ -191,6 +191,29 @@ def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
     assert_ended_alone(engine, engine_of, events, message)
 
 
+def test_an_error_while_a_request_begins_ends_it_alone(engine, engine_of, monkeypatch):
+    start = engine._decoder._start
+
+    def failing(sequence):
+        if sequence.request.max_tokens == 24:
+            raise OSError("no canvas")
+        start(sequence)
+
+    monkeypatch.setattr(engine._decoder, "_start", failing)
+    events = run(engine)
+    assert [type(event) for event in events[1]] == [Failed]
+    assert_ended_alone(engine, engine_of, events, "OSError: no canvas")
+
+
+def test_events_from_before_an_error_of_the_same_pass_are_returned(engine):
+    def sabotage(engine, doomed):
+        doomed.constraint = Faulty(doomed.constraint, "commit", KeyError("x"))
+
+    doomed = run(engine, sabotage)[1]
+    assert [type(event) for event in doomed[-2:]] == [Draft, Failed]
+    assert doomed[-2].step == sum(isinstance(event, Draft) for event in doomed)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
