@@ -15,6 +15,7 @@ from dlm.decisions.questions import Decision
 from dlm.errors import ContextLengthError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.logits.sampling import fixed, generator
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
 from dlm.prompt_size import check_size, prompt_field
@@ -58,6 +59,7 @@ class Admission:
         vocabulary: Vocabulary,
         compiler: Compiler,
         answer_capacity: Callable[[int], int],
+        grid: CanvasGrid,
         capacity: int | None,
         by_canvas: bool,
         channel: str,
@@ -65,7 +67,7 @@ class Admission:
         """`answer_capacity` maps the positions that the model has left to the tokens an answer may
         have. `capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes
         read canvases. `channel` is the name that reasoning begins with."""
-        self.decider = Decider(model, prompts, policy, vocabulary, capacity, by_canvas)
+        self.decider = Decider(model, prompts, policy, vocabulary, capacity, by_canvas, grid)
         self._answer_capacity, self._channel = answer_capacity, channel
         self._model, self._prompts, self._policy = model, prompts, policy
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity

@@ -119,11 +119,13 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Canvas(Progress):
-    """Canvas of `L` positions."""
+    """Canvas of `L` positions. Those of its progress count from the first one that is not
+    `prompted`."""
 
     tokens: Tensor  # [L] what the model looks at: accepted tokens, and noise or masks
     soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
+    prompted: int = 0  # leading positions of the model's canvas that hold the end of the prompt
 
 
 class CanvasQuestion(Protocol):

@@ -22,6 +22,7 @@ from dlm.events import Event, Failed, Finished, StreamEvent
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Unfinished, Vocabulary, Workers
 from dlm.loading import Loading
 from dlm.logits.masks import MaskTable
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, ImageReader, Model
@@ -98,6 +99,7 @@ class Engine:
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
+        grid = CanvasGrid(getattr(model, "canvas_length", 1), family.caches)
         context = EngineContext(
             model=model,
             cache=self._cache,
@@ -107,6 +109,7 @@ class Engine:
             compiler=self._compiler,
             masks=MaskTable(-(-model.vocab_size // 32)),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
+            grid=grid,
         )
         self._decoder = self.decoding.decoder(context)
         reasoning = Reasoning.of(self.vocabulary)
@@ -120,7 +123,8 @@ class Engine:
             self.policy,
             self.vocabulary,
             self._compiler,
-            answer_capacity=partial(self.decoding.answer_capacity, model),
+            answer_capacity=partial(self.decoding.answer_capacity, model, grid),
+            grid=grid,
             capacity=self._cache.capacity,
             by_canvas=self._decoder.decides,
             channel=family.markup.channel,

@@ -39,6 +39,7 @@ from dlm.grammar import Vocabulary
 from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab_rows import heated
 from dlm.logits.sampling import fixed, generator
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
@@ -74,12 +75,13 @@ class Decider:
         vocabulary: Vocabulary,
         capacity: int | None,
         by_canvas: bool,
+        grid: CanvasGrid,
     ):
         """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes read
         canvases."""
         self._model: Any = model
         self._prompts, self._policy, self._vocabulary = prompts, policy, vocabulary
-        self._capacity, self._by_canvas = capacity, by_canvas
+        self._capacity, self._by_canvas, self._grid = capacity, by_canvas, grid
 
     def sequences(self, decision: Decision, number: int) -> list[Running]:
         """Return a sequence for each question, in their order; the canvas of each is to be read.
@@ -180,10 +182,11 @@ class Decider:
         model, capacity = self._model, self._capacity
         longest = max(range(len(spelled)), key=lambda i: len(spelled[i]))
         L, most = model.canvas_length, len(spelled[longest]) + 1
-        if most > L:
+        room = self._grid.first_room(len(prompt)) if by == "canvas" else L
+        if most > room:
             raise RequestError(
                 f"the label {values[longest]!r:.80} has {most} tokens with its stop, "
-                f"more than a canvas: {L}"
+                f"more than a canvas: {room}"
             )
         if len(prompt) > (most_prompt := model.max_positions - L):
             raise ContextLengthError(

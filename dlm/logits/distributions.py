@@ -91,9 +91,11 @@ class TokenDistributions:
         table: MaskTable,
         by_kernel: bool | None = None,
         cuts: Sequence[Cut | None] = (),
+        skipped: Sequence[int] = (),
     ):
         """`logits` are the model's, before softcap and temperature. `temperatures` has one for each
-        canvas, and `uniform` a number in [0, 1) for each position to draw by.
+        canvas, and `uniform` a number in [0, 1) for each position to draw by. Of canvas `i`,
+        constraints read and restrict the positions after the first `skipped[i]`, by default all.
 
         `by_kernel` is that of `vocab_pass`. `cuts` has one for each canvas. They are
         applied under the masks: constraints query whole distributions.
@@ -112,6 +114,7 @@ class TokenDistributions:
         self._single: list[tuple[np.ndarray, np.ndarray]] = []
         self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
+        self._skipped = list(skipped) or [0] * self._B
         self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
         self._under_cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
         self._bitmask = table.bitmask  # the one that `_masks` points to
@@ -164,18 +167,21 @@ class TokenDistributions:
 
     def scores(self) -> list[CanvasLogits]:
         """Return the logits of each canvas for its constraint. They hold until `mask`."""
-        found, heats = self._found.split(self._L), self._heat[:: self._L].tolist()
+        sizes = [size for skip in self._skipped for size in (skip, self._L - skip)]
+        found, heats = self._found.split(sizes)[1::2], self._heat[:: self._L].tolist()
+        rows = zip(found, self._logits, heats, self._skipped, strict=True)
         return [
-            CanvasLogits(each, logits, heat, self._softcap, DeviceCopies(logits.device))
-            for each, logits, heat in zip(found, self._logits, heats, strict=True)
+            CanvasLogits(each, logits[skip:], heat, self._softcap, DeviceCopies(logits.device))
+            for each, logits, heat, skip in rows
         ]
 
     def restrict(self, i: int, guidance: Guidance) -> None:
         """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
         `ValueError`, and does nothing, for guidance that does not fit the canvas."""
-        masks = checked_rows(guidance, self._L, self._V)
-        cut, first = self._cuts.get(i), i * self._L
-        free = first + np.arange(len(masks), self._L)  # rows that no constraint restricts
+        length = self._L - self._skipped[i]
+        masks = checked_rows(guidance, length, self._V)
+        cut, first = self._cuts.get(i), i * self._L + self._skipped[i]
+        free = first + np.arange(len(masks), length)  # rows that no constraint restricts
         rows = first + np.arange(len(masks))
         named = masks < 0
         if named.any():

@@ -15,6 +15,7 @@ from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
 from dlm.logits.masks import MaskTable
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Cache, Model, SelfConditioned
 from dlm.loop.pass_plan import PassPlan
 from dlm.policy import Policy
@@ -36,6 +37,7 @@ class EngineContext:
     compiler: Compiler
     masks: MaskTable  # of all grammars
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
+    grid: CanvasGrid
 
 
 class Decoder(ABC):
@@ -51,6 +53,7 @@ class Decoder(ABC):
     def __init__(self, context: EngineContext):
         self._cache, self._config, self._policy = context.cache, context.config, context.policy
         self._vocabulary, self._compiler = context.vocabulary, context.compiler
+        self._grid = context.grid
 
     @abstractmethod
     def constrain(
@@ -107,7 +110,8 @@ class Decoder(ABC):
         """Look for the prompt in the cache, and act on an answer's finished check, before a
         pass."""
         if not sequence.attached:
-            cached = self._cache.attach(slot, sequence.prompt)
+            prompt = sequence.prompt
+            cached = self._cache.attach(slot, prompt[: self._grid.encodable(len(prompt))])
             if cached is not None:
                 sequence.attached, sequence.stats.cached = True, cached
         elif sequence.checking is not None and sequence.checking.done():
@@ -241,7 +245,7 @@ class Decoding(Protocol):
         """Raise `DlmError` for a model that cannot write this way, or not with this `config`."""
         ...
 
-    def answer_capacity(self, model: Any, positions: int) -> int:
+    def answer_capacity(self, model: Any, grid: CanvasGrid, positions: int) -> int:
         """Return how many tokens an answer may have if the model has `positions` positions left."""
         ...
 

@@ -100,6 +100,7 @@ def pass_output(
         context.masks,
         context.by_kernel,
         cuts,
+        [sequence.canvas.prompted for sequence in running],
     )
     return PassOutput(plan, distributions, distributions.scores(), perf_counter() - start)
 
@@ -191,23 +192,28 @@ def _advance(
         if not isinstance(each, Guidance):
             distributions.exclude(i)
         elif sampler.mask is None:
-            free[i, : each.suspect] = True
+            free[i, sequence.canvas.prompted :][: each.suspect] = True
         else:
-            free[i, sequence.canvas.masked(each)] = True
+            free[i, sequence.canvas.prompted :][sequence.canvas.masked(each)] = True
     accepted = sampler.accept(distributions, free) & free
     if sampler.mask is None:
         chosen = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
     else:
-        for i, sequence in enumerate(running):  # what stands already
-            accepted[i, sequence.canvas.standing] = True
-        nothing = [-1] * accepted.shape[1]
-        chosen = torch.tensor([g.guess if isinstance(g, Guidance) else nothing for g in guided])
+        chosen = torch.full(accepted.shape, -1)
+        for i, (sequence, each) in enumerate(zip(running, guided, strict=True)):
+            if isinstance(each, Guidance):
+                begin = sequence.canvas.prompted
+                chosen[i, begin:] = torch.tensor(each.guess)
+                accepted[i, begin:][sequence.canvas.standing] = True  # what stands already
     (kept,) = distributions.copies.to_device(torch.where(accepted, chosen, -1))
     before, _ = shown([sequence.canvas for sequence in running])
     rngs = [
         s.rng if isinstance(g, Guidance) else None for s, g in zip(running, guided, strict=True)
     ]
     tokens = sampler.next(before, kept, rngs, model.vocab_size)  # all randomness is the request's
+    for i, sequence in enumerate(running):
+        if begin := sequence.canvas.prompted:
+            tokens[i, :begin] = before[i, :begin]
     soft_embeddings = [None] * len(running)
     if sampler.carries:
         expected = model.expected_embedding(distributions.distributions())
@@ -315,6 +321,7 @@ def _update_canvas(
     """Give the canvas its next `tokens` and `soft_embedding`, and decide whether it has settled."""
     try:
         canvas = sequence.canvas
+        entropies, accepted = entropies[canvas.prompted :], accepted[canvas.prompted :]
         if config.sampler.mask is not None:
             canvas.keep(accepted, guidance, config.sampler.edit_threshold is not None)
         canvas.tokens = tokens

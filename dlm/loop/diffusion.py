@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import Guided, Outcome, PassOutput, denoise, first_embedding, guide, settle
 from dlm.loop.interfaces import Denoiser, Model
@@ -36,8 +39,8 @@ class Diffusion:
             raise DlmError(f"a {type(model).__name__} denoises no canvases: decode left to right")
         check_canvases(model, config)
 
-    def answer_capacity(self, model: Denoiser, positions: int) -> int:
-        return positions // model.canvas_length * model.canvas_length
+    def answer_capacity(self, model: Denoiser, grid: CanvasGrid, positions: int) -> int:
+        return grid.capacity(positions, model.max_positions)
 
     def decoder(self, context: EngineContext) -> "CanvasDecoder":
         return CanvasDecoder(context)
@@ -69,7 +72,7 @@ class CanvasDecoder(Decoder):
             )
 
     def plan(self, running: Mapping[int, Sequence]) -> PassPlan:
-        plan = plan_pass(running, self._cache, self._policy.encode_tokens)
+        plan = plan_pass(running, self._cache, self._policy.encode_tokens, self._grid)
         questions = {slot: s for slot, s in running.items() if s.question is not None}
         return replace(plan, questions=questions)
 
@@ -116,10 +119,14 @@ class CanvasDecoder(Decoder):
         self._begin_canvas(sequence)
 
     def _begin_canvas(self, sequence: Sequence) -> None:
-        """Start the next canvas of a request."""
+        """Start the next canvas of a request. The end of its prompt may be the beginning."""
         model, sampler = self._model, self._config.sampler
         tokens = sampler.start(sequence.rng, model.canvas_length, model.vocab_size)
+        committed = len(sequence.prompt) + len(sequence.tokens)
+        prompted = sequence.unencoded(self._grid.encodable(committed))
+        tokens[: len(prompted)] = torch.tensor(prompted, dtype=tokens.dtype)
         sequence.begin_canvas(tokens, first_embedding(model, sampler))
+        sequence.canvas.prompted = len(prompted)
 
     def commit(
         self, sequence: Sequence, outcome: Outcome | Exception | None, events: list[Event]
@@ -178,11 +185,11 @@ class CanvasDecoder(Decoder):
         return sequence.tokens + sequence.canvas.pinned
 
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
-        L = self._model.canvas_length
-        canvas = at // L * L
+        begin = self._grid.begin(len(sequence.prompt), at)
+        canvas = max(0, begin - len(sequence.prompt))
         sequence.constraint.rollback(len(sequence.tokens) - canvas)
-        self._cache.rewind(slot, len(sequence.prompt) + canvas)
+        self._cache.rewind(slot, begin)
         pinned = sequence.tokens[canvas:at]
-        self._begin_canvas(sequence)
         barred = sequence.go_back(at, canvas)
+        self._begin_canvas(sequence)
         sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}

@@ -40,6 +40,7 @@ from dlm.kernels.vocab_rows import RowMasks
 from dlm.left_to_right_state import DrawNumbers, LeftToRightState
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import exclude_mask_
 from dlm.loop.drafts import Drafts
@@ -196,7 +197,7 @@ class Autoregressive:
                 raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
             check_canvases(model, config)
 
-    def answer_capacity(self, model: CausalLM, positions: int) -> int:
+    def answer_capacity(self, model: CausalLM, grid: CanvasGrid, positions: int) -> int:
         if isinstance(model, DraftingLM) and self.drafts:
             return max(0, positions - model.canvas_length)  # room for a canvas after the last token
         return positions
@@ -210,6 +211,8 @@ class TokenDecoder(Decoder):
 
     def __init__(self, context: EngineContext, decoding: Autoregressive):
         super().__init__(context)
+        if self._grid.caches == "whole":
+            raise DlmError("blocks of this model are cached whole: it writes in canvases alone")
         self._model: CausalLM = context.model
         self._by_kernel = context.by_kernel
         self._temperature = decoding.temperature
@@ -245,7 +248,7 @@ class TokenDecoder(Decoder):
                 answered[slot] = sequence
             except Exception as error:
                 errors[slot] = error
-        plan = plan_pass(answered, self._cache, self._policy.encode_tokens)
+        plan = plan_pass(answered, self._cache, self._policy.encode_tokens, self._grid)
         return replace(plan, errors=errors, seconds=perf_counter() - start)
 
     def _query(self, slot: int, sequence: Sequence, work: int) -> None:

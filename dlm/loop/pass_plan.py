@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Cache
 from dlm.models.image_tokens import piece_length
-from dlm.models.pages import CHUNK
 from dlm.sequence import Sequence
 
 
@@ -30,12 +30,14 @@ class PassPlan:
         return bool(self.runs or self.errors or any(summed))
 
 
-def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
+def plan_pass(
+    running: Mapping[int, Sequence], cache: Cache, budget: int, grid: CanvasGrid
+) -> PassPlan:
     """Return what the next pass does for the `running` requests, by slot, the oldest first.
 
-    Prompts are cut at multiples of `CHUNK`, and not within images, whatever else the pass has to
-    do: chunks of other sizes may round differently, and a request's output must not depend on what
-    runs beside it. Finished canvases are encoded at once. About `budget` tokens of prompts are
+    Prompts are cut at multiples of `grid.chunk`, and not within images, whatever else the pass has
+    to do: chunks of other sizes may round differently, and a request's output must not depend on
+    what runs beside it. Finished canvases are encoded at once. About `budget` tokens of prompts are
     encoded, and at least one chunk: a long prompt takes several passes, and delays no other
     request.
     """
@@ -45,8 +47,10 @@ def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Pas
             continue
         encoded = cache.length(slot)
         unencoded = sequence.unencoded(encoded)
-        room = CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK
-        chunk = unencoded[: piece_length(unencoded, room)]
+        unencoded = unencoded[: grid.encodable(encoded + len(unencoded)) - encoded]
+        most = grid.chunk
+        room = most - encoded % most if encoded < len(sequence.prompt) else most
+        chunk = unencoded[: grid.encodable(piece_length(unencoded, room))]
         if chunk and not sequence.tokens:
             if prompts and prompts + len(chunk) > budget:
                 continue

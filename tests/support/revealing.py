@@ -33,7 +33,13 @@ class Revealing(Double):
 
     def wants(self, wish: Wish) -> None:
         """Want something else from now on, and forget what was shown."""
-        self._wish, self.shown = wish, list[Shown]()
+        self._wish, self.shown, self.encoded = wish, list[Shown](), list[list[int]]()
+
+    def encode(
+        self, tokens: Sequence[Sequence[int]], cache: Ledger, slots: Sequence[int]
+    ) -> Tensor:
+        self.encoded += [list(row) for row in tokens]
+        return super().encode(tokens, cache, slots)
 
     def denoise(
         self,

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from values import V
 
 from dlm import Choice, Policy, Request
+from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.pass_plan import plan_pass
 from dlm.models.pages import CHUNK
 
 BUDGET = 2 * CHUNK
+GRID = CanvasGrid(16)
 
 
 @dataclass
@@ -31,10 +33,10 @@ class Running:
         return (self.prompt + self.tokens)[encoded:]
 
 
-def turns(running, cache, budget=BUDGET):
+def turns(running, cache, budget=BUDGET, grid=GRID):
     """The turns until nothing is left to encode; each is taken."""
     while True:
-        turn = plan_pass(running, cache, budget)
+        turn = plan_pass(running, cache, budget, grid)
         yield turn
         for slot, tokens in turn.encode.items():
             cache.tokens[slot] += tokens
@@ -44,7 +46,7 @@ def turns(running, cache, budget=BUDGET):
 
 def test_a_short_prompt_is_encoded_in_the_pass_that_denoises_its_canvas():
     running = {1: Running([5] * 9)}
-    turn = plan_pass(running, Ledger(2), BUDGET)
+    turn = plan_pass(running, Ledger(2), BUDGET, GRID)
     assert turn.encode == {1: [5] * 9}
     assert list(turn.canvases) == [1]
 
@@ -64,7 +66,7 @@ def test_a_long_prompt_holds_up_neither_canvases_nor_short_prompts():
     running = {0: Running([1] * 9 * CHUNK), 1: Running([2], [3] * 256), 2: Running([4] * 20)}
     cache = Ledger(3)
     cache.tokens[1] = [2]
-    turn = plan_pass(running, cache, BUDGET)
+    turn = plan_pass(running, cache, BUDGET, GRID)
     assert {slot: len(tokens) for slot, tokens in turn.encode.items()} == {0: CHUNK, 1: 256, 2: 20}
     assert set(turn.canvases) == {1, 2}
 
@@ -78,7 +80,7 @@ def test_a_budget_that_is_less_than_a_chunk_still_lets_prompts_go_on():
 
 def test_an_answer_that_is_being_checked_takes_no_part():
     running = {0: Running([1] * 9, [2] * 7, checking=object()), 1: Running([3])}
-    turn = plan_pass(running, Ledger(2), BUDGET)
+    turn = plan_pass(running, Ledger(2), BUDGET, GRID)
     assert set(turn.encode) == set(turn.canvases) == {1}
 
 
