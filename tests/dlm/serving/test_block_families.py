@@ -1,0 +1,53 @@
+"""Small random SDAR and LLaDA2 checkpoints, served: what their blocks may not break."""
+
+import json
+import shutil
+
+import jsonschema
+import pytest
+from asks import PERSON, turn
+from block_models import LLADA2, SDAR, SDAR_MOE, Oracle
+from exhaustive import by_default
+from values import PROMPT
+
+from dlm import Engine, JsonSchema, Request
+from dlm.engine import BUILT_IN
+
+FILES = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+SERVED = {"vocab_size": 1536, "mask_token_id": 4}
+CONFIGS = {"llada2": LLADA2, "sdar": SDAR, "sdar_moe": SDAR_MOE}
+
+
+@pytest.fixture(scope="module", params=by_default(CONFIGS))
+def directory(request, tmp_path_factory):
+    """Return a directory of the family, with the tokenizer of the built-in model."""
+    path = Oracle(CONFIGS[request.param] | SERVED).write(tmp_path_factory.mktemp("served"))
+    for name in FILES:
+        shutil.copy(BUILT_IN / name, path)
+    (path / "generation_config.json").write_text('{"eos_token_id": [1, 106], "pad_token_id": 1}')
+    return path
+
+
+def test_answers_over_http_are_valid_and_complete(directory, serve):
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    body = {"model": "blocks", "messages": turn("Who?"), "response_format": schema}
+    with serve(Engine.load(directory, slots=2), names=("blocks",)) as running:
+        answer = running.http.post("/v1/chat/completions", json=body).json()
+    jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), PERSON)
+
+
+def test_a_request_has_the_same_answer_wherever_its_prompt_ends_in_a_block_and_beside_others(
+    directory,
+):
+    engine = Engine.load(directory, slots=4)
+    spec = JsonSchema(PERSON)
+    requests = [
+        Request(token_ids=[*PROMPT, *range(300, 300 + n)], constraint=spec, max_tokens=70, seed=n)
+        for n in range(2)
+    ]
+    together = engine.generate(requests)
+    for request, result in zip(requests, together, strict=True):
+        assert result.complete
+        jsonschema.validate(json.loads(result.text), PERSON)
+        assert 4 not in result.token_ids
+        assert engine.generate(request).token_ids == result.token_ids
