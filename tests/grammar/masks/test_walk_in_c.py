@@ -145,8 +145,10 @@ def test_arrays_that_do_not_fit_together_are_refused():
 
 
 def loaded(folder, **environment):
-    """Return what `load` says in a process that finds the extension in `folder` alone."""
-    code = "import dlm.grammar.native as native; "
+    """Return what `load` says in a process that finds the extension in `folder` alone. The finder
+    of an editable installation does not look at `__path__`."""
+    code = "import dlm.grammar.native as native, sys; from importlib.machinery import PathFinder; "
+    code += "sys.meta_path[:] = [PathFinder]; "
     code += f"import dlm.grammar; dlm.grammar.__path__[:] = [{str(folder)!r}]; "
     return printed(code + "print(native.load()[1])", **environment).strip()
 
