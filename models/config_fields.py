@@ -23,10 +23,11 @@ NONE_OR_MORE = Range(int, 0, 2**16)
 
 
 class Fields:
-    """Fields of a parsed `config.json`; null counts as absent."""
+    """Fields of a parsed `config.json`, or of an object in it; null counts as absent."""
 
-    def __init__(self, settings: Mapping[str, Any]):
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any], place: str = ""):
+        """`place` precedes the names of fields in errors."""
+        self._settings, self._place = settings, place
 
     def number(self, name: str, allowed: Range, default: int | float | None = None) -> Any:
         """Return a number. Raises `CheckpointError` if it is not allowed, or if it is absent and
@@ -35,8 +36,10 @@ class Fields:
         if value is None:
             value = default
         if value is None:
-            raise CheckpointError(f"config.json: {name} must be {allowed}, and it is missing")
-        check_number(f"config.json: {name}", value, allowed)
+            raise CheckpointError(
+                f"config.json: {self._place}{name} must be {allowed}, and it is missing"
+            )
+        check_number(f"config.json: {self._place}{name}", value, allowed)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -44,7 +47,7 @@ class Fields:
         value = self._settings.get(name)
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise CheckpointError(f"config.json: {name} must be true or false, got {shown(value)}")
+            raise self._error(name, "true or false", value)
         return value
 
     def require(self, values: Mapping[str, Any]) -> None:
@@ -52,36 +55,47 @@ class Fields:
         `values`: these are all that is computed here."""
         for name, computed in values.items():
             value = self._settings.get(name)
-            if value is not None and (type(value), value) != (type(computed), computed):
-                raise CheckpointError(
-                    f"config.json: {name} must be {shown(computed)}, got {shown(value)}"
-                )
-
-    def theta(self) -> float:
-        """Return the base of the rotary embedding's frequencies, from `rope_parameters` or, as
-        older files have it, from the top. Raises `CheckpointError` for scaled frequencies."""
-        for name in ("rope_parameters", "rope_scaling"):
-            rope = self._settings.get(name)
-            if rope is None:
+            if value is None:
                 continue
-            if not isinstance(rope, Mapping):
-                raise CheckpointError(f"config.json: {name} must be an object, got {shown(rope)}")
-            kind = rope.get("rope_type", rope.get("type", "default"))
-            if kind != "default":
-                raise CheckpointError(
-                    f'config.json: {name}.rope_type must be "default", got {shown(kind)}'
-                )
-            if rope.get("rope_theta") is not None:
-                check_number(f"config.json: {name}.rope_theta", rope["rope_theta"], THETA)
-                return float(rope["rope_theta"])
-        return float(self.number("rope_theta", THETA))
+            if value != computed or isinstance(value, bool) != isinstance(computed, bool):
+                raise self._error(name, shown(computed), value)
 
     def model_type(self, known: tuple[str, ...]) -> None:
         """Raise `CheckpointError` for another model type than those of a family."""
         value = self._settings.get("model_type")
         if value not in known:
-            names = " or ".join(map(shown, known))
-            raise CheckpointError(f"config.json: model_type must be {names}, got {shown(value)}")
+            raise self._error("model_type", " or ".join(map(shown, known)), value)
+
+    def rope(self, name: str, kind: str, part: float = 1.0) -> "Fields | None":
+        """Return the fields of a rotary embedding; None if they are absent. Raises
+        `CheckpointError` for other frequencies than those of `kind`, and if another part of a head
+        turns than `part`."""
+        settings = self._settings.get(name)
+        if settings is None:
+            return None
+        if not isinstance(settings, Mapping):
+            raise self._error(name, "an object", settings)
+        rope = Fields(settings, f"{self._place}{name}.")
+        type_ = settings.get("rope_type", settings.get("type", "default"))
+        if type_ != kind:
+            raise rope._error("rope_type", shown(kind), type_)
+        rope.require({"partial_rotary_factor": part})
+        return rope
+
+    def theta(self, part: float = 1.0) -> float:
+        """Return the base of the rotary embedding's frequencies, from `rope_parameters` or, as
+        older files have it, from the top. Raises `CheckpointError` for scaled frequencies, and if
+        another part of a head turns than `part`."""
+        for name in ("rope_parameters", "rope_scaling"):
+            rope = self.rope(name, "default", part)
+            if rope is not None and rope._settings.get("rope_theta") is not None:
+                return float(rope.number("rope_theta", THETA))
+        return float(self.number("rope_theta", THETA))
+
+    def _error(self, name: str, right: str, value: Any) -> CheckpointError:
+        return CheckpointError(
+            f"config.json: {self._place}{name} must be {right}, got {shown(value)}"
+        )
 
     def geometry(self) -> dict[str, Any]:
         """Return the fields of a `DecoderConfig` that families write alike: layers with the same
@@ -107,7 +121,7 @@ class Fields:
         """Return the size of a head, an even number; by default the heads share `hidden`."""
         size = self.number("head_dim", COUNT, max(1, hidden // heads))
         if size % 2:
-            raise CheckpointError(f"config.json: head_dim must be an even number, got {size}")
+            raise self._error("head_dim", "an even number", size)
         return size
 
     def divisor(self, name: str, allowed: Range, of: str, whole: int) -> int:

@@ -46,7 +46,7 @@ class RoutedConfig(DecoderConfig):
 
 
 class ExpertRouter(nn.Module):
-    """ExpertRouter to experts. Scores and weights are fp32."""
+    """Router of tokens to experts. Scores and weights are fp32."""
 
     def __init__(self, hidden: int, routing: Routing):
         super().__init__()

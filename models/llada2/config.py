@@ -31,6 +31,7 @@ _COMPUTED = {
     "score_function": "sigmoid",
     "moe_router_enable_expert_bias": True,
     "norm_head": False,
+    "expert_capacity": None,  # most experts of a block, as LLaDA2.2 has it
 }
 
 
@@ -41,11 +42,12 @@ def config_of(settings: Mapping[str, Any]) -> RoutedConfig:
     fields.model_type(MODEL_TYPES)
     fields.require(_COMPUTED)
     geometry = fields.geometry()
-    layers = len(geometry["layers"])
+    layers, part = len(geometry["layers"]), fields.number("partial_rotary_factor", FRACTION)
     return RoutedConfig(
         **geometry,
         rotary=RotaryEmbedding(
-            theta=fields.theta(), dim=_rotary_dim(fields, geometry["layers"][0].head_dim)
+            theta=fields.theta(part),
+            dim=_rotary_dim(fields, geometry["layers"][0].head_dim, part),
         ),
         routing=_routing(fields),
         dense_layers=fields.at_most(
@@ -63,6 +65,7 @@ def _routing(fields: Fields) -> Routing:
     groups = fields.divisor("n_group", COUNT, "num_experts", experts)
     chosen = fields.at_most("topk_group", COUNT, "n_group", groups)
     most = experts // groups * chosen
+    shared = fields.number("moe_shared_expert_intermediate_size", WIDTH, size)
     return Routing(
         experts=experts,
         per_token=fields.at_most("num_experts_per_tok", COUNT, "the experts of its groups", most),
@@ -71,13 +74,13 @@ def _routing(fields: Fields) -> Routing:
         groups=groups,
         groups_per_token=chosen,
         scale=fields.number("routed_scaling_factor", SCALE),
-        shared=size * fields.number("num_shared_experts", NONE_OR_MORE),
+        shared=shared * fields.number("num_shared_experts", NONE_OR_MORE),
     )
 
 
-def _rotary_dim(fields: Fields, head_dim: int) -> int:
-    """Return how many numbers of a head turn."""
-    size = int(head_dim * fields.number("partial_rotary_factor", FRACTION))
+def _rotary_dim(fields: Fields, head_dim: int, part: float) -> int:
+    """Return how many numbers of a head turn, which are a `part` of them."""
+    size = int(head_dim * part)
     if size < 2 or size % 2:
         raise CheckpointError(
             f"config.json: partial_rotary_factor must give an even part of head_dim, got {size} of "

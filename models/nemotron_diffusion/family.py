@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from dlm.models import text_loading
 from dlm.models.family import ChatMarkup, Family, Loaded, LoadOptions
 from dlm.models.nemotron_diffusion import generation
 
@@ -11,20 +12,13 @@ def load(directory: Path, options: LoadOptions) -> Loaded:
     """Read a checkpoint, with its adapter of drafts if there is one, and make a cache. Raises what
     `options.read` raises, `CheckpointError` for an odd adapter, and `ModelError` if a GPU lacks
     memory for the slots."""
-    from dlm.models import plan
     from dlm.models.nemotron_diffusion import adapter
-    from dlm.models.pages import CHUNK
 
     model = options.read()
     adapters = adapter.read(directory, model.config, options.dtype, options.device)
     if adapters is not None:
         model.adapt_drafts(adapters)
-    tokens = options.cache_tokens or plan.free_tokens(
-        model.costs, model.device, options.slots, options.stored
-    )
-    cache = model.new_cache(options.slots, options.stored, tokens, CHUNK)
-    model.use_graphs(cache, options.graphs)
-    return Loaded(model, cache)
+    return text_loading.with_cache(model, options)
 
 
 def layout() -> Any:

@@ -12,7 +12,12 @@ from dlm.models.routed import RoutedConfig, Routing
 
 MODEL_TYPES = DENSE, ROUTED = "sdar", "sdar_moe"
 _BLOCK = 4  # tokens, unless a file names another number
-_COMPUTED = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
+_COMPUTED = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "use_sliding_window": False,
+    "partial_rotary_factor": 1.0,
+}
 _COMPUTED_ROUTED = {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
 
 

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from dlm.models import CheckpointError, checkpoint
+from dlm.models.llada2.config import config_of
 from dlm.models.quantise import quantise
 
 WIDE = {"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32}
@@ -138,6 +139,13 @@ def test_a_tied_embedding_has_no_head_of_its_own(name, tmp_path):
         ("sdar", "rope_scaling", {"rope_type": "yarn"}, 'rope_type must be "default", got "yarn"'),
         ("sdar", "rope_scaling", 3, "rope_scaling must be an object, got 3"),
         ("sdar", "use_sliding_window", True, "use_sliding_window must be false, got true"),
+        ("sdar", "partial_rotary_factor", 0.5, "partial_rotary_factor must be 1.0, got 0.5"),
+        (
+            "sdar",
+            "rope_parameters",
+            {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+            r"rope_parameters\.partial_rotary_factor must be 1.0, got 0.5",
+        ),
         ("sdar", "rms_norm_eps", 0, "rms_norm_eps must be a number above 0"),
         ("sdar", "tie_word_embeddings", 1, "tie_word_embeddings must be true or false, got 1"),
         ("sdar", "block_size", 0, "block_size must be an integer from 1"),
@@ -153,6 +161,14 @@ def test_a_tied_embedding_has_no_head_of_its_own(name, tmp_path):
         ("llada2", "partial_rotary_factor", 0.1, "an even part of head_dim, got 1 of 16"),
         ("llada2", "rotary_dim", 4, "rotary_dim must be partial_rotary_factor of head_dim, 8"),
         ("llada2", "use_qkv_bias", True, "use_qkv_bias must be false, got true"),
+        ("llada2", "use_qkv_bias", 0, "use_qkv_bias must be false, got 0"),
+        ("llada2", "expert_capacity", 6, "expert_capacity must be null, got 6"),
+        (
+            "llada2",
+            "rope_parameters",
+            {"rope_theta": 1e4, "partial_rotary_factor": 0.25},
+            r"rope_parameters\.partial_rotary_factor must be 0.5, got 0.25",
+        ),
     ],
 )
 def test_a_config_that_is_not_computed_is_refused_by_field(name, field, value, message, tmp_path):
@@ -165,3 +181,9 @@ def test_newer_files_have_the_base_of_angles_in_rope_parameters(tmp_path):
     rope = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}
     directory = Oracle(LLADA2).write(tmp_path, rope_parameters=rope)
     assert checkpoint.config_of(directory).rotary.theta == 5000.0
+
+
+def test_the_expert_of_all_tokens_may_have_a_size_of_its_own():
+    fields = {**LLADA2, "num_shared_experts": 2}
+    assert config_of(fields).routing.shared == 2 * 24
+    assert config_of({**fields, "moe_shared_expert_intermediate_size": 40}).routing.shared == 2 * 40

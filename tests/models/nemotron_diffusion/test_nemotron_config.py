@@ -39,6 +39,12 @@ def test_all_numbers_come_from_the_file():
     assert read.rotary.query_scale == QueryScale(beta=0.1, original=12)
 
 
+def test_null_counts_as_absent_and_older_files_name_the_kind_of_angles_type():
+    older = changed("rope_parameters.rope_type", ...)
+    older["rope_parameters"]["type"] = "yarn"
+    assert read_config({**older, "attention_bias": None}) == read_config(CONFIG)
+
+
 REQUIRED = [
     *("model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size"),
     *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
@@ -61,6 +67,7 @@ def test_a_missing_or_odd_value_is_refused_by_name(name, value):
         ("hidden_act", "gelu"),
         ("attention_bias", True),
         ("sliding_window", 128),
+        ("partial_rotary_factor", 0.5),
         ("mask_token_id", 1536),
         ("mask_token_id", 1),
         ("head_dim", 15),
