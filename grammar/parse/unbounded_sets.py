@@ -4,8 +4,8 @@ Most bytes lead to the same state from many states. So the tokens of a state beg
 most similar state that is known, and only tokens whose first byte leads elsewhere are read.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
 
 import numpy as np
 from jaxtyping import Bool, Int32
@@ -38,7 +38,7 @@ class UnboundedSets:
     def __init__(self, trie: Trie, size: int):
         """`size` is the number of tokens of the vocabulary."""
         self._trie, self._size = trie, size
-        self._known: dict[int, tuple[TokenSet, Row]] = {}
+        self._newest: deque[tuple[TokenSet, Row]] = deque(maxlen=_COMPARED)
         self._begun: dict[int, _PartialSet] = {}
 
     def token_set(
@@ -66,15 +66,14 @@ class UnboundedSets:
             meter.add((reading.reach.nodes - before) // NODES_READ)
         del self._begun[state]
         known = reading.reach.token_set()
-        self._known[state] = known, row
+        self._newest.appendleft((known, row))
         return known
 
     def _begin(self, row: Row, other: tuple[TokenSet, Row] | None, meter: Meter) -> _PartialSet:
         nodes, sizes = self._trie.first_nodes, self._trie.first_sizes
         base, differs = None, row != _NOWHERE
         most = sizes[differs].sum()
-        newest = islice(reversed(self._known.values()), _COMPARED)
-        for token_set, known_row in newest if other is None else (other, *newest):
+        for token_set, known_row in self._newest if other is None else (other, *self._newest):
             differs_from_it = row != known_row
             if (count := sizes[differs_from_it].sum()) < most:
                 base, differs, most = token_set, differs_from_it, count
