@@ -24,6 +24,7 @@ class DecodeConfig:
     refusals: int = 12  # times that a request is tried again after its schema refused the value
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
     pad: int = 0  # fills a canvas after a stop; left to right it may be a stop token too
+    excluded: tuple[int, ...] = ()  # control tokens that are never written, beside the mask
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, Sampler):
@@ -37,9 +38,16 @@ class DecodeConfig:
                 raise DlmError(f"{name} must be 0 or more, got {getattr(self, name)!r:.40}")
         if not self.stops:
             raise DlmError("stops is empty: without a stop token no answer could end")
-        for name, token in (("pad", self.pad), *(("stops", stop) for stop in self.stops)):
+        tokens = {"pad": (self.pad,), "stops": self.stops, "excluded": self.excluded}
+        for name, token in ((name, token) for name, group in tokens.items() for token in group):
             if type(token) is not int or token < 0:
                 raise DlmError(f"{name} must be an id of a token, got {token!r:.40}")
+
+    @property
+    def never_written(self) -> tuple[int, ...]:
+        """Tokens without a probability: those that are excluded, and the sampler's mask."""
+        mask = self.sampler.mask
+        return self.excluded if mask is None else (*self.excluded, mask)
 
     @classmethod
     def from_hf(cls, settings: Mapping[str, Any], **defaults: Any) -> "DecodeConfig":

@@ -84,7 +84,10 @@ class Engine:
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
         self.decoding.check(model, self.config)
-        mask = self.config.sampler.mask
+        for token in self.config.excluded:
+            if token >= model.vocab_size:
+                size = model.vocab_size
+                raise DlmError(f"excluded must be of the model's {size} tokens, got {token}")
         self.vocabulary = Vocabulary.from_tokenizer(
             chat.tokenizer,
             model.vocab_size,
@@ -93,7 +96,7 @@ class Engine:
             thought,
             channel=family.markup.thought,
             call=family.markup.call,
-            control=() if mask is None else (mask,),
+            control=self.config.never_written,
         )
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)

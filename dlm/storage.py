@@ -52,6 +52,7 @@ def read_directory(directory: Path | None) -> Stored:
     except DlmError as error:
         raise CheckpointError(f"{path.name}: {error}") from error
     defaults = {"sampler": sampler, "stops": family.stops, "pad": family.pad}
+    defaults["excluded"] = family.excluded(shape)
     config = DecodeConfig.from_hf(generation, **defaults)
     return Stored(directory, family, config, checkpoint_decoding(generation))
 

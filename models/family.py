@@ -71,6 +71,8 @@ class Family:
     """Name of the sampler and its settings, by `config.json` and `generation_config.json`."""
     stops: tuple[int, ...]  # unless a `generation_config.json` has them
     pad: int  # likewise
+    excluded: Callable[[JsonFile], tuple[int, ...]] = lambda config: ()
+    """Control tokens that are never written, by `config.json`; besides the sampler's mask."""
     markup: ChatMarkup = ChatMarkup()
     caches: Caching = "causally"  # how prompts and finished canvases are encoded
     layout: Callable[[], Any] | None = None

@@ -84,10 +84,10 @@ def shown(
 def pass_output(
     context: EngineContext, logits: Float[Tensor, "B L V"], plan: PassPlan
 ) -> PassOutput:
-    """Return the distributions that `logits` are for the canvases of a plan. The mask token of the
-    sampler is excluded in place."""
+    """Return the distributions that `logits` are for the canvases of a plan. Tokens that are never
+    written are excluded in place."""
     model, config = context.model, context.config
-    exclude_mask_(logits, config.sampler)
+    exclude_(logits, config)
     running, start = list(plan.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     temperatures = [_temperature(sequence, config) for sequence in running]
@@ -237,10 +237,10 @@ def first_embedding(model: Any, sampler: Sampler) -> Float[Tensor, "L hidden"] |
     return model.no_soft_embedding() if sampler.carries else None
 
 
-def exclude_mask_(logits: Float[Tensor, "*n V"], sampler: Sampler) -> None:
-    """Give the mask token of a sampler no probability."""
-    if sampler.mask is not None:
-        logits[..., sampler.mask] = -torch.inf
+def exclude_(logits: Float[Tensor, "*n V"], config: DecodeConfig) -> None:
+    """Give the tokens that are never written no probability."""
+    for token in config.never_written:
+        logits[..., token] = -torch.inf
 
 
 def _temperature(sequence: Sequence, config: DecodeConfig) -> float:

@@ -19,7 +19,7 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import (
     Outcome,
-    exclude_mask_,
+    exclude_,
     first_embedding,
     guide,
     pass_output,
@@ -66,7 +66,7 @@ class Drafts:
         that need no draft. A canvas that expected another first token is of no use. Returns the
         exceptions of constraints, by slot.
         """
-        exclude_mask_(logits, self._sampler)
+        exclude_(logits, self._context.config)
         expected = self._copies.to_host(logits[:, 0].argmax(-1)).tolist()
         useful = {
             slot: (row, sequence)

@@ -42,7 +42,7 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
-from dlm.loop.denoise import exclude_mask_
+from dlm.loop.denoise import exclude_
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.loop.pass_plan import PassPlan, plan_pass
@@ -294,7 +294,7 @@ class TokenDecoder(Decoder):
         else:
             drafts = {slot: allowed.draft for slot, allowed in next_tokens.items()}
             logits, canvases = self._drafts.predict(tokens, counts, predicted, drafts, self._cache)
-        exclude_mask_(logits, self._config.sampler)
+        exclude_(logits, self._config)
         return CausalOutput(plan, next_tokens, logits, canvases, copies, perf_counter() - start)
 
     @torch.inference_mode()

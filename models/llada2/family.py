@@ -3,7 +3,7 @@
 from typing import Any
 
 from dlm.models import reveal_settings, text_loading
-from dlm.models.config_fields import TOKEN, Fields
+from dlm.models.config_fields import TOKEN, TOKENS, Fields
 from dlm.models.family import ChatMarkup, Family, JsonFile
 
 _MASK = 156_895  # <|mask|>, unless a file names another
@@ -22,6 +22,18 @@ def sampler(config: JsonFile, generation: JsonFile) -> tuple[str, dict[str, Any]
     return reveal_settings.sampler(mask, generation)
 
 
+def excluded(config: JsonFile) -> tuple[int, ...]:
+    """Return the tokens by which a model deletes and splits others, if a file names them
+    (LLaDA2.2): such edits are not computed."""
+    fields = Fields(config)
+    last = fields.number("vocab_size", TOKENS) - 1
+    return tuple(
+        fields.at_most(name, TOKEN, "the last token", last)
+        for name in ("delete_token_id", "split_token_id")
+        if config.get(name) is not None
+    )
+
+
 LLADA2 = Family(
     name="llada2",
     architectures=("LLaDA2MoeModelLM",),
@@ -30,6 +42,7 @@ LLADA2 = Family(
     sampler=sampler,
     stops=(156_892,),  # <|endoftext|>
     pad=156_892,
+    excluded=excluded,
     markup=ChatMarkup(turn="<role>ASSISTANT</role>"),
     caches="whole",
     layout=layout,

@@ -9,9 +9,9 @@ from published_configs import PUBLISHED
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     DiffusionGemmaGenerationConfig,
 )
-from values import V
+from values import PROMPT, V
 
-from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, Policy
+from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, Policy, Request
 from dlm.engine import BUILT_IN
 from dlm.loading import Loading
 from dlm.models.diffusion_gemma.family import DIFFUSION_GEMMA
@@ -50,6 +50,7 @@ def test_settings_of_a_checkpoint_are_used():
         (DecodeConfig, {"stops": ()}, "stops is empty"),
         (DecodeConfig, {"stops": ("a",)}, "stops must be an id of a token, got 'a'"),
         (DecodeConfig, {"pad": "x"}, "pad must be an id of a token, got 'x'"),
+        (DecodeConfig, {"excluded": (3, -1)}, "excluded must be an id of a token, got -1"),
     ],
 )
 def test_impossible_settings_are_refused(kind, fields, problem):
@@ -92,6 +93,35 @@ def test_published_masked_models_have_their_mask_and_the_thresholds_of_the_file(
     (tmp_path / "generation_config.json").write_text('{"threshold": 1.5}')
     with pytest.raises(DlmError, match="threshold must be a number from 0"):
         read_directory(tmp_path)
+
+
+def test_tokens_by_which_a_block_is_edited_are_excluded(tmp_path):
+    def settings(**fields):
+        (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["LLaDA2.1-mini"] | fields))
+        return read_directory(tmp_path).config
+
+    assert settings(delete_token_id=156930, split_token_id=156931).excluded == (156930, 156931)
+    assert settings().excluded == ()
+    with pytest.raises(DlmError, match=r"split_token_id must be at most the last token, .* 157183"):
+        settings(split_token_id=157184)
+
+
+@pytest.mark.parametrize(
+    "decoding", [Diffusion(), Autoregressive(), Autoregressive(drafts=True)], ids=str
+)
+def test_an_excluded_token_is_never_written_though_the_model_prefers_it(engine_of, decoding):
+    def written(*excluded):
+        config = DecodeConfig(excluded=excluded)
+        engine = engine_of(Obsessed(V, [300]), config, decoding=decoding)
+        assert engine.vocabulary.control >= {*excluded}
+        return engine.generate(Request(token_ids=PROMPT, max_tokens=20)).token_ids
+
+    assert 300 in written()
+    tokens = written(300)
+    assert tokens
+    assert 300 not in tokens
+    with pytest.raises(DlmError, match=f"excluded must be of the model's {V} tokens, got {V}"):
+        written(V)
 
 
 def test_an_error_names_the_file_that_has_a_field_of_the_wrong_type():
