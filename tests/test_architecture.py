@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -273,3 +274,10 @@ def test_shapes_are_checked_wherever_they_are_written_but_in_kernels():
     assert checked == shaped
     assert checked["dlm.models.diffusion_gemma.model"]
     assert checked["dlm.loop.denoise"]
+
+
+def test_every_package_is_in_an_installation():
+    """A checkout imports each, listed or not."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent for path in sources(*MAY_IMPORT) if path.name == "__init__.py"}
+    assert {*settings["packages"]} == {name_of(folder) for folder in folders}
