@@ -277,15 +277,15 @@ def _edits(running: list[Sequence], output: PassOutput, sampler: Sampler) -> dic
     the sampler lets it; empty for samplers without edits."""
     if sampler.edit_threshold is None:
         return {}
-    sure = output.distributions.confidences > sampler.edit_threshold
-    return {
-        i: [
+    sure, edits = output.distributions.confidences > sampler.edit_threshold, {}
+    for i, sequence in enumerate(running):
+        canvas, argmax = sequence.canvas, output.scores[i].argmax
+        edits[i] = [
             position
-            for position, token in sequence.canvas.held.items()
-            if sure[i, position] and output.scores[i].argmax[position] != token
+            for position, token in canvas.held.items()
+            if sure[i, canvas.prompted + position] and argmax[position] != token
         ]
-        for i, sequence in enumerate(running)
-    }
+    return edits
 
 
 def _guide(

@@ -326,7 +326,8 @@ class Frontier:
             yield wanted, ~wanted
             return
         if position in here.fixed.edits:  # a refused edit leaves the token, and repairs nothing
-            yield wanted, ~wanted
+            if wanted not in refused:
+                yield wanted, ~wanted
             yield here.reached[0], ~here.reached[0]
             return
         if wanted not in refused and (not self._ends(here) or wanted in self._compiled.stops):

@@ -164,7 +164,10 @@ def test_an_edit_is_taken_where_a_text_has_it_and_a_refused_one_makes_nothing_su
     taken = guided(frontier, vocabulary, [c, d, dash, one, end], L, held=held, edits=[1])
     assert taken.guess[:5] == [c, d, dash, one, end]
     held = {1: d, 3: one}
-    edited = guided(frontier, vocabulary, [c, d, dash, two, end], L, held=held, edits=[3])
+    argmax = [c, d, dash, two, end]
+    banned = guided(frontier, vocabulary, argmax, L, held=held, edits=[3], banned={3: {two}})
+    assert banned.guess[:5] == [c, d, dash, one, end]
+    edited = guided(frontier, vocabulary, argmax, L, held=held, edits=[3])
     assert edited.guess[:5] == [c, d, dash, two, end]
 
 
