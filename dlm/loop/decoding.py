@@ -73,7 +73,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def guide(self, output: Any) -> Any:
-        """Return what the constraints make of the output of `run`. Requests do not change."""
+        """Return what the constraints make of the output of `run`. No text moves on."""
 
     @abstractmethod
     def settle(self, plan: PassPlan, output: Any, guidance: Any) -> dict[int, Any]:
@@ -127,19 +127,25 @@ class Decoder(ABC):
             sequence.stats.prefill = perf_counter() - sequence.begun
 
     def _stopped(self, sequence: Sequence, tokens: list[int]) -> list[int]:
-        """Return the tokens to commit: all, or those up to a stop within free text. Such a stop is
-        a text of `stop`, or a token of `stop_token_ids` that a grammar takes for text."""
+        """Return the tokens to commit: all, or those up to a stop within free text, which is
+        noted."""
+        tokens, sequence.cut, sequence.halted = self._up_to_stop(sequence, tokens)
+        return tokens
+
+    def _up_to_stop(self, sequence: Sequence, tokens: list[int]) -> tuple[list[int], bool, bool]:
+        """Return those of `tokens`, which follow the committed ones, up to a stop within free text.
+        Also whether that is a text of `stop`, and whether it is a token of `stop_token_ids` that a
+        grammar takes for text."""
         committed, stream = len(sequence.tokens), sequence.stream
         cut = stream.stopped_at(sequence.tokens + tokens, committed)
-        sequence.cut = cut is not None
         tokens = tokens if cut is None else tokens[: cut - committed]
         if (halts := sequence.halts) and not halts.isdisjoint(tokens):
             every = sequence.tokens + tokens
             free = stream.free_text(every)
             end = next((i for i in free if i >= committed and every[i] in halts), None)
             if end is not None:
-                sequence.cut, sequence.halted, tokens = False, True, every[committed : end + 1]
-        return tokens
+                return every[committed : end + 1], False, True
+        return tokens, cut is not None, False
 
     def _count_work(self, so_far: int, what: str) -> None:
         """Raise `DlmError` if a grammar has done too much work for one query."""

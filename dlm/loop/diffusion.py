@@ -160,7 +160,7 @@ class CanvasDecoder(Decoder):
         if not outcome.settled:
             self._emit(sequence, events)
             return
-        budget_left = sequence.request.max_tokens - len(sequence.tokens)
+        budget_left = self._budget_left(sequence)
         tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:budget_left])
         sequence.constraint.commit(tokens)
         sequence.canvas.pinned = []
@@ -182,7 +182,13 @@ class CanvasDecoder(Decoder):
                 events.append(decided)
 
     def _final(self, sequence: Sequence) -> list[int]:
-        return sequence.tokens + sequence.canvas.pinned
+        pinned = sequence.canvas.pinned[: self._budget_left(sequence)]
+        pinned, _, halted = self._up_to_stop(sequence, pinned)
+        return sequence.tokens + (pinned[:-1] if halted else pinned)  # a stop token is no text
+
+    def _budget_left(self, sequence: Sequence) -> int:
+        """Return how many tokens may follow the committed ones."""
+        return sequence.request.max_tokens - len(sequence.tokens)
 
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
         begin = self._grid.begin(len(sequence.prompt), at)

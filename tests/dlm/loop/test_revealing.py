@@ -147,9 +147,12 @@ def test_free_text_ends_within_its_budget_and_has_no_mask(
         thinking=thinking,
         thinking_budget=thinking_budget,
     )
-    result, _ = streamed(made, request)
+    result, events = streamed(made, request)
     assert MASK not in result.token_ids
-    assert len(result.token_ids) <= budget
+    written = [token for event in events for token in event.tokens]
+    assert written[: len(result.token_ids)] == result.token_ids
+    assert len(written) <= budget
+    assert "".join(event.text for event in events) == result.text
     assert result.reasoning_tokens <= (thinking_budget or 0) + 3 or not thinking
     for passes in canvases(made.model.shown):
         check_passes(passes, L, 16 if settings == "edits" else None)
@@ -195,6 +198,21 @@ def test_streamed_tokens_are_never_taken_back(engine, tokens_of):
     assert len(events) > 1  # before the canvas is complete
     assert [token for event in events for token in event.tokens][: len(text) - 1] == text[:-1]
     assert "".join(event.text for event in events) == result.text
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_what_comes_after_a_stop_is_not_streamed(engine, tokens_of, constrained):
+    text = [*tokens_of("One desk. Two lamps, three tents."), 106]
+    spec = Tools([TOOL]) if constrained else None
+    comma = text[len(tokens_of("One desk. Two lamps"))]
+    for stops in ({"stop": ["lamps"]}, {"stop_token_ids": [comma]}):
+        made = engine(knows(text, 32, range(0, 40, 2)), 32, order="prefix")
+        result, events = streamed(made, Request(token_ids=PROMPT, constraint=spec, **stops))
+        assert result.text == ("One desk. Two " if "stop" in stops else "One desk. Two lamps")
+        assert "".join(event.text for event in events) == result.text
+        written = [token for event in events for token in event.tokens]
+        assert written == text[: len(written)]
+        assert len(written) == result.stats.tokens
 
 
 def test_an_edit_replaces_a_token_that_stands(engine, tokens_of):
