@@ -116,6 +116,8 @@ class Decider:
         cannot be answered."""
         if not isinstance(self._model, CausalLM):
             raise RequestError("by is 'causal': this model's encoder predicts no tokens")
+        if self._grid.caches == "whole":
+            raise RequestError("by is 'causal': blocks of this model are cached whole")
         answers = []
         for prepared in list(self._prepared(decision, "causal")):
             prompt, stops = prepared.prompt.tokens, self._vocabulary.stops
@@ -152,7 +154,7 @@ class Decider:
     def _labels(self, prepared: _Prepared) -> LabelSet:
         """Return the labels to compare on a canvas: their first tokens, or all their spellings."""
         first_tokens = [tokens[0] for tokens in prepared.spelled]
-        if len(set(first_tokens)) == len(first_tokens):
+        if _differ_at_once(prepared.spelled):
             return FirstTokens(first_tokens)
         labels, most = Labels(prepared.values, self._vocabulary), self._policy.step_work
         if max(labels.work, reading_units(labels)) > most:
@@ -182,7 +184,8 @@ class Decider:
         model, capacity = self._model, self._capacity
         longest = max(range(len(spelled)), key=lambda i: len(spelled[i]))
         L, most = model.canvas_length, len(spelled[longest]) + 1
-        room = self._grid.first_room(len(prompt)) if by == "canvas" else L
+        summed = by == "canvas" and not _differ_at_once(spelled)
+        room = self._grid.first_room(len(prompt)) if summed else L
         if most > room:
             raise RequestError(
                 f"the label {values[longest]!r:.80} has {most} tokens with its stop, "
@@ -205,6 +208,11 @@ class Decider:
                 longest_prompt=capacity - needed + len(prompt),
                 prompt=len(prompt),
             )
+
+
+def _differ_at_once(spelled: Sequence[Sequence[int]]) -> bool:
+    """Whether labels differ in their first tokens, so that a canvas is read at one position."""
+    return len({tokens[0] for tokens in spelled}) == len(spelled)
 
 
 TokenTuple = tuple[int, ...]

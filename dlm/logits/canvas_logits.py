@@ -133,7 +133,8 @@ class CanvasLogits:
         count: int,
         length: int,
     ) -> Float64[np.ndarray, "positions C"]:
-        """Return log-probabilities of classes of tokens at the first `length` positions, in nats.
+        """Return log-probabilities of classes of tokens, in nats, at the first `length` positions,
+        or at all if the canvas has fewer.
 
         `tokens` are those that belong to one of the `count` classes; `classes` holds their classes.
         A class whose tokens are all impossible has -inf. This takes one copy to the device and one
@@ -144,7 +145,7 @@ class CanvasLogits:
         top = x.amax(-1, keepdim=True).clamp(min=-_LOWEST)
         sums = x.new_zeros(len(x), count).index_add_(1, sent[1], (x - top).exp_())
         host = self._copies.to_host(sums.log_().add_(top)).numpy()
-        return host - np.array([self._lse_of(position) for position in range(length)])[:, None]
+        return host - np.array([self._lse_of(position) for position in range(len(host))])[:, None]
 
     def _listed(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the listed tokens that are allowed, ascending, and their logits: no other is

@@ -6,6 +6,7 @@ end of the prompt, whose tokens see the whole finished block when it is encoded.
 
 from dataclasses import dataclass
 
+from dlm.errors import DlmError
 from dlm.models.pages import CHUNK
 from dlm.models.shape import Caching
 
@@ -16,6 +17,13 @@ class CanvasGrid:
 
     length: int
     caches: Caching = "causally"
+
+    def __post_init__(self) -> None:
+        """Raise `DlmError` for blocks that no pass can encode."""
+        if self.caches == "whole" and self.length > CHUNK:
+            raise DlmError(
+                f"a block that is cached whole must have at most {CHUNK} tokens, got {self.length}"
+            )
 
     @property
     def chunk(self) -> int:

@@ -228,3 +228,14 @@ def test_an_engine_without_canvases_decides_left_to_right_only(engine_of):
         engine.decide(INPUT, [Predicate()])
     (answer,) = engine.decide(INPUT, [Predicate()], "causal")
     assert 0 < answer.probability < 1
+
+
+def test_labels_may_have_more_bytes_than_a_canvas_has_positions(engine_of):
+    values = ["mage", "mage two", "mark", "warrior"]
+    model = Fixed(V, 3, canvas_length=8)
+    engine = engine_of(model)
+    (answer,) = engine.decide(INPUT, [selection(*values)])
+    pieces, p = engine.vocabulary.pieces, probabilities(model)
+    expected = np.array([probability(v.encode(), pieces, p, STOPS) for v in values])
+    found = np.array([*answer.probabilities.values()])
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)

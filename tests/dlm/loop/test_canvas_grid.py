@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlm import DlmError
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.models.pages import CHUNK
 
@@ -42,3 +43,10 @@ def test_a_pass_encodes_whole_blocks(length):
     assert CanvasGrid(length, "whole").chunk % length == 0
     assert 0 <= CHUNK - CanvasGrid(length, "whole").chunk < length
     assert CanvasGrid(length).chunk == CHUNK
+
+
+def test_blocks_that_no_pass_can_encode_whole_are_refused():
+    assert CanvasGrid(CHUNK, "whole").chunk == CHUNK
+    assert CanvasGrid(CHUNK + 1).chunk == CHUNK
+    with pytest.raises(DlmError, match=f"must have at most {CHUNK} tokens, got {CHUNK + 1}"):
+        CanvasGrid(CHUNK + 1, "whole")

@@ -4,12 +4,14 @@ import json
 from dataclasses import replace
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from driven import fewest_tokens, streamed
 from exhaustive import by_default
 from revealing import MASK, Revealing, check_passes, endless, garbage
 from specs import checked
+from spellings import probability
 from values import PERSON, V
 
 from dlm import (
@@ -17,10 +19,12 @@ from dlm import (
     DecodeConfig,
     DlmError,
     JsonSchema,
+    Label,
     Policy,
     Regex,
     Request,
     RequestError,
+    Selection,
 )
 from dlm.models.families import DEFAULT
 from dlm.samplers.reveal import Reveal
@@ -141,6 +145,72 @@ def test_a_refused_answer_is_replaced_from_the_block_of_its_fault_on(engine):
         refusals += result.stats.rollbacks
         assert all(len(row) % 4 == 0 for row in made.model.encoded)
     assert refusals
+
+
+@pytest.mark.parametrize("length", [5, 16, 30])
+def test_a_token_that_stands_is_replaced_wherever_the_prompt_ends(engine_of, tokens_of, length):
+    """The model is sure of a token that replaces another one, and of no other once all stand."""
+    text, edited = ([*tokens_of(f'{{"name": "Olga", "age": {age}}}'), 106] for age in (61, 92))
+    L, prompt = 32, prompt_of(length)
+
+    def wish(before, canvas):
+        logits, shown = torch.zeros(L, V), [*before, *canvas.tolist()][length:]
+        whole = len(shown) >= len(text) and MASK not in shown[: len(text)]
+        for i in range(L):
+            at = len(before) + i - length
+            if 0 <= at < len(text):
+                sure = not whole or text[at] != edited[at]
+                logits[i, (edited if whole else text)[at]] = 25.0 if sure else 4.0
+        return logits
+
+    model = Revealing(L)
+    made = engine_of(model, config(edit_threshold=0.9), policy=UNHURRIED, family=WHOLE)
+    model.wants(wish)
+    request = Request(token_ids=prompt, constraint=JsonSchema(PERSON), max_tokens=60)
+    assert made.generate(request).token_ids == edited[:-1]
+    made.close()
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_a_question_is_answered_by_the_positions_after_the_prompt(engine_of, length):
+    L, table = 4, 3 * torch.randn(20, V, generator=torch.Generator().manual_seed(1))
+    model, prompt = Revealing(L), prompt_of(length)
+    made = engine_of(model, config(), family=WHOLE)
+    model.wants(lambda before, canvas: table[len(before) : len(before) + L].clone())
+    table[:, MASK] = -torch.inf
+    end = length // L * L + L
+    p = table[length:end].double().softmax(-1).numpy()
+    request, pieces = Request(token_ids=prompt), made.vocabulary.pieces
+    for values in (["yes", "no"], ["mage two", "mage", "mark"]):
+        question = Selection(choices=[Label(value) for value in values])
+        tokens = [made.vocabulary.encode(value) for value in values]
+        first = [spelled[0] for spelled in tokens]
+        if len(set(first)) == len(first):
+            expected = p[0, first]
+        elif max(map(len, tokens)) < end - length:
+            stops = made.vocabulary.stops
+            expected = np.array([probability(v.encode(), pieces, p, stops) for v in values])
+        else:
+            with pytest.raises(RequestError, match=f"more than a canvas: {end - length}"):
+                made.decide(request, [question])
+            continue
+        (answer,) = made.decide(request, [question])
+        found = [*answer.probabilities.values()]
+        np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
+    made.close()
+
+
+class Predicting(Revealing):
+    def predict(self, tokens, last, cache):
+        raise AssertionError("a pass ran")
+
+
+def test_no_question_is_answered_left_to_right_if_blocks_are_cached_whole(engine_of):
+    made = engine_of(Predicting(16), config(), family=WHOLE)
+    question = Selection(choices=[Label("yes"), Label("no")])
+    with pytest.raises(RequestError, match="by is 'causal': blocks of this model are cached whole"):
+        made.decide(Request(token_ids=prompt_of(3)), [question], "causal")
+    made.close()
 
 
 def test_the_positions_of_a_model_are_used_up_to_its_last_whole_block(engine_of):
