@@ -325,12 +325,12 @@ class Engine:
         while (waiting := self._scheduler.next()) is not None:
             try:
                 self._builder.build(waiting)
+                slot, sequence = self._scheduler.enter(waiting)
             except Unfinished:
                 self._scheduler.defer(waiting)  # its constraint takes more than a step's work
             except DlmError as error:
                 self._fail(waiting.number, error)
             else:
-                slot, sequence = self._scheduler.enter(waiting)
                 with self._isolated(slot, sequence):
                     self._decoder.begin(sequence)
 

@@ -122,10 +122,11 @@ class Scheduler:
         return oldest[min(eligible, key=slots_of.__getitem__)] if eligible else None
 
     def enter(self, waiting: Waiting) -> tuple[int, Sequence]:
-        """Give a free slot, and its memory, to the next sequence of a request; returns both."""
+        """Give a free slot, and its memory, to the next sequence of a request; returns both. Does
+        nothing if the cache raises an error."""
+        self._cache.reserve(self._free[-1], waiting.sequences[0].most_tokens)
         slot, sequence = self._free.pop(), waiting.sequences.popleft()
         self.running[slot] = sequence
-        self._cache.reserve(slot, sequence.most_tokens)
         del self._turns[waiting.client]  # moved to the end if more of it waits
         self._turns[waiting.client] = None
         if not waiting.sequences:

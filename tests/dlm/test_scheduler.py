@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import tasks
-from doubles import Ledger
+from doubles import Ledger, Random
 from driven import ends_of
-from values import PROMPT
+from values import PROMPT, V
 
 from dlm import (
     Choice,
@@ -23,6 +23,7 @@ from dlm import (
     RequestError,
 )
 from dlm.grammar import Compiler, CrashError, LimitError, Task, Workers
+from dlm.models import CacheFullError
 from dlm.scheduler import Scheduler
 
 SLOW = Choice(["slow"])  # compiled once the test releases it
@@ -243,3 +244,20 @@ def test_a_spec_that_cannot_be_compiled_is_compiled_once(scripted):
     assert len(submitted) == 1
     with pytest.raises(InvalidGrammarError, match="nowhere"):
         engine.compile(wrong).result()
+
+
+class Refusing(Ledger):
+    """A cache that says that a long request fits, and has no memory for it."""
+
+    def reserve(self, slot, tokens):
+        if tokens > 100:
+            raise CacheFullError("no page is left")
+
+
+def test_a_request_that_its_cache_refuses_ends_alone_and_takes_no_slot(engine_of):
+    engine = engine_of(Random(V, 1), slots=1, cache=Refusing(1))
+    long = engine.add(Request(token_ids=PROMPT, max_tokens=200))
+    short = engine.add(Request(token_ids=PROMPT, max_tokens=20))
+    ends = ends_of(engine)
+    assert "no page is left" in str(ends[long].error)
+    assert len(ends[short].result.token_ids) <= 20

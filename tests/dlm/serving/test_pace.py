@@ -12,6 +12,7 @@ from waiting import PATIENCE, wait_until
 
 from dlm import Request
 from dlm.errors import UnavailableError
+from dlm.grammar import Unfinished
 from dlm.openai.body import LARGE
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.guard import ClientGoneError, Guard
@@ -249,6 +250,23 @@ async def test_a_piece_waits_for_a_step_of_an_engine_with_work_and_for_nothing_e
     stream.close()
     await piece
     await until(lambda: not served.engine.busy)
+    await served.close()
+
+
+async def test_a_piece_waits_for_no_pass_while_constraints_are_not_finished(engine_of, monkeypatch):
+    model = Stepped()
+    served = AsyncEngine(engine_of(model, slots=2), 2)
+
+    def unfinished(_):
+        raise Unfinished
+
+    monkeypatch.setattr(served.engine._builder, "build", unfinished)
+    (stream,) = await served.open([REQUEST])
+    for _ in range(3):
+        await asyncio.wait_for(served.next_piece(), PATIENCE)
+    assert served.engine.busy
+    assert model.passes == 0
+    stream.close()
     await served.close()
 
 
