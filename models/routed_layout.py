@@ -108,9 +108,10 @@ def _places(names: Names, model: RoutedDecoder, form: Format | None) -> dict[str
         elif isinstance(module, PlainAttention) and names.joined is not None:
             special[f"{path}.{names.joined}.weight"] = _joined(name, module)
         elif isinstance(module, ExpertRouter) and module.expert_bias is not None:
-            shape = tuple(module.expert_bias.shape)
-            bias = Place(parameter=f"{name}.expert_bias", shape=shape, held=torch.float32)
-            special[f"{path}.expert_bias"] = bias
+            for each in ("weight", "expert_bias"):  # scores differ by less than bf16 can tell
+                shape = tuple(module.get_parameter(each).shape)
+                place = Place(parameter=f"{name}.{each}", shape=shape, held=torch.float32)
+                special[f"{path}.{each}"] = place
     filled = {piece.parameter for place in special.values() for piece in place.pieces}
     plain = {name: place for name, place in placed.items() if place.parameter not in filled}
     in_experts = tuple(f"{names.path(name)}." for name in _named(model, Experts))

@@ -106,14 +106,15 @@ def test_a_cache_of_eight_bits_has_nearly_the_same_logits(oracles, tmp_path):
     assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.1
 
 
-def test_a_bias_of_experts_stays_in_fp32(oracles, tmp_path):
-    """Biases decide between scores that bf16 could not tell apart."""
+def test_a_router_by_sigmoid_stays_in_fp32(oracles, tmp_path):
+    """Scores and biases decide between experts that bf16 could not tell apart."""
     directory: Path = oracles["llada2"].write(tmp_path)
     model = checkpoint.load(directory, torch.bfloat16)
-    bias = model.get_parameter("layers.1.mlp.gate.expert_bias")
-    written = load_file(directory / "model.safetensors")["model.layers.1.mlp.gate.expert_bias"]
-    assert torch.equal(bias, written)
-    assert model.get_parameter("layers.1.mlp.gate.weight").dtype == torch.bfloat16
+    tensors = load_file(directory / "model.safetensors")
+    for name in ("weight", "expert_bias"):
+        ours = model.get_parameter(f"layers.1.mlp.gate.{name}")
+        assert torch.equal(ours, tensors[f"model.layers.1.mlp.gate.{name}"])
+    assert model.get_parameter("layers.1.mlp.experts.down_proj").dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", CONFIGS)
