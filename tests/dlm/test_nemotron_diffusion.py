@@ -7,6 +7,7 @@ import jsonschema
 import nemotron
 import pytest
 import torch
+from exhaustive import by_default
 from nemotron import CONFIG
 
 from dlm import Autoregressive, Engine, JsonSchema, Request
@@ -24,8 +25,8 @@ SCHEMA = {
 REQUESTS = [Request(prompt=f"Who is {n}?", constraint=JsonSchema(SCHEMA)) for n in ("Ada", "Bo")]
 DECODINGS = {
     "canvas": None,
-    "left-to-right": Autoregressive(),
     "drafted": Autoregressive(drafts=True),
+    "left-to-right": Autoregressive(),
 }
 
 
@@ -49,7 +50,7 @@ def answers(directory, decoding, requests):
         engine.close()
 
 
-@pytest.mark.parametrize("decoding", DECODINGS)
+@pytest.mark.parametrize("decoding", by_default(DECODINGS, 2))
 def test_answers_are_valid(directory, decoding):
     for result in answers(directory, decoding, REQUESTS):
         jsonschema.validate(json.loads(result.text), SCHEMA)
@@ -57,7 +58,7 @@ def test_answers_are_valid(directory, decoding):
         assert CONFIG["mask_token_id"] not in result.token_ids
 
 
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("adapted", by_default([True, False]))
 def test_a_drafted_answer_is_that_left_to_right_token_for_token(directory, tmp_path, adapted):
     drafting = shutil.copytree(directory, tmp_path / "drafting")
     if adapted:
@@ -71,7 +72,7 @@ def test_a_drafted_answer_is_that_left_to_right_token_for_token(directory, tmp_p
     assert all(each.stats.denoiser_calls for each in drafted)
 
 
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("adapted", by_default([True, False]))
 def test_drafts_that_agree_with_what_verifies_them_save_passes(tmp_path, adapted):
     """The model repeats one token, since all its states are nearly the same. Masks are what it
     likes best, but it cannot write them."""

@@ -37,6 +37,7 @@ def test_answers_over_http_are_valid_and_complete(directory, serve):
     jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), PERSON)
 
 
+@pytest.mark.exhaustive
 def test_a_request_has_the_same_answer_wherever_its_prompt_ends_in_a_block_and_beside_others(
     directory,
 ):
