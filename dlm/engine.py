@@ -87,7 +87,7 @@ class Engine:
         for token in self.config.excluded:
             if token >= model.vocab_size:
                 size = model.vocab_size
-                raise DlmError(f"excluded must be of the model's {size} tokens, got {token}")
+                raise DlmError(f"excluded must be one of the model's {size} tokens, got {token}")
         self.vocabulary = Vocabulary.from_tokenizer(
             chat.tokenizer,
             model.vocab_size,

@@ -120,7 +120,7 @@ def test_an_excluded_token_is_never_written_though_the_model_prefers_it(engine_o
     tokens = written(300)
     assert tokens
     assert 300 not in tokens
-    with pytest.raises(DlmError, match=f"excluded must be of the model's {V} tokens, got {V}"):
+    with pytest.raises(DlmError, match=f"excluded must be one of the model's {V} tokens, got {V}"):
         written(V)
 
 
