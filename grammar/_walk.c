@@ -148,10 +148,9 @@ static PyObject *walk_ranges(PyObject *module, PyObject *args)
         Trie trie = {b[BYTE].buf, b[SIZE].buf, b[DEPTH].buf, b[FIRST].buf, b[TOKENS].buf};
         Table table = {b[COLUMN].buf, b[TO].buf, b[FINAL].buf, (int32_t)(n[TO] / n[FINAL]),
                        (int32_t)n[FINAL]};
-        Py_BEGIN_ALLOW_THREADS
+        /* The interpreter is held: another thread may not add to the table meanwhile. */
         result = walk(&trie, &table, state, b[BEGIN].buf, b[END].buf, n[BEGIN], b[NUMBERS].buf,
                       b[STACK].buf, n[STACK], b[WORDS].buf, b[LIST].buf, n[LIST]);
-        Py_END_ALLOW_THREADS
     }
     for (int i = 0; i < BUFFERS; i++)
         PyBuffer_Release(&b[i]);
