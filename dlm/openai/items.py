@@ -68,7 +68,7 @@ class ItemReader:
 
     def __init__(self, request: Request, vocabulary: "Vocabulary"):
         constraint = request.constraint
-        calls = constraint is not None and constraint.calls
+        calls = constraint is not None and constraint.calls and vocabulary.call is not None
         self._calls = CallReader(vocabulary) if calls else None
         self._custom = custom_tools(request)
         self._input = _Input()

@@ -8,6 +8,7 @@ import pytest
 from asks import PERSON, turn
 from block_models import LLADA2, SDAR, SDAR_MOE, Oracle
 from exhaustive import by_default
+from specs import checked
 from values import PROMPT
 
 from dlm import Engine, JsonSchema, Request
@@ -53,3 +54,26 @@ def test_a_request_has_the_same_answer_wherever_its_prompt_ends_in_a_block_and_b
         jsonschema.validate(json.loads(result.text), PERSON)
         assert 4 not in result.token_ids
         assert engine.generate(request).token_ids == result.token_ids
+
+
+def test_a_refused_answer_is_replaced_alike_whether_its_prompt_is_cached_or_not(directory):
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
+    spec, engine = checked(schema | {"uniqueItems": True}), Engine.load(directory)
+    prompt = [2, *range(300, 349)]
+    request = Request(token_ids=prompt, constraint=spec, max_tokens=90)
+    alone, again = Engine.load(directory).generate(request), engine.generate([request] * 2)
+    assert alone.stats.cached == 0 < again[1].stats.cached
+    assert [result.token_ids for result in again] == [alone.token_ids] * 2
+    assert sorted(json.loads(alone.text)) == [1, 2]
+    assert alone.stats.rollbacks
+    engine.close()
+
+
+def test_a_request_with_tools_is_refused_as_the_family_has_no_tokens_for_calls(directory, serve):
+    tool = {"type": "function", "function": {"name": "note", "parameters": PERSON}}
+    body = {"model": "blocks", "messages": turn("Who?"), "tools": [tool], "max_tokens": 50}
+    with serve(Engine.load(directory), names=("blocks",)) as running:
+        for stream in (False, True):
+            answer = running.http.post("/v1/chat/completions", json=body | {"stream": stream})
+            assert answer.status_code == 400
+            assert "this model's vocabulary has no tool call tokens" in answer.text

@@ -21,6 +21,7 @@ from dlm.engine import BUILT_IN
 from dlm.models import families
 from dlm.models.family import Family, Loaded
 from dlm.samplers import register
+from dlm.samplers.reveal import Reveal
 
 MASK, EOS = 4, 1
 
@@ -222,3 +223,24 @@ def test_a_family_is_registered_once(directory):
     with pytest.raises(DlmError, match="family 'toy' is registered already"):
         families.register(other)
     assert Policy().max_images > 0
+
+
+def test_a_call_is_streamed_from_masked_canvases_as_it_is_answered_at_once(engine, serve):
+    tool = {"type": "function", "function": {"name": "note", "parameters": PERSON}}
+    body = {"model": "toy", "messages": turn("Who?"), "tools": [tool], "max_tokens": 80}
+    body |= {"tool_choice": "required", "seed": 3}
+    config = DecodeConfig(sampler=Reveal(mask=MASK), stops=(EOS, 106), pad=0)
+    calling = Engine(ToyModel(1536, 16, 5), engine.chat, config)
+    with serve(calling, names=("toy",)) as running:
+        answer = running.http.post("/v1/chat/completions", json=body).json()
+        text = running.http.post("/v1/chat/completions", json=body | {"stream": True}).text
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]), PERSON)
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert lines[-1] == "[DONE]"
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines[:-1]]
+    parts = [part["function"] for delta in deltas for part in delta.get("tool_calls", ())]
+    assert len(parts) > 2
+    assert "".join(part.get("name", "") for part in parts) == "note"
+    written = "".join(part.get("arguments", "") for part in parts)
+    assert written == call["function"]["arguments"]
