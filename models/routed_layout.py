@@ -75,14 +75,14 @@ def _adapt(
 ) -> None:
     """Adapt `model`, whose weights are floats without data, to a file with `tensors`, and to run as
     `dispatch` requests. A layer is in NVFP4 if a tensor has its name and one of the format's
-    marks."""
+    marks. Between products, layers are plain torch."""
     quantised, config = quantised_paths(tensors, form), model.config
     linear = quantise_linear(model, quantised, names.path)
     rows = {"nvfp4": [module.in_features for module in linear]} if linear else {}
     if config.routing is not None:
         rows["experts"] = [config.hidden_size]
-    backends = dispatch.backends(rows, {layer.head_dim for layer in config.layers})
-    model.backends = backends
+    chosen = dispatch.backends(rows, {layer.head_dim for layer in config.layers})
+    model.backends = {**chosen, "layers": "torch"}
     for module in linear:
         module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
     experts = _named(model, Experts)
