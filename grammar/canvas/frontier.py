@@ -373,12 +373,19 @@ class Frontier:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
 
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
-        """Return the next token of a shortest completion, or the stop after it."""
+        """Return the next token of a completion that fits, or the stop after it.
+
+        Where the known completions of this text do not fit, one after another token may.
+        """
         position = len(here.guess)
         known, left = here.completions.get(position), self._left(position) + 1
         completion = known or self._matcher.completing(left)
         if completion is None:
-            raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
+            allowed = self._matcher.allowed(left + 1)
+            if not allowed.any():
+                raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
+            token = scores.best(position, allowed)
+            return token, ~token
         if completion:
             here.completions[position] = completion
             return completion[0], ~completion[0]

@@ -36,6 +36,12 @@ def test_walks_of_all_forms_and_ways_have_no_faults(request):
     assert not faults, "\n".join(faults)
 
 
+def test_a_completion_after_another_token_is_found_where_the_known_ones_do_not_fit():
+    rng = Random(821030)
+    faults = [fault for _, _, fault in walks_of(case_of(rng), rng, 16)]
+    assert faults == [None] * 16
+
+
 def test_a_seed_repeats_its_walks():
     assert walked(16, seed=3) == walked(16, seed=3) != walked(16, seed=4)
 
