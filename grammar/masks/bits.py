@@ -44,20 +44,22 @@ def add_tokens(words: np.ndarray, sets: Sequence[np.ndarray]) -> None:
         if tokens.dtype == np.uint32:
             words |= tokens
     if numbers:
-        tokens = np.concatenate(numbers)
-        if len(tokens) > _FEW_TOKENS:
-            words |= token_words(tokens, 32 * len(words))
-        else:
-            np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
+        _set_bits(words, np.concatenate(numbers), 32 * len(words))
 
 
 def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:
     """Return the packed bits of a set, given as its tokens out of `size`."""
+    words = np.zeros(-(-size // 32), np.uint32)
     numbers = tokens if isinstance(tokens, np.ndarray) else np.array([*tokens], np.int32)
+    _set_bits(words, numbers, size)
+    return words
+
+
+def _set_bits(words: UInt32[np.ndarray, " words"], numbers: np.ndarray, size: int) -> None:
+    """Set the bits of `numbers`, which are below `size`."""
     if len(numbers) > _FEW_TOKENS:
         members = np.zeros(size, dtype=bool)
         members[numbers] = True
-        return packed(members)
-    words = np.zeros(-(-size // 32), np.uint32)
-    np.bitwise_or.at(words, numbers >> 5, np.uint32(1) << (numbers & 31).astype(np.uint32))
-    return words
+        words |= packed(members)
+    else:
+        np.bitwise_or.at(words, numbers >> 5, np.uint32(1) << (numbers & 31).astype(np.uint32))
