@@ -49,6 +49,17 @@ class DecodeConfig:
         mask = self.sampler.mask
         return self.excluded if mask is None else (*self.excluded, mask)
 
+    def check_tokens(self, vocab_size: int) -> None:
+        """Raise `DlmError` if a token that is never written is none of the `vocab_size` tokens of a
+        model."""
+        mask = self.sampler.mask
+        named = [("excluded", token) for token in self.excluded]
+        for name, token in named if mask is None else [*named, ("mask", mask)]:
+            if not 0 <= token < vocab_size:
+                raise DlmError(
+                    f"{name} must be one of the model's {vocab_size} tokens, got {token}"
+                )
+
     @classmethod
     def from_hf(cls, settings: Mapping[str, Any], **defaults: Any) -> "DecodeConfig":
         """Return the config of a parsed `generation_config.json`: stop tokens, padding, and the

@@ -84,10 +84,7 @@ class Engine:
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
         self.decoding.check(model, self.config)
-        for token in self.config.excluded:
-            if token >= model.vocab_size:
-                size = model.vocab_size
-                raise DlmError(f"excluded must be one of the model's {size} tokens, got {token}")
+        self.config.check_tokens(model.vocab_size)
         self.vocabulary = Vocabulary.from_tokenizer(
             chat.tokenizer,
             model.vocab_size,

@@ -226,13 +226,10 @@ def check_canvases(model: Model, config: DecodeConfig) -> None:
         raise DlmError(
             f"a {type(model).__name__} takes no soft embedding, which the sampler carries"
         )
-    mask = config.sampler.mask
-    if mask is None and config.pad in config.stops:
+    if config.sampler.mask is None and config.pad in config.stops:
         raise DlmError(
             f"pad {config.pad} is a stop token too: on noisy canvases it must be another"
         )
-    if mask is not None and not 0 <= mask < model.vocab_size:
-        raise DlmError(f"mask must be one of the model's {model.vocab_size} tokens, got {mask}")
 
 
 @runtime_checkable

@@ -69,6 +69,7 @@ def denoise(context: EngineContext, plan: PassPlan) -> PassOutput | None:
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
+    exclude_(logits, context.config)
     output = pass_output(context, logits, plan)
     return replace(output, seconds=perf_counter() - start, graphed=graphed)
 
@@ -85,9 +86,8 @@ def pass_output(
     context: EngineContext, logits: Float[Tensor, "B L V"], plan: PassPlan
 ) -> PassOutput:
     """Return the distributions that `logits` are for the canvases of a plan. Tokens that are never
-    written are excluded in place."""
+    written are excluded already."""
     model, config = context.model, context.config
-    exclude_(logits, config)
     running, start = list(plan.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     temperatures = [_temperature(sequence, config) for sequence in running]
