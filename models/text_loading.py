@@ -1,4 +1,4 @@
-"""Loading of a directory whose model reads text alone: the model, its cache and its graphs."""
+"""Loading of a directory: a model that reads text alone, and the cache and graphs of any model."""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,17 @@ def load(directory: Path, options: LoadOptions) -> Loaded:
     return with_cache(options.read(), options)
 
 
-def with_cache(model: Any, options: LoadOptions) -> Loaded:
-    """Return `model` with a cache for its slots, and with graphs if they are wanted. Raises
-    `ModelError` if a GPU lacks memory for the slots."""
+def with_cache(model: Any, options: LoadOptions, tower: Any = None) -> Loaded:
+    """Return `model` with a cache for its slots, and with graphs if they are wanted; an image that
+    `tower` reads is encoded in one pass. Raises `ModelError` if a GPU lacks memory for the
+    slots."""
     from dlm.models import plan
     from dlm.models.pages import CHUNK
 
     tokens = options.cache_tokens or plan.free_tokens(
         model.costs, model.device, options.slots, options.stored
     )
-    cache = model.new_cache(options.slots, options.stored, tokens, CHUNK)
+    segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
+    cache = model.new_cache(options.slots, options.stored, tokens, segment)
     model.use_graphs(cache, options.graphs)
-    return Loaded(model, cache)
+    return Loaded(model, cache, tower)

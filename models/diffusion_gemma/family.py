@@ -5,6 +5,7 @@ from typing import Any
 
 from dlm.models.diffusion_gemma import generation
 from dlm.models.family import ChatMarkup, Family, Loaded, LoadOptions
+from dlm.models.text_loading import with_cache
 
 BUILT_IN = Path(__file__).parents[1] / "tiny"
 """Directory of the checkpoint that is installed."""
@@ -13,21 +14,13 @@ BUILT_IN = Path(__file__).parents[1] / "tiny"
 def load(directory: Path, options: LoadOptions) -> Loaded:
     """Read a checkpoint, with its vision tower if there is one, and make a cache. Raises what
     `options.read` raises, and `ModelError` if a GPU lacks memory for the slots."""
-    from dlm.models import plan
     from dlm.models.diffusion_gemma.vision import VisionTower
-    from dlm.models.pages import CHUNK
 
     model = options.read()
     tower = None
     if options.images:
         tower = VisionTower.load(directory, model.images, options.dtype, options.device)
-    tokens = options.cache_tokens or plan.free_tokens(
-        model.costs, model.device, options.slots, options.stored
-    )
-    segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
-    cache = model.new_cache(options.slots, options.stored, tokens, segment)
-    model.use_graphs(cache, options.graphs)
-    return Loaded(model, cache, tower)
+    return with_cache(model, options, tower)
 
 
 def layout() -> Any:

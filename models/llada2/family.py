@@ -1,5 +1,6 @@
 """LLaDA2 as a family: how its directories are loaded, its markup and its tokens."""
 
+from functools import partial
 from typing import Any
 
 from dlm.models import reveal_settings, text_loading
@@ -14,12 +15,6 @@ def layout() -> Any:
     from dlm.models.llada2.layout import LAYOUT
 
     return LAYOUT
-
-
-def sampler(config: JsonFile, generation: JsonFile) -> tuple[str, dict[str, Any]]:
-    """Return the name of the sampler and its settings."""
-    mask = Fields(config).number("mask_token_id", TOKEN, _MASK)
-    return reveal_settings.sampler(mask, generation)
 
 
 def excluded(config: JsonFile) -> tuple[int, ...]:
@@ -39,7 +34,7 @@ LLADA2 = Family(
     architectures=("LLaDA2MoeModelLM",),
     model_types=("llada2_moe",),
     load=text_loading.load,
-    sampler=sampler,
+    sampler=partial(reveal_settings.sampler, _MASK),
     stops=(156_892,),  # <|endoftext|>
     pad=156_892,
     excluded=excluded,

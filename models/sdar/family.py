@@ -1,10 +1,10 @@
 """SDAR as a family: how its directories are loaded, its markup and its tokens."""
 
+from functools import partial
 from typing import Any
 
 from dlm.models import reveal_settings, text_loading
-from dlm.models.config_fields import TOKEN, Fields
-from dlm.models.family import ChatMarkup, Family, JsonFile
+from dlm.models.family import ChatMarkup, Family
 
 _MASK = 151_669  # <|MASK|>, unless a file names another
 
@@ -16,18 +16,12 @@ def layout() -> Any:
     return LAYOUT
 
 
-def sampler(config: JsonFile, generation: JsonFile) -> tuple[str, dict[str, Any]]:
-    """Return the name of the sampler and its settings."""
-    mask = Fields(config).number("mask_token_id", TOKEN, _MASK)
-    return reveal_settings.sampler(mask, generation)
-
-
 SDAR = Family(
     name="sdar",
     architectures=("SDARForCausalLM", "SDARMoeForCausalLM"),
     model_types=("sdar", "sdar_moe"),
     load=text_loading.load,
-    sampler=sampler,
+    sampler=partial(reveal_settings.sampler, _MASK),
     stops=(151_645, 151_643),  # <|im_end|>, <|endoftext|>
     pad=151_643,
     markup=ChatMarkup(turn="<|im_start|>assistant\n"),
