@@ -24,6 +24,7 @@ from dlm.kernels.gpus import four_bit_obstacle, has_e4m3, runs_kernel
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MOST = 6.0  # largest e2m1
 _MOST_SCALE, _LEAST_SCALE = 448.0, 2.0**-9  # of e4m3
+LARGEST = _MOST * _MOST_SCALE  # the largest number, before the scale of the whole tensor
 
 
 class NVFP4(NamedTuple):
@@ -56,7 +57,7 @@ def tensor_scale(x: Float[Tensor, "*shape"]) -> Float32[Tensor, ""]:
     """Return the `scale_2` that gives blocks with the largest number the largest scale, 448. It is
     1 for zeros alone, where ModelOpt's makes NaNs."""
     highest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
-    return (highest / (_MOST * _MOST_SCALE)).where(highest > 0, torch.ones_like(highest))
+    return (highest / LARGEST).where(highest > 0, torch.ones_like(highest))
 
 
 def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:

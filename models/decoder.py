@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.models.decoder_costs import DecoderCosts
-from dlm.models.modules import Attend, RMSNorm, embedding, products
+from dlm.models.modules import Attend, CachedAttention, GatedLinear, RMSNorm, embedding, products
 from dlm.models.packed_stack import PackedStack
 from dlm.models.rotary import RotaryEmbedding, turned
 from dlm.models.shape import LayerConfig, ModelShape
@@ -36,23 +36,15 @@ class DecoderConfig(ModelShape):
     tied: bool = False  # whether the embedding is also the head
 
 
-class SiluMLP(nn.Module):
+class SiluMLP(GatedLinear):
     """MLP whose gate is activated by SiLU."""
-
-    side_by_side = "gate_proj", "up_proj"
-
-    def __init__(self, hidden: int, intermediate: int):
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = products(x, [self.gate_proj, self.up_proj])
         return self.down_proj(F.silu(gate) * up)
 
 
-class PlainAttention(nn.Module):
+class PlainAttention(CachedAttention):
     """Projections around attention. Queries get its scale, `head_dim ** -0.5`, when they are
     rotated."""
 
@@ -68,9 +60,6 @@ class PlainAttention(nn.Module):
         self.o_proj = nn.Linear(config.heads * D, hidden, bias=False)
         self.q_norm = RMSNorm(D, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(D, config.eps) if config.qk_norm else None
-        # Factors for numbers of an fp8 cache; a file has them only for such a cache.
-        self.k_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
-        self.v_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, query_scale: Tensor, attend: Attend

@@ -28,7 +28,7 @@ from dlm.models.places import Place, number_place, nvfp4_places
 PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 """Matrices of an expert that a stack holds, by the name of the stack."""
 Stored = Literal["stacks", "matrices"]
-"""How a file has experts of floats: both stacks of a layer, or each matrix of each expert."""
+"""Forms of experts of floats in a file: both stacks of a layer, or each matrix of each expert."""
 
 
 class Experts(nn.Module):

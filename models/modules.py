@@ -32,6 +32,28 @@ class RMSNorm(nn.Module):
         return normed(x, gain, self.eps)
 
 
+class CachedAttention(nn.Module):
+    """Attention whose keys and values are cached. Their scales are factors for numbers of an fp8
+    cache; a file has them only for such a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.k_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
+        self.v_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
+
+
+class GatedLinear(nn.Module):
+    """Linear layers of an MLP with a gate. A subclass activates the gate."""
+
+    side_by_side = "gate_proj", "up_proj"
+
+    def __init__(self, hidden: int, intermediate: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+
 def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
     """Return the weights of linear layers as one matrix, a view; None unless they are adjacent in
     memory."""

@@ -2,7 +2,7 @@
 their experts, or of their dense MLPs. A family says what its modules are called in a file."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,17 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import tensor_scale
-from dlm.models import BackendError, decoder_layout
-from dlm.models.backends import Dispatch
+from dlm.models import adapting, decoder_layout
+from dlm.models.calibration import LargestActivations
 from dlm.models.decoder import PlainAttention, SiluMLP
 from dlm.models.experts import Experts
 from dlm.models.formats import MODELOPT, Format
 from dlm.models.layout import Layout, Quantisation
-from dlm.models.places import Place, quantise_linear, quantised_paths
+from dlm.models.places import Place
 from dlm.models.routed import ExpertRouter, RoutedConfig, RoutedDecoder
 
 _MLP = "gate_proj", "up_proj", "down_proj"
-_LARGEST = 6 * 448  # the largest numbers of E2M1 and E4M3
+_DOWN = _MLP[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def layout_of(
         config=config,
         network=RoutedDecoder,
         parameter_name=lambda tensor: tensor,  # all tensors of a file are needed
-        adapt=partial(_adapt, names),
+        adapt=partial(decoder_layout.adapt, names.path),
         places=partial(_places, names),
         quantisation=Quantisation(
             blocks=_blocks,
@@ -66,46 +66,13 @@ def layout_of(
     )
 
 
-def _adapt(
-    names: Names,
-    model: RoutedDecoder,
-    tensors: Collection[str],
-    form: Format | None,
-    dispatch: Dispatch,
-) -> None:
-    """Adapt `model`, whose weights are floats without data, to a file with `tensors`, and to run as
-    `dispatch` requests. A layer is in NVFP4 if a tensor has its name and one of the format's
-    marks. Between products, layers are plain torch."""
-    quantised, config = quantised_paths(tensors, form), model.config
-    linear = quantise_linear(model, quantised, names.path)
-    rows = {"nvfp4": [module.in_features for module in linear]} if linear else {}
-    if config.routing is not None:
-        rows["experts"] = [config.hidden_size]
-    chosen = dispatch.backends(rows, {layer.head_dim for layer in config.layers})
-    model.backends = {**chosen, "layers": "torch"}
-    for module in linear:
-        module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
-    experts = _named(model, Experts)
-    for name, module in experts.items():
-        prefix = f"{names.path(name)}."
-        projections = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
-        module.adapt(model.backends["experts"], projections, dispatch.activation_bits)
-    scaled = any(module.input_scale is not None for module in experts.values())
-    if dispatch.activation_bits == 4 and not (linear or scaled):
-        raise BackendError(
-            "activation_bits=4 is for layers, or both stacks of experts, in NVFP4: there are none"
-        )
-
-
 def _places(names: Names, model: RoutedDecoder, form: Format | None) -> dict[str, Place]:
     """Return the places of all tensors of a file of `form`, by tensor name."""
-    placed = decoder_layout.places(names.path, model, form)
+    placed = adapting.places(names.path, "matrices", model, form)
     special: dict[str, Place] = {}
     for name, module in model.named_modules():
         path = names.path(name)
-        if isinstance(module, Experts):
-            special |= module.places(path, name, form, "matrices")
-        elif isinstance(module, PlainAttention) and names.joined is not None:
+        if isinstance(module, PlainAttention) and names.joined is not None:
             special[f"{path}.{names.joined}.weight"] = _joined(name, module)
         elif isinstance(module, ExpertRouter) and module.expert_bias is not None:
             for each in ("weight", "expert_bias"):  # scores differ by less than bf16 can tell
@@ -113,9 +80,7 @@ def _places(names: Names, model: RoutedDecoder, form: Format | None) -> dict[str
                 place = Place(parameter=f"{name}.{each}", shape=shape, held=torch.float32)
                 special[f"{path}.{each}"] = place
     filled = {piece.parameter for place in special.values() for piece in place.pieces}
-    plain = {name: place for name, place in placed.items() if place.parameter not in filled}
-    in_experts = tuple(f"{names.path(name)}." for name in _named(model, Experts))
-    return {n: place for n, place in plain.items() if not n.startswith(in_experts)} | special
+    return {n: place for n, place in placed.items() if place.parameter not in filled} | special
 
 
 def _joined(name: str, attention: PlainAttention) -> Place:
@@ -170,13 +135,12 @@ def _input_scales(names: Names, model: RoutedDecoder, canvases: int) -> dict[str
     layer's MLP, or of all its experts, before gate and up and before down, divided by the largest
     numbers of both formats. It is measured while the model denoises and encodes `canvases`
     canvases."""
-    largest: dict[tuple[str, bool], Tensor] = {}
+    largest = LargestActivations()
 
     def watch(name: str, x: Tensor, gate: Tensor, up: Tensor) -> None:
-        inner = F.silu(F.linear(x, gate)) * F.linear(x, up)
-        for key, activations in (((name, False), x), ((name, True), inner)):
-            now = activations.abs().amax().float().cpu()
-            largest[key] = torch.maximum(largest.get(key, now), now)
+        path = names.path(name)
+        largest.note(path, x)
+        largest.note(f"{path}.{_DOWN}", F.silu(F.linear(x, gate)) * F.linear(x, up))
 
     def watch_dense(name: str, mlp: SiluMLP, args: tuple[Tensor]) -> None:
         watch(name, args[0], mlp.gate_proj.weight, mlp.up_proj.weight)
@@ -191,12 +155,15 @@ def _input_scales(names: Names, model: RoutedDecoder, canvases: int) -> dict[str
     for name, module in _named(model, SiluMLP if dense else Experts).items():
         module.register_forward_pre_hook(partial(watch_dense if dense else watch_experts, name))
     decoder_layout.denoise_and_encode(model, canvases)
-    found: dict[str, Tensor] = {}
+    measured, scales = largest.scales(), dict[str, Tensor]()
     for path in _quantised(names, model.config):
-        for (name, down), amax in largest.items():
-            if path.startswith(f"{names.path(name)}.") and path.endswith("down_proj") == down:
-                found[f"{path}.weight"] = amax / _LARGEST
-    return found
+        module, _, matrix = path.rpartition(".")
+        if not dense:
+            module = module.rpartition(".")[0]  # all experts of a layer have the same
+        key = f"{module}.{_DOWN}" if matrix == _DOWN else module
+        if key in measured:
+            scales[f"{path}.weight"] = measured[key]
+    return scales
 
 
 def _named(model: RoutedDecoder, kind: type[Any]) -> dict[str, Any]:

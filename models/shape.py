@@ -6,7 +6,7 @@ from typing import Literal
 
 LayerType = Literal["sliding_attention", "full_attention"]
 Caching = Literal["causally", "whole"]
-"""How committed tokens are encoded. "causally": each sees those before it. "whole": in blocks of a
+"""Ways to encode committed tokens. "causally": each sees those before it. "whole": in blocks of a
 canvas's length, counted from position 0; each token also sees all of its block, so that only whole
 blocks are encoded."""
 

@@ -52,7 +52,6 @@ from dlm.kernels.gpus import card_name, card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.diffusion_gemma.layout import LAYOUT
-from dlm.models.diffusion_gemma.tensors import places
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
 from dlm.models.pages import CHUNK
@@ -364,7 +363,7 @@ def random_model(config: ModelConfig, weights: plan.Weights, dispatch: Dispatch)
     Raises `BackendError` for kernels that do not run there.
     """
     model = LAYOUT.unfilled(config, weights, dispatch)
-    tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
+    tensors = blank(model, LAYOUT.places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
     rng = torch.Generator(dispatch.device).manual_seed(0)
     for name, tensor in tensors.items():
         _draw(name, tensor, config, rng)

@@ -21,7 +21,7 @@ from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose
 from dlm.models.diffusion_gemma.config import ModelConfig, Rotary
 from dlm.models.experts import Experts
-from dlm.models.modules import Attend, RMSNorm, products
+from dlm.models.modules import Attend, CachedAttention, GatedLinear, RMSNorm, products
 from dlm.models.shape import LayerConfig
 
 
@@ -37,7 +37,7 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
     return angle.cos(), angle.sin()
 
 
-class Attention(nn.Module):
+class Attention(CachedAttention):
     """Projections and norms around attention whose scale is 1, since queries and keys are normed. A
     full layer has no value projection: its values are the keys before norm and rotation."""
 
@@ -53,9 +53,6 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(D, config.eps)
         self.k_norm = RMSNorm(D, config.eps)
         self.v_norm = RMSNorm(D, config.eps, gain=False)
-        # Factors for numbers of an fp8 cache; a file has them only for such a cache.
-        self.k_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
-        self.v_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         heads = (*x.shape[:-1], -1, self.head_dim)
@@ -80,14 +77,8 @@ class Attention(nn.Module):
         return self.o_proj(attend(*heads).flatten(-2))
 
 
-class GatedMLP(nn.Module):
-    side_by_side = "gate_proj", "up_proj"
-
-    def __init__(self, hidden: int, intermediate: int):
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+class GatedMLP(GatedLinear):
+    """MLP whose gate is activated by GELU."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))

@@ -1,5 +1,8 @@
 """Layout of DiffusionGemma directories: config, network, tensors and quantisation."""
 
+from functools import partial
+
+from dlm.models import adapting
 from dlm.models.diffusion_gemma import quantisation, tensors
 from dlm.models.diffusion_gemma.config import MODEL_TYPES, ModelConfig
 from dlm.models.diffusion_gemma.model import DiffusionGemma
@@ -10,8 +13,8 @@ LAYOUT = Layout(
     config=ModelConfig.from_hf,
     network=DiffusionGemma,
     parameter_name=tensors.parameter_name,
-    adapt=tensors.adapt,
-    places=tensors.places,
+    adapt=partial(adapting.adapt, tensors.tensor_name),
+    places=partial(adapting.places, tensors.tensor_name, "stacks"),
     quantisation=Quantisation(
         blocks=quantisation.blocks,
         matrices=quantisation.matrices,

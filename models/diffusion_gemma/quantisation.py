@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import tensor_scale
+from dlm.models.calibration import LargestActivations
 from dlm.models.diffusion_gemma.config import ModelConfig
 from dlm.models.diffusion_gemma.model import DiffusionGemma
 from dlm.models.diffusion_gemma.tensors import tensor_name
@@ -55,25 +56,21 @@ def input_scales(model: DiffusionGemma, canvases: int) -> dict[str, Tensor]:
     """Return the input scales by the names of the stacks of experts on disk: the largest activation
     of all experts of a layer, before gate and up and before down, divided by the largest numbers of
     both formats. It is measured while the model denoises and commits `canvases` canvases."""
-    largest: dict[str, Tensor] = {}
-
-    def watch(name: str, activations: Tensor) -> None:
-        now = activations.abs().amax().float().cpu()
-        largest[name] = torch.maximum(largest.get(name, now), now)
+    largest = LargestActivations()
 
     def hook(name: str, experts: nn.Module, args: tuple[Tensor, Tensor, Tensor]) -> None:
         x, _, chosen = args
-        watch(tensor_name(f"{name}.gate_up_proj"), x)
+        largest.note(tensor_name(f"{name}.gate_up_proj"), x)
         for e in chosen.unique().tolist():
             rows = x[(chosen == e).any(-1)]
             gate, up = F.linear(rows, experts.get_parameter("gate_up_proj")[e]).chunk(2, -1)
-            watch(tensor_name(f"{name}.down_proj"), F.gelu(gate, approximate="tanh") * up)
+            largest.note(tensor_name(f"{name}.down_proj"), F.gelu(gate, approximate="tanh") * up)
 
     for name, module in model.named_modules():
         if isinstance(module, Experts):
             module.register_forward_pre_hook(partial(hook, name))
     denoise_and_commit(model, canvases)
-    return {name: amax / (6 * 448) for name, amax in largest.items()}
+    return largest.scales()
 
 
 def denoise_and_commit(model: DiffusionGemma, canvases: int) -> None:

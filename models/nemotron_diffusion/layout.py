@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dlm.models import decoder_layout
+from dlm.models import adapting, decoder_layout
 from dlm.models.layout import Layout
 from dlm.models.nemotron_diffusion.config import MODEL_TYPE, read_config
 from dlm.models.nemotron_diffusion.network import NemotronDiffusion
@@ -30,6 +30,6 @@ LAYOUT = Layout(
     network=NemotronDiffusion,
     parameter_name=parameter_name,
     adapt=partial(decoder_layout.adapt, tensor_name),
-    places=partial(decoder_layout.places, tensor_name),
+    places=partial(adapting.places, tensor_name, "matrices"),
     quantisation=decoder_layout.quantisation(tensor_name, ignored=(_HEAD, "*embed_tokens*")),
 )

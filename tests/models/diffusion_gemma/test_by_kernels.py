@@ -12,7 +12,6 @@ from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.backends import Dispatch
 from dlm.models.diffusion_gemma.layers import Layer, rotary_angles
 from dlm.models.diffusion_gemma.layout import LAYOUT
-from dlm.models.diffusion_gemma.tensors import places
 from dlm.models.formats import MODELOPT
 from dlm.models.json_files import read_json
 from dlm.models.modules import adjacent, products
@@ -223,7 +222,7 @@ def test_a_layer_has_fourteen_launches_and_one_that_merges_attention(weights, re
         layer.experts.backend = "triton"
     meta = Dispatch(device=torch.device("meta"), dtype=torch.bfloat16)
     form = None if weights == "bf16" else MODELOPT
-    give(model, blank(model, places(model, form), meta))
+    give(model, blank(model, LAYOUT.places(model, form), meta))
 
     found = of_layers(model)
 
