@@ -11,13 +11,14 @@ import pytest
 import torch
 from blocks import Request, answer
 from exhaustive import by_default
+from holds import holds_of
 from sglang_doubles import Gemma4Renoise, JointThreshold, LowConfidence
 from values import V
 from weightless import Knowing
 from weightless import Noise as Noisy
 
 from dlm.errors import DlmError
-from dlm.grammar import Compiler, Frontier, JsonSchema, Matcher, Unfinished, Vocabulary
+from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
 from dlm.integrations.sglang.grammar import RequestGrammar
 from dlm.integrations.sglang.masked import Masked
 from dlm.integrations.sglang.noise import Renoised
@@ -130,16 +131,7 @@ def test_from_left_to_right_no_token_stands_right_of_a_mask(models, compiled, vo
 def test_a_grammar_that_needs_many_steps_holds_its_block_and_changes_no_answer(
     vocabulary, monkeypatch, base, fdfo
 ):
-    held, guide = [], Frontier.guide
-
-    def counted(self, *args):
-        try:
-            return guide(self, *args)
-        except Unfinished:
-            held.append(1)
-            raise
-
-    monkeypatch.setattr(Frontier, "guide", counted)
+    held = holds_of(monkeypatch)
     outputs = {}
     for work in (10**6, 20):
         assert not held

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import random_checkpoint
 import torch
-from random_checkpoint import Drawn
+from random_checkpoint import Drawn, gated_mlp
 from sdar import LOUDNESS, TEMPLATE
 
 WIDTH, LAYERS, HEADS, KEYS, HEAD, INNER, EXPERTS, EXPERT = 64, 2, 4, 2, 16, 128, 4, 32
@@ -43,9 +43,7 @@ CONFIG = {
 
 def write(tiny: Path, out: Path, seed: int = 0) -> Path:
     """Write the checkpoint `out`; `tiny` is the built-in model's folder."""
-    random_checkpoint.write(tiny, out, CONFIG, _weights, seed)
-    (out / "chat_template.jinja").write_text(TEMPLATE)
-    return out
+    return random_checkpoint.write(tiny, out, CONFIG, _weights, seed, template=TEMPLATE)
 
 
 def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
@@ -65,21 +63,13 @@ def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
             f"{layer}.post_attention_layernorm.weight": torch.ones(WIDTH),
         }
         if i == 0:
-            weights |= _projections(drawn, f"{layer}.mlp", INNER)
+            weights |= gated_mlp(drawn, f"{layer}.mlp", WIDTH, INNER)
             continue
         weights |= {
             f"{layer}.mlp.gate.weight": drawn(EXPERTS, WIDTH),
             f"{layer}.mlp.gate.expert_bias": torch.zeros(EXPERTS),
-            **_projections(drawn, f"{layer}.mlp.shared_experts", EXPERT),
+            **gated_mlp(drawn, f"{layer}.mlp.shared_experts", WIDTH, EXPERT),
         }
         for j in range(EXPERTS):
-            weights |= _projections(drawn, f"{layer}.mlp.experts.{j}", EXPERT)
+            weights |= gated_mlp(drawn, f"{layer}.mlp.experts.{j}", WIDTH, EXPERT)
     return weights
-
-
-def _projections(drawn: Drawn, prefix: str, inner: int) -> dict[str, torch.Tensor]:
-    return {
-        f"{prefix}.gate_proj.weight": drawn(inner, WIDTH),
-        f"{prefix}.up_proj.weight": drawn(inner, WIDTH),
-        f"{prefix}.down_proj.weight": drawn(WIDTH, inner),
-    }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import random_checkpoint
 import torch
-from random_checkpoint import Drawn
+from random_checkpoint import Drawn, gated_mlp
 
 WIDTH, LAYERS, HEADS, KEYS, HEAD, INNER, EXPERTS, EXPERT = 64, 2, 4, 2, 16, 128, 4, 32
 CANVAS = 32
@@ -54,9 +54,7 @@ def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
         "model.decoder.embed_tokens.weight": LOUDNESS * drawn(size, WIDTH),
         "model.decoder.norm.weight": torch.ones(WIDTH),
         f"{mixed}.pre_norm.weight": torch.ones(WIDTH),
-        f"{mixed}.gate_proj.weight": drawn(INNER, WIDTH),
-        f"{mixed}.up_proj.weight": drawn(INNER, WIDTH),
-        f"{mixed}.down_proj.weight": drawn(WIDTH, INNER),
+        **gated_mlp(drawn, mixed, WIDTH, INNER),
     }
     for i in range(LAYERS):
         layer = f"model.decoder.layers.{i}"
@@ -66,9 +64,7 @@ def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
             f"{layer}.self_attn.o_proj.weight": drawn(WIDTH, HEADS * HEAD),
             f"{layer}.self_attn.q_norm.weight": torch.ones(HEAD),
             f"{layer}.self_attn.k_norm.weight": torch.ones(HEAD),
-            f"{layer}.mlp.gate_proj.weight": drawn(INNER, WIDTH),
-            f"{layer}.mlp.up_proj.weight": drawn(INNER, WIDTH),
-            f"{layer}.mlp.down_proj.weight": drawn(WIDTH, INNER),
+            **gated_mlp(drawn, f"{layer}.mlp", WIDTH, INNER),
             f"{layer}.router.proj.weight": drawn(EXPERTS, WIDTH),
             f"{layer}.router.scale": torch.ones(WIDTH),
             f"{layer}.router.per_expert_scale": torch.ones(EXPERTS),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import random_checkpoint
 import torch
-from random_checkpoint import Drawn
+from random_checkpoint import Drawn, gated_mlp
 
 WIDTH, LAYERS, HEADS, KEYS, HEAD, INNER = 64, 2, 4, 2, 16, 128
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
@@ -28,9 +28,7 @@ CONFIG = {
 
 def write(tiny: Path, out: Path, seed: int = 0) -> Path:
     """Write the checkpoint `out`; `tiny` is the built-in model's folder."""
-    random_checkpoint.write(tiny, out, CONFIG, _weights, seed)
-    (out / "chat_template.jinja").write_text(TEMPLATE)
-    return out
+    return random_checkpoint.write(tiny, out, CONFIG, _weights, seed, template=TEMPLATE)
 
 
 def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
@@ -48,9 +46,7 @@ def _weights(drawn: Drawn, size: int) -> dict[str, torch.Tensor]:
             f"{layer}.self_attn.o_proj.weight": drawn(WIDTH, HEADS * HEAD),
             f"{layer}.self_attn.q_norm.weight": torch.ones(HEAD),
             f"{layer}.self_attn.k_norm.weight": torch.ones(HEAD),
-            f"{layer}.mlp.gate_proj.weight": drawn(INNER, WIDTH),
-            f"{layer}.mlp.up_proj.weight": drawn(INNER, WIDTH),
-            f"{layer}.mlp.down_proj.weight": drawn(WIDTH, INNER),
+            **gated_mlp(drawn, f"{layer}.mlp", WIDTH, INNER),
             f"{layer}.input_layernorm.weight": torch.ones(WIDTH),
             f"{layer}.post_attention_layernorm.weight": torch.ones(WIDTH),
         }

@@ -2,11 +2,12 @@
 
 import pytest
 from blocks import Request, answer
+from holds import holds_of
 from invoice_requests import MASK, algorithm, check, is_valid, made, requests_for, shortest
 from sglang.srt.dllm.algorithm import algo_name_to_cls
 from weightless import Knowing, Noise
 
-from dlm.grammar import Compiler, Frontier, JsonSchema, Reasoning, Unfinished
+from dlm.grammar import Compiler, JsonSchema, Reasoning
 from dlm.grammar.vocabulary.markers import Marker
 from dlm.integrations.sglang.grammar import RequestGrammar
 from dlm.integrations.sglang.hooks import ALGORITHMS
@@ -138,17 +139,7 @@ def test_a_grammar_that_needs_many_steps_holds_its_block_and_changes_no_answer(
         spec.value(vocabulary.text(requests[0].output))
         return requests[0]
 
-    held = []
-    guide = Frontier.guide
-
-    def counted(self, *args):
-        try:
-            return guide(self, *args)
-        except Unfinished:
-            held.append(1)
-            raise
-
-    monkeypatch.setattr(Frontier, "guide", counted)
+    held = holds_of(monkeypatch)
     quick = answered(10**6)
     assert not held
     slow = answered(1)
