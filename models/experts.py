@@ -117,42 +117,42 @@ class Experts(nn.Module):
     def places(self, path: str, name: str, form: Format | None, stored: Stored) -> dict[str, Place]:
         """Return the places of both stacks in a file in which they lie at `path`; `name` is that of
         this module in its network."""
-        found: dict[str, Place] = {}
+        placed: dict[str, Place] = {}
         sizes = {"gate_up_proj": (self.inner, self.hidden), "down_proj": (self.hidden, self.inner)}
         for stack, projections in PROJECTIONS.items():
             if form is not None and isinstance(getattr(self, stack), NVFP4Weight):
-                found |= self._nvfp4_places(path, name, stack, sizes[stack], form)
+                placed |= self._nvfp4_places(path, name, stack, sizes[stack], form)
                 continue
             (R, C), parts, parameter = sizes[stack], len(projections), f"{name}.{stack}"
             if stored == "stacks":
                 part = partial(_unpadded_stack, parts=parts, R=R, C=C)
                 shape = (self.experts, parts * R, C)
-                found[f"{path}.{stack}"] = Place(parameter=parameter, shape=shape, part=part)
+                placed[f"{path}.{stack}"] = Place(parameter=parameter, shape=shape, part=part)
                 continue
             for e, (index, projection) in product(range(self.experts), enumerate(projections)):
                 part = partial(_block, e=e, index=index, parts=parts, R=R, C=C)
                 place = Place(parameter=parameter, shape=(R, C), part=part)
-                found[f"{path}.{e}.{projection}.weight"] = place
-        return found
+                placed[f"{path}.{e}.{projection}.weight"] = place
+        return placed
 
     def _nvfp4_places(
         self, path: str, name: str, stack: str, shape: tuple[int, int], form: Format
     ) -> dict[str, Place]:
         """Return the places of a stack in NVFP4."""
-        found: dict[str, Place] = {}
+        placed: dict[str, Place] = {}
         projections, first = PROJECTIONS[stack], 0 if stack == "gate_up_proj" else 2
         unread = Place(parameter=None, shape=(), stored=torch.float32, default=torch.nan)
         for e, (index, projection) in product(range(self.experts), enumerate(projections)):
             one = f"{path}.{e}.{projection}"
             block = partial(_block, e=e, index=index, parts=len(projections), R=shape[0])
             number = partial(_number, e=e, index=index)
-            found |= nvfp4_places(one, f"{name}.{stack}", shape, form, block, number)
+            placed |= nvfp4_places(one, f"{name}.{stack}", shape, form, block, number)
             scale = unread
             if self.input_scale is not None:
                 number = partial(_number, e=e, index=first + index)
                 scale = number_place(f"{name}.input_scale", form, number)
-            found[f"{one}.{form.input_scale}"] = scale
-        return found
+            placed[f"{one}.{form.input_scale}"] = scale
+        return placed
 
     def _quantised(self, rows: Tensor, x: Tensor, product: int) -> Tensor:
         """Return the inputs of a product as it takes them; `x` has their type in W4A4."""
