@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from dlm.config import DecodeConfig
@@ -126,6 +127,12 @@ class Canvas(Progress):
     soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
     prompted: int = 0  # leading positions of the model's canvas that hold the end of the prompt
+
+    def show_pinned(self) -> None:
+        """Let the next pass see the pinned tokens: on a masked canvas, what is fixed has no
+        mask."""
+        pinned = torch.tensor(self.pinned, dtype=self.tokens.dtype)
+        self.tokens[self.prompted : self.prompted + len(self.pinned)] = pinned
 
 
 class CanvasQuestion(Protocol):

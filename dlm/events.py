@@ -15,7 +15,8 @@ class Draft:
     step: int  # passes over this canvas so far
     entropy: float  # mean nats per scored position
     tokens: list[int]  # [L] the guess
-    accepted: list[bool]  # [L] whether it is kept on the canvas; the others are noise
+    accepted: list[bool]  # [L] whether it is kept on the canvas; the others are noise or masks
+    masked: list[bool]  # [L] whether the canvas has a mask there; nowhere on a noisy canvas
     pinned: int  # number of leading positions that the constraint has fixed
     suspect: int  # the first position predicted under a wrong left context; L: none
     passes: int  # over all canvases of the request so far

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dlm.grammar import Vocabulary
 
 PINNED, ACCEPTED, NOISE = "bold green", "cyan", "dim"
+MASK = "░"  # of a position without a token
 FRAME = 0.1  # seconds that each step of a watched canvas stays visible, at the least
 
 
@@ -53,8 +54,12 @@ class CanvasView:
         return line
 
     def _canvas(self, draft: "Draft") -> RenderableType:
-        canvas, newest = Text(self._vocabulary.text(self._committed)), 0
+        canvas = Text(self._vocabulary.text(self._committed))
+        newest = len(canvas)
         for position, token in enumerate(draft.tokens):
+            if draft.masked[position]:
+                canvas.append(MASK, NOISE)
+                continue
             style = ACCEPTED if draft.accepted[position] else NOISE
             canvas.append(self._piece(token), PINNED if position < draft.pinned else style)
             if position <= draft.suspect and token not in self._vocabulary.control:
@@ -65,7 +70,7 @@ class CanvasView:
             "  ",
             ("accepted", ACCEPTED),
             "  ",
-            ("noise", NOISE),
+            (f"{MASK} mask" if any(draft.masked) else "noise", NOISE),
         )
         return Group(self._visible(canvas, newest, legend), legend)
 

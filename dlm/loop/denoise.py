@@ -328,6 +328,8 @@ def _update_canvas(
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = float(entropies[: guidance.scored].mean())
         settled = canvas.settle(guidance, entropy, config)
+        if config.sampler.mask is not None and canvas.steps >= config.sampler.max_steps:
+            canvas.show_pinned()  # the last passes pin
     except Exception as error:
         return error
     return Outcome(guidance=guidance, entropy=entropy, accepted=accepted, settled=settled)

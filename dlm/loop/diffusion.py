@@ -145,13 +145,15 @@ class CanvasDecoder(Decoder):
             self._decide(sequence, events)
             return
         guidance, canvas = outcome.guidance, sequence.canvas
+        pinned, masks = len(canvas.pinned), self._config.sampler.mask is not None
         draft = Draft(
             request=sequence.number,
             step=canvas.steps,
             entropy=outcome.entropy,
             tokens=guidance.guess,
             accepted=outcome.accepted,
-            pinned=len(canvas.pinned),
+            masked=[masks and i >= pinned and not kept for i, kept in enumerate(outcome.accepted)],
+            pinned=pinned,
             suspect=guidance.suspect,
             passes=sequence.stats.denoiser_calls,
             repairs=sequence.stats.repairs,
@@ -199,3 +201,5 @@ class CanvasDecoder(Decoder):
         barred = sequence.go_back(at, canvas)
         self._begin_canvas(sequence)
         sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}
+        if self._config.sampler.mask is not None:
+            sequence.canvas.show_pinned()

@@ -175,6 +175,7 @@ class Choices(Answers):
             "entropy": round(draft.entropy, 6),
             "tokens": [pieces[token].decode("utf-8", "replace") for token in draft.tokens],
             "accepted": draft.accepted,
+            "masked": draft.masked,
             "pinned": draft.pinned,
             "suspect": draft.suspect,
             "passes": draft.passes,

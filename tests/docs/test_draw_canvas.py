@@ -26,6 +26,7 @@ def test_a_row_has_the_styles_of_its_draft(built_in):
         entropy=0.5,
         tokens=[*tokens[:1] * 4, 0],
         accepted=[True, True, False, False, False],
+        masked=[False] * 5,
         pinned=1,
         suspect=3,
         passes=3,

@@ -22,13 +22,14 @@ def vocabulary():
     return Vocabulary.from_tokenizer(tokenizer, len(tokenizer), stops=[1, 106], pad=0)
 
 
-def draft(tokens, suspect, pinned=0):
+def draft(tokens, suspect, pinned=0, masked=()):
     return Draft(
         request=0,
         step=1,
         entropy=0.5,
         tokens=tokens,
-        accepted=[True] * len(tokens),
+        accepted=[position not in masked for position in range(len(tokens))],
+        masked=[position in masked for position in range(len(tokens))],
         pinned=pinned,
         suspect=suspect,
         passes=1,
@@ -93,6 +94,26 @@ def test_the_end_of_one_long_line_is_shown(vocabulary):
     assert len(screen) <= HEIGHT
     assert "word299" in " ".join(screen)
     assert "word1 " not in " ".join(screen)
+
+
+def test_a_mask_is_a_symbol_in_the_place_of_the_guess(vocabulary):
+    tokens = [*vocabulary.encode("one two three"), 106, 0, 0]
+    assert len(tokens) > 5
+    masks = {1, len(tokens) - 1}
+    picture, legend = shown(vocabulary, draft(tokens, len(tokens), masked=masks))
+    spelled = ["·" if t in vocabulary.control else vocabulary.text([t]) for t in tokens]
+    assert picture == "".join("░" if i in masks else text for i, text in enumerate(spelled))
+    assert legend.endswith("pinned  accepted  ░ mask")
+    assert shown(vocabulary, draft(tokens, len(tokens)))[-1].endswith("pinned  accepted  noise")
+
+
+def test_the_committed_text_stays_in_sight_while_a_canvas_is_all_masks(vocabulary):
+    tokens = vocabulary.encode(lines(20, 40))
+    earlier, masks = committed(vocabulary.encode(lines(0, 20))), set(range(len(tokens)))
+    screen = shown(vocabulary, earlier, draft(tokens, len(tokens), masked=masks))
+    assert "line 19" in screen
+    assert "line 0" not in screen
+    assert "line 39" not in "".join(screen)
 
 
 @pytest.mark.parametrize("terminal", [True, False])

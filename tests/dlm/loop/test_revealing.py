@@ -6,15 +6,16 @@ from itertools import pairwise
 import jsonschema
 import pytest
 import torch
-from driven import fewest_tokens, streamed
+from driven import events_of, fewest_tokens, streamed
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from revealing import MASK, Revealing, canvases, check_passes, endless, garbage, out_of_order
 from revealing import spiteful as spiteful_model
+from specs import checked
 from values import PERSON, PROMPT, V
 
-from dlm import Choice, DecodeConfig, DlmError, JsonSchema, Policy, Regex, Request, Tools
+from dlm import Choice, DecodeConfig, DlmError, Draft, JsonSchema, Policy, Regex, Request, Tools
 from dlm.samplers import sampler_of
 from dlm.samplers.reveal import Reveal
 
@@ -198,6 +199,41 @@ def test_streamed_tokens_are_never_taken_back(engine, tokens_of):
     assert len(events) > 1  # before the canvas is complete
     assert [token for event in events for token in event.tokens][: len(text) - 1] == text[:-1]
     assert "".join(event.text for event in events) == result.text
+
+
+def drafts_of(made, request):
+    """Return the drafts of an answer, each with the canvas that its pass was shown."""
+    made.add(request)
+    drafts = [event for event in events_of(made) if isinstance(event, Draft)]
+    return list(zip(drafts, made.model.shown, strict=True))
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS.values(), {"threshold": 1.0, "max_steps": 2}])
+def test_a_draft_says_where_the_next_pass_sees_masks(engine, tokens_of, settings):
+    text = [*tokens_of('{"name": "Olga", "age": 61}'), 106]
+    hurried = "max_steps" in settings  # the loop pins, since the grammar refuses much
+    wish = garbage(3, 12.0, 16) if hurried else knows(text, 16, range(0, 40, 3))
+    made = engine(wish, 16, **settings)
+    request = Request(token_ids=PROMPT, constraint=JsonSchema(PERSON), max_tokens=60)
+    pairs = list(pairwise(drafts_of(made, request)))
+    compared = [(a, shown) for (a, _), (b, shown) in pairs if b.step == a.step + 1]
+    assert compared
+    for draft, shown in compared:
+        assert draft.masked == [token == MASK for token in shown.tokens]
+    assert any(any(draft.masked) for draft, _ in compared)
+
+
+def test_what_is_kept_of_a_refused_answer_is_seen_by_the_first_pass_after_it(engine):
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}
+    made = engine(spiteful_model(2, 32), 32)
+    spec = checked(schema | {"uniqueItems": True})
+    drafts = drafts_of(made, Request(token_ids=PROMPT, constraint=spec, max_tokens=60))
+    again = [pair for pair in drafts[1:] if pair[0].step == 1]
+    assert again
+    for draft, shown in again:
+        assert draft.pinned > 0
+        assert MASK not in shown.tokens[: draft.pinned - 1]
+        assert shown.tokens[draft.pinned - 1 :].count(MASK) >= 32 - draft.pinned
 
 
 @pytest.mark.parametrize("constrained", [False, True])

@@ -38,6 +38,20 @@ def test_answers_over_http_are_valid_and_complete(directory, serve):
     jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), PERSON)
 
 
+def test_drafts_on_the_wire_say_which_tokens_are_masks(directory, serve):
+    body = {"model": "blocks", "messages": turn("Who?"), "max_tokens": 12, "stream": True}
+    with serve(Engine.load(directory), names=("blocks",)) as running:
+        text = running.http.post(
+            "/v1/chat/completions", json=body | {"stream_options": {"drafts": True}}
+        ).text
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line[6:].startswith("{")]
+    drafts = [chunk["draft"] for chunk in chunks if "draft" in chunk]
+    assert any(any(draft["masked"]) for draft in drafts)
+    for draft in drafts:
+        assert draft["masked"] == [not kept for kept in draft["accepted"]]
+        assert not any(draft["masked"][: draft["pinned"]])
+
+
 @pytest.mark.exhaustive
 def test_a_request_has_the_same_answer_wherever_its_prompt_ends_in_a_block_and_beside_others(
     directory,

@@ -224,6 +224,7 @@ def test_drafts_come_on_request_and_leave_the_answer_as_it_is(tiny):
     assert drafts
     assert all(len(d["tokens"]) == len(d["accepted"]) == 32 for d in drafts)
     assert all(not any(d["accepted"][d["suspect"] :]) for d in drafts)
+    assert all(d["masked"] == [False] * 32 for d in drafts)  # its canvases begin as noise
     assert drafts[-1]["suspect"] == 32  # without a constraint none is
     assert [d["passes"] for d in drafts] == sorted({d["passes"] for d in drafts})
     assert text == ask(tiny).choices[0].message.content
