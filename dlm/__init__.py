@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from dlm import grammar, integrations, models
     from dlm.config import DecodeConfig
     from dlm.decisions.questions import (
+        ChoiceAnswer,
+        ChoiceQuestion,
         Decision,
         Label,
-        Predicate,
         PredicateAnswer,
+        PredicateQuestion,
         Question,
-        Rating,
-        RatingAnswer,
-        Selection,
-        SelectionAnswer,
+        ScoreAnswer,
+        ScoreQuestion,
         question_of,
     )
     from dlm.engine import Engine
@@ -68,8 +68,8 @@ _EXPORTS = {
     "dlm.openai.messages": "EFFORT",
     "dlm.policy": "Policy",
     "dlm.decisions.questions": (
-        "Decision Label Predicate PredicateAnswer Question Rating RatingAnswer Selection "
-        "SelectionAnswer question_of"
+        "ChoiceAnswer ChoiceQuestion Decision Label PredicateAnswer PredicateQuestion Question "
+        "ScoreAnswer ScoreQuestion question_of"
     ),
     "dlm.request": "Request Result Stats",
     "dlm.root_error": "DlmError",

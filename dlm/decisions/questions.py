@@ -91,7 +91,7 @@ class Question(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicate(Question):
+class PredicateQuestion(Question):
     """Question of whether something holds."""
 
     type = "predicate"
@@ -105,9 +105,8 @@ class Predicate(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Question):
-    """Choice among up to 255 labels, of the protocol's type `choice`. A choice is a `Label`, its
-    text, or the protocol's object."""
+class ChoiceQuestion(Question):
+    """Choice among up to 255 labels. A choice is a `Label`, its text, or the protocol's object."""
 
     choices: Sequence[Label | str | Mapping[str, Any]]
 
@@ -123,15 +122,15 @@ class Selection(Question):
 
     def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         best = max(probabilities, key=lambda value: probabilities[value])
-        return SelectionAnswer(
+        return ChoiceAnswer(
             choice=best, probabilities=probabilities, confidence=probabilities[best], **common
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rating(Question):
-    """Rating on a scale of up to 10 levels, the lowest first, of the protocol's type `score`. A
-    level is a `Label`, its text, or the protocol's object."""
+class ScoreQuestion(Question):
+    """Score on a scale of up to 10 levels, the lowest first. A level is a `Label`, its text, or the
+    protocol's object."""
 
     levels: Sequence[Label | str | Mapping[str, Any]]
 
@@ -149,7 +148,8 @@ class Rating(Question):
 
     def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         score = sum(i * p for i, p in enumerate(probabilities.values()))
-        return RatingAnswer(score=score, probabilities=probabilities, **common)
+        best = max(probabilities.values())
+        return ScoreAnswer(score=score, probabilities=probabilities, confidence=best, **common)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,23 +162,32 @@ class QuestionAnswer:
     mass: float
     prompt_tokens: int
 
+    type: ClassVar[str]  # that of its question
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredicateAnswer(QuestionAnswer):
+    type = PredicateQuestion.type
+
     probability: float  # of "yes"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionAnswer(QuestionAnswer):
+class ChoiceAnswer(QuestionAnswer):
+    type = ChoiceQuestion.type
+
     choice: str  # the likeliest one; of equals, the first
     probabilities: dict[str, float]  # by choice, in their order; their sum is 1
     confidence: float  # the probability of `choice`
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatingAnswer(QuestionAnswer):
+class ScoreAnswer(QuestionAnswer):
+    type = ScoreQuestion.type
+
     score: float  # the mean level; the lowest is 0, and each further one is 1 more
     probabilities: dict[str, float]  # by level, the lowest first; their sum is 1
+    confidence: float  # the probability of the likeliest level
 
 
 def question_of(data: Mapping[str, Any]) -> Question:
@@ -189,12 +198,12 @@ def question_of(data: Mapping[str, Any]) -> Question:
     fields = {key: value for key, value in data.items() if key != "type"}
     common_fields = {"name": fields.pop("name", ""), "instructions": fields.pop("instructions", "")}
     kind = data.get("type")
-    if kind == Predicate.type:
-        question = Predicate(**common_fields)
-    elif kind == Selection.type:
-        question = Selection(**common_fields, choices=fields.pop("choices", ()))
-    elif kind == Rating.type:
-        question = Rating(**common_fields, levels=fields.pop("levels", ()))
+    if kind == PredicateQuestion.type:
+        question = PredicateQuestion(**common_fields)
+    elif kind == ChoiceQuestion.type:
+        question = ChoiceQuestion(**common_fields, choices=fields.pop("choices", ()))
+    elif kind == ScoreQuestion.type:
+        question = ScoreQuestion(**common_fields, levels=fields.pop("levels", ()))
     else:
         raise RequestError(f"a question's type must be predicate, choice or score, got {kind!r}")
     if fields:

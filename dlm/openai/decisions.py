@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import TypeAdapter
 
 from dlm.decisions.questions import (
+    ChoiceAnswer,
     Decision,
     PredicateAnswer,
     Question,
     QuestionAnswer,
-    RatingAnswer,
-    SelectionAnswer,
+    ScoreAnswer,
     at,
     question_of,
 )
@@ -85,7 +85,6 @@ class DecisionBody:
     """The questions of one body."""
 
     decision: Decision
-    kinds: tuple[str, ...]  # types of its questions, as answers have them
     model: str | None  # None: the server's only model
     choices: tuple[dict[str, str | bool], ...]  # for each question, the client's choice by label
 
@@ -102,7 +101,6 @@ def decision_body_of(body: Any) -> DecisionBody:
     request = Request(**_input(fields.input), seed=fields.seed or 0)
     return DecisionBody(
         decision=Decision(request=request, questions=questions),
-        kinds=tuple(question.type for question in questions),
         model=fields.model,
         choices=tuple(choices),
     )
@@ -115,8 +113,8 @@ def decision_answer(body: DecisionBody, decided: Decided, model: str) -> Body:
     return {
         "model": model,
         "answers": [
-            {"type": kind, "name": answer.name or None, **_probabilities(answer, choices)}
-            for kind, choices, answer in zip(body.kinds, body.choices, decided.answers, strict=True)
+            {"type": answer.type, "name": answer.name or None, **_probabilities(answer, choices)}
+            for choices, answer in zip(body.choices, decided.answers, strict=True)
         ],
         "usage": {
             "input_tokens": prompt_tokens,
@@ -135,7 +133,7 @@ def _probabilities(answer: QuestionAnswer, choices: Mapping[str, str | bool]) ->
     match answer:
         case PredicateAnswer():
             return {"probability": answer.probability}
-        case SelectionAnswer():
+        case ChoiceAnswer():
             return {
                 "choice": choices[answer.choice],
                 "probabilities": [
@@ -144,14 +142,14 @@ def _probabilities(answer: QuestionAnswer, choices: Mapping[str, str | bool]) ->
                 ],
                 "confidence": answer.confidence,
             }
-        case RatingAnswer(probabilities=levels):
+        case ScoreAnswer():
             return {
                 "score": answer.score,
                 "probabilities": [
                     {"label": label, "value": value, "probability": p}
-                    for value, (label, p) in enumerate(levels.items())
+                    for value, (label, p) in enumerate(answer.probabilities.items())
                 ],
-                "confidence": max(levels.values()),
+                "confidence": answer.confidence,
             }
     raise TypeError(f"{type(answer).__name__} has no form here")
 

@@ -9,19 +9,19 @@ import asyncio
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dlm.admission import Prepared
-from dlm.decisions.questions import Decision
+from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
-from dlm.events import Draft, End, Event, Failed, Finished
+from dlm.events import Decided, Draft, End, Event, Failed, Finished
 from dlm.images import placed_images
 from dlm.openai.body import LARGE
 from dlm.request import Request, Result
@@ -144,7 +144,8 @@ class Observer(Protocol):
 
 
 class AsyncEngine:
-    """Engine whose methods are called in one event loop, that of the first call.
+    """Engine whose methods are called in one event loop, that of the first call. At the end it is
+    closed, by `close` or by `async with`.
 
     Its thread steps the engine while there is work, and otherwise sleeps. If a step raises, the
     engine has failed: running requests end with `UnavailableError`, and new ones are refused with
@@ -257,17 +258,44 @@ class AsyncEngine:
     ) -> Result:
         """Return the result of one request. Raises the error that it fails with, and `TimeoutError`
         after `timeout` seconds; the request is then cancelled."""
+        if not isinstance(request, Request):
+            raise RequestError(f"request must be a Request, got a {type(request).__name__}")
+        end = await self._end(request, timeout, client)
+        if not isinstance(end, Finished):
+            raise TypeError(f"a request ended as {type(end).__name__}")
+        return end.result
+
+    async def decide(
+        self,
+        request: Request,
+        questions: Sequence[Question | Mapping[str, Any]],
+        *,
+        timeout: float | None = None,
+        client: str = "",
+    ) -> list[QuestionAnswer]:
+        """Answer typed questions about a request's input, as `Engine.decide` does. Raises as
+        `generate` does."""
+        decision = Decision(request=request, questions=questions)
+        end = await self._end(decision, timeout, client)
+        if not isinstance(end, Decided):
+            raise TypeError(f"a decision ended as {type(end).__name__}")
+        return end.answers
+
+    async def _end(self, request: Request | Decision, timeout: float | None, client: str) -> End:
+        """Return the event that ends a request. Raises the error of `Failed`, and `TimeoutError`
+        after `timeout` seconds."""
         async with asyncio.timeout(timeout):
-            async for event in self.stream(request, client=client):
-                if isinstance(event, Failed):
-                    raise event.error
-                if isinstance(event, Finished):
-                    return event.result
+            async with aclosing(self.stream(request, client=client)) as events:
+                async for event in events:
+                    if isinstance(event, Failed):
+                        raise event.error
+                    if isinstance(event, End):
+                        return event
         raise UnavailableError("the engine was closed")
 
     async def stream(
         self, request: Request | Decision, drafts: bool = False, *, client: str = ""
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Yield the events of one request. Closing the iterator early cancels the request."""
         (events,) = await self.open([request], drafts, client=client)
         try:
@@ -275,6 +303,12 @@ class AsyncEngine:
                 yield event
         finally:
             events.close()
+
+    async def __aenter__(self) -> "AsyncEngine":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests, let running ones go on for at most `seconds`, and then end them."""

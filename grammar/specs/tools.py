@@ -75,7 +75,8 @@ _ANY_MARKERS = CallMarkers(0, 1, 2)  # for rules that are only checked
 class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
-    `tools` are in OpenAI's form; each function needs a name. A tool takes no arguments if its
+    `tools` are in OpenAI's form, and each function there needs a name; or they are Python's own
+    functions, which are converted to that form. A tool takes no arguments if its
     `parameters` are left out, or do not describe an object's properties. A custom tool takes one
     text, `input`, of any form or of a grammar (`format`). If `choice` is
     "required", there is a call, and no text before it. If `named` is given, there is exactly one
@@ -101,6 +102,9 @@ class Tools(Spec):
     kind = "tools"
 
     def __post_init__(self) -> None:
+        if isinstance(self.tools, list | tuple) and any(map(is_function, self.tools)):
+            tools = [tool_of(tool) if is_function(tool) else tool for tool in self.tools]
+            object.__setattr__(self, "tools", tools)
         if self.choice not in _CHOICES:
             raise self._error(
                 f"choice must be one of {', '.join(_CHOICES)}, got {self.choice!r:.40}", "/choice"
@@ -155,8 +159,6 @@ class Tools(Spec):
     def _read(self) -> list[dict[str, Any]]:
         """A copy of the tools, as plain JSON data."""
         tools = self.tools
-        if isinstance(tools, list | tuple):
-            tools = [tool_of(tool) if is_function(tool) else tool for tool in tools]
         copied = plain(self.kind, tools, "/tools") if not isinstance(tools, str) else None
         if not isinstance(copied, list):
             raise self._error(f"tools must be a list, got {self.tools!r:.40}", "/tools")

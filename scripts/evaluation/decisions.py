@@ -139,9 +139,9 @@ def measured(
     """Decide all cases `by` a canvas or causally; `written` of them are right when generated."""
     answers = []
     for i, case in enumerate(cases):
-        question = dlm.Selection(choices=[dlm.Label(value) for value in case.labels])
+        question = dlm.ChoiceQuestion(choices=[dlm.Label(value) for value in case.labels])
         (answer,) = engine.decide(dlm.Request(prompt=case.prompt, seed=seed + i), [question], by)
-        if not isinstance(answer, dlm.SelectionAnswer):
+        if not isinstance(answer, dlm.ChoiceAnswer):
             raise TypeError(f"a choice was answered with {answer!r}")
         answers.append(answer)
     pairs = [*zip(answers, cases, strict=True)]

@@ -9,7 +9,7 @@ from bad_images import bad_images
 from pictured import content, picture
 from PIL import Image
 
-from dlm import Decision, Engine, JsonSchema, Policy, Predicate, Request, RequestError
+from dlm import Decision, Engine, JsonSchema, Policy, PredicateQuestion, Request, RequestError
 from dlm.images import ImageFile, images_after_results
 from dlm.loading import Loading
 from dlm.models.image_tokens import FIRST
@@ -332,7 +332,7 @@ def test_decisions_about_images(seeing):
 
 def test_a_question_about_an_image_stands_in_the_turn_that_shows_it():
     decision = Decision(
-        request=request_about(picture()), questions=[Predicate(instructions="Is it red?")]
+        request=request_about(picture()), questions=[PredicateQuestion(instructions="Is it red?")]
     )
     ((_, _, request),) = decision.prompted()
     (message,) = request.messages

@@ -6,7 +6,7 @@ import pytest
 from doubles import Fixed
 from values import V
 
-from dlm import Autoregressive, Choice, Diffusion, DlmError, Predicate, Request
+from dlm import Autoregressive, Choice, Diffusion, DlmError, PredicateQuestion, Request
 from dlm.errors import UndefinedLogitsError
 from dlm.events import Failed, Finished
 
@@ -72,5 +72,5 @@ def test_minus_infinity_is_a_token_that_cannot_come(engine_of):
 def test_a_question_without_numbers_has_no_answer(engine_of, decoding, by):
     engine = engine_of(Sick(float("nan")), slots=2, decoding=decoding)
     with pytest.raises(UndefinedLogitsError):
-        engine.decide(Request(token_ids=[300, SICK]), [Predicate()], by=by)
+        engine.decide(Request(token_ids=[300, SICK]), [PredicateQuestion()], by=by)
     engine.close()

@@ -12,14 +12,14 @@ from values import PROMPT, V
 from dlm import (
     Autoregressive,
     Choice,
+    ChoiceQuestion,
     DlmError,
     Label,
     Policy,
-    Predicate,
-    Rating,
+    PredicateQuestion,
     Request,
     RequestError,
-    Selection,
+    ScoreQuestion,
 )
 
 INPUT = Request(token_ids=PROMPT)
@@ -37,8 +37,8 @@ def probabilities(model: Fixed) -> np.ndarray:
     return model.logits.double().softmax(-1).numpy()
 
 
-def selection(*values: str) -> Selection:
-    return Selection(choices=[Label(value) for value in values])
+def selection(*values: str) -> ChoiceQuestion:
+    return ChoiceQuestion(choices=[Label(value) for value in values])
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_questions_do_not_change_each_others_answers(built_in):
     """There are more of them than slots; some share a prompt, some only its beginning."""
     request = Request(prompt="Anna lives in Paris, and is aged 30. " * 6, seed=4)
     questions = [
-        Predicate(name="one"),
-        Predicate(instructions="Does Anna live in Paris?"),
-        Rating(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
+        PredicateQuestion(name="one"),
+        PredicateQuestion(instructions="Does Anna live in Paris?"),
+        ScoreQuestion(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
         *[selection("Paris", f"Rome {i}", "Oslo") for i in range(6)],
     ]
     for by in ("canvas", "causal"):
@@ -106,7 +106,7 @@ def test_left_to_right_the_probabilities_are_those_of_the_chain_rule(built_in):
 
 
 def test_instructions_and_labels_follow_the_input(built_in):
-    question = Selection(instructions="Which?", choices=[Label("red"), Label("blue")])
+    question = ChoiceQuestion(instructions="Which?", choices=[Label("red"), Label("blue")])
     plain = selection("red", "blue")
     whole = Request(prompt="A red car.\n\nWhich?\nAnswer with one of red, blue.")
     turns = [{"role": "user", "content": "A red car."}]
@@ -131,21 +131,36 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
     ("request_", "questions", "by", "reason"),
     [
         (INPUT, [], "canvas", "questions must have 1 to 200 entries, got 0"),
-        (INPUT, [Predicate()] * 201, "canvas", "questions must have 1 to 200 entries, got 201"),
         (
             INPUT,
-            [Predicate(), {"type": "rank"}],
+            [PredicateQuestion()] * 201,
+            "canvas",
+            "questions must have 1 to 200 entries, got 201",
+        ),
+        (
+            INPUT,
+            [PredicateQuestion(), {"type": "rank"}],
             "canvas",
             r"questions\[1\]: a question's type must be",
         ),
-        (INPUT, [Predicate(instructions="Is it?")], "canvas", "after token_ids: give a prompt"),
+        (
+            INPUT,
+            [PredicateQuestion(instructions="Is it?")],
+            "canvas",
+            "after token_ids: give a prompt",
+        ),
         (INPUT, [selection("x" * 10_000)], "canvas", "is longer than any canvas"),
         (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
-        (INPUT, [Predicate()], "oracle", "by must be canvas or causal, got 'oracle'"),
-        (Request(token_ids=[V]), [Predicate()], "canvas", "a token must be 0 to 1535, got 1536"),
+        (INPUT, [PredicateQuestion()], "oracle", "by must be canvas or causal, got 'oracle'"),
+        (
+            Request(token_ids=[V]),
+            [PredicateQuestion()],
+            "canvas",
+            "a token must be 0 to 1535, got 1536",
+        ),
         (
             Request(token_ids=PROMPT, constraint=Choice(["a"])),
-            [Predicate()],
+            [PredicateQuestion()],
             "canvas",
             "neither a constraint",
         ),
@@ -161,7 +176,7 @@ def test_a_model_that_predicts_no_tokens_cannot_decide_left_to_right(engine_of):
         predict = None
 
     with pytest.raises(RequestError, match="this model's encoder predicts no tokens"):
-        engine_of(Denoising(V)).decide(INPUT, [Predicate()], "causal")
+        engine_of(Denoising(V)).decide(INPUT, [PredicateQuestion()], "causal")
 
 
 def test_a_label_that_the_tokenizer_cannot_spell_is_refused_by_name(engine_of, monkeypatch):
@@ -184,13 +199,13 @@ def test_a_call_that_waits_for_decisions_is_refused_while_requests_run(engine_of
     engine = engine_of(Fixed(V, 0))
     engine.add(Request(token_ids=PROMPT))
     with pytest.raises(DlmError, match=reason):
-        engine.decide(INPUT, [Predicate()], by)
+        engine.decide(INPUT, [PredicateQuestion()], by)
 
 
 def test_a_pass_that_fails_leaves_the_slots_empty(engine_of):
     engine = engine_of(Broken(V))
     with pytest.raises(AssertionError, match="a pass ran"):
-        engine.decide(INPUT, [Predicate()] * 20)
+        engine.decide(INPUT, [PredicateQuestion()] * 20)
     assert not engine.busy
     assert sorted(engine._scheduler._free) == list(range(8))
     assert all(engine._cache.length(slot) == 0 for slot in range(8))
@@ -225,8 +240,8 @@ def test_equal_labels_of_many_questions_count_once(engine_of):
 def test_an_engine_without_canvases_decides_left_to_right_only(engine_of):
     engine = engine_of(Fixed(V, 2), decoding=Autoregressive())
     with pytest.raises(RequestError, match="it decides by 'causal' alone"):
-        engine.decide(INPUT, [Predicate()])
-    (answer,) = engine.decide(INPUT, [Predicate()], "causal")
+        engine.decide(INPUT, [PredicateQuestion()])
+    (answer,) = engine.decide(INPUT, [PredicateQuestion()], "causal")
     assert 0 < answer.probability < 1
 
 

@@ -2,22 +2,22 @@
 
 import pytest
 
-from dlm import Label, Predicate, Rating, RequestError, Selection, question_of
+from dlm import ChoiceQuestion, Label, PredicateQuestion, RequestError, ScoreQuestion, question_of
 
 
 def test_a_question_in_the_protocols_json_is_the_same_question():
     labels = [{"value": "a", "description": "the first"}, {"value": "b"}]
     choices = [Label("a", "the first"), Label("b")]
     common = {"name": "n", "instructions": "Which?"}
-    assert question_of({"type": "choice", "choices": labels} | common) == Selection(
+    assert question_of({"type": "choice", "choices": labels} | common) == ChoiceQuestion(
         choices=choices, **common
     )
     levels = [{"label": "a", "description": "the first"}, {"label": "b"}]
-    assert question_of({"type": "score", "levels": levels} | common) == Rating(
+    assert question_of({"type": "score", "levels": levels} | common) == ScoreQuestion(
         levels=choices, **common
     )
-    assert question_of({"type": "predicate", **common}) == Predicate(**common)
-    assert question_of({"type": "choice", "choices": ["a"]}) == Selection(choices=[Label("a")])
+    assert question_of({"type": "predicate", **common}) == PredicateQuestion(**common)
+    assert question_of({"type": "choice", "choices": ["a"]}) == ChoiceQuestion(choices=[Label("a")])
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,20 @@ def test_data_that_is_no_question_is_refused_with_what_would_be_right(data, reas
 
 
 def test_the_text_after_the_input_has_the_labels_and_their_descriptions():
-    question = Selection(instructions="Which?", choices=[Label("a", "the first"), Label("b")])
+    question = ChoiceQuestion(instructions="Which?", choices=[Label("a", "the first"), Label("b")])
     assert question.text == "Which?\n- a: the first\nAnswer with one of a, b."
 
 
 def test_answers_have_the_score_and_the_choice_of_their_probabilities():
     rest = {"mass": 0.5, "prompt_tokens": 7}
-    assert Predicate(name="n").answer({"yes": 0.7, "no": 0.3}, **rest).probability == 0.7
-    levels = Rating(levels=[Label("low"), Label("mid"), Label("high")])
-    found = levels.answer({"low": 0.25, "mid": 0.25, "high": 0.5}, **rest)
-    assert found.score == pytest.approx(1.25)
-    chosen = Selection(choices=[Label("a"), Label("b")]).answer({"a": 0.4, "b": 0.6}, **rest)
+    assert PredicateQuestion(name="n").answer({"yes": 0.7, "no": 0.3}, **rest).probability == 0.7
+    levels = ScoreQuestion(levels=[Label("low"), Label("mid"), Label("high")])
+    rated = levels.answer({"low": 0.25, "mid": 0.25, "high": 0.5}, **rest)
+    assert (rated.type, rated.confidence) == ("score", 0.5)
+    assert rated.score == pytest.approx(1.25)
+    chosen = ChoiceQuestion(choices=[Label("a"), Label("b")]).answer({"a": 0.4, "b": 0.6}, **rest)
     assert (chosen.choice, chosen.confidence, chosen.mass) == ("b", 0.6, 0.5)
-    tied = Selection(choices=[Label("a"), Label("b")]).answer({"a": 0.5, "b": 0.5}, **rest)
+    tied = ChoiceQuestion(choices=[Label("a"), Label("b")]).answer({"a": 0.5, "b": 0.5}, **rest)
     assert tied.choice == "a"
 
 
@@ -91,10 +92,10 @@ def test_answers_have_the_score_and_the_choice_of_their_probabilities():
 )
 def test_choices_are_labels_texts_or_the_protocol_s_objects(choices):
     labels = [Label("a"), Label("b")]
-    assert Selection(choices=choices) == Selection(choices=labels)
+    assert ChoiceQuestion(choices=choices) == ChoiceQuestion(choices=labels)
     levels = [{"label": one["value"]} if isinstance(one, dict) else one for one in choices]
-    assert Rating(levels=levels) == Rating(levels=labels)
-    assert Selection(choices=choices).text.endswith("Answer with one of a, b.")
+    assert ScoreQuestion(levels=levels) == ScoreQuestion(levels=labels)
+    assert ChoiceQuestion(choices=choices).text.endswith("Answer with one of a, b.")
 
 
 @pytest.mark.parametrize(
@@ -111,4 +112,4 @@ def test_choices_are_labels_texts_or_the_protocol_s_objects(choices):
 )
 def test_other_choices_are_refused_with_their_place(choices, problem):
     with pytest.raises(RequestError, match=problem):
-        Selection(choices=choices)
+        ChoiceQuestion(choices=choices)

@@ -11,6 +11,7 @@ from values import PROMPT, V
 
 from dlm import (
     Choice,
+    ChoiceQuestion,
     Decided,
     Decision,
     Draft,
@@ -20,20 +21,19 @@ from dlm import (
     JsonSchema,
     Label,
     Policy,
-    Predicate,
-    Rating,
+    PredicateQuestion,
     Request,
-    Selection,
+    ScoreQuestion,
 )
 from dlm.decisions.running import Labels, RunningQuestion, reading_units
 from dlm.events import End
 
 INPUT = "Anna lives in Paris, and is aged 30. " * 6
 QUESTIONS = [
-    Predicate(name="city", instructions="Does Anna live in Paris?"),
-    Rating(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
+    PredicateQuestion(name="city", instructions="Does Anna live in Paris?"),
+    ScoreQuestion(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
     *[
-        Selection(
+        ChoiceQuestion(
             instructions=f"Where {i}?", choices=[Label(f"Rome {i}"), Label("Rome"), Label("x")]
         )
         for i in range(4)
@@ -45,7 +45,7 @@ REQUESTS = [
     Request(prompt=INPUT, max_tokens=40, seed=3, temperature=2.0),
     Request(prompt="Answer with one word of mage, healer.", constraint=Choice(["mage", "healer"])),
 ]
-ALIKE = Selection(choices=[Label(f"mark {word}") for word in ("one", "two", "three")])
+ALIKE = ChoiceQuestion(choices=[Label(f"mark {word}") for word in ("one", "two", "three")])
 
 
 class Shut(Double):
@@ -118,7 +118,7 @@ def test_a_question_is_read_at_a_temperature_of_1_beside_canvases_of_others(engi
     engine = engine_of(model, slots=4)
     engine.add(Request(token_ids=PROMPT))
     engine.step()
-    number = engine.add(of_tokens([Predicate()]))
+    number = engine.add(of_tokens([PredicateQuestion()]))
     ends, _ = ends_of(engine)
     (answer,) = ends[number].answers
     first = [engine.vocabulary.encode(word)[0] for word in ("yes", "no")]
@@ -139,7 +139,7 @@ def test_a_canvas_of_a_decision_needs_no_expected_embedding(engine_of):
 
     model = Watched(V, 0)
     engine = engine_of(model, slots=3)
-    several = of_tokens([Predicate()] * 6)
+    several = of_tokens([PredicateQuestion()] * 6)
     engine.add(several)
     ends_of(engine)
     assert model.rows == []
@@ -167,7 +167,7 @@ def test_cancelling_a_decision_drops_its_questions_wherever_they_are(engine_of):
 
 def test_a_question_that_fails_ends_its_decision_alone(engine_of):
     engine = engine_of(Shut(V), slots=4)
-    doomed = engine.add(of_tokens([Predicate(), Predicate()] * 9))
+    doomed = engine.add(of_tokens([PredicateQuestion(), PredicateQuestion()] * 9))
     fine = engine.add(Request(token_ids=PROMPT, max_tokens=16))
     ends, _ = ends_of(engine)
     assert isinstance(ends[doomed], Failed)
@@ -186,7 +186,7 @@ def test_an_error_in_reading_a_canvas_ends_that_decision_alone(engine_of, monkey
 
     monkeypatch.setattr(Labels, "forward", broken)
     doomed = engine.add(of_tokens([ALIKE]))
-    fine = engine.add(of_tokens([Predicate()]))
+    fine = engine.add(of_tokens([PredicateQuestion()]))
     ends, _ = ends_of(engine)
     assert "OSError: broken" in str(ends[doomed].error)
     assert isinstance(ends[fine], Decided)
@@ -246,7 +246,7 @@ def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counte
     model, work = Random(V, 0, canvas_length=32), 40
     engine = engine_of(model, slots=6, policy=Policy(step_work=work))
     values = [f"mark {7919 * i % 9973:04} of {104729 * i % 9967:04}, {i} red" for i in range(255)]
-    large = Selection(choices=[Label(value) for value in values])
+    large = ChoiceQuestion(choices=[Label(value) for value in values])
     labels = Labels(values, engine.vocabulary)
     assert 6 * reading_units(labels) > work > labels.work
     number = engine.add(of_tokens([large] * 60))
@@ -277,6 +277,6 @@ def test_pieces_of_work_of_any_size_have_the_same_answers(engine_of):
     answers = []
     for work in (1, 2, 2000):
         engine = engine_of(Fixed(V, 1), policy=Policy(step_work=work))
-        answers.append(engine.decide(Request(token_ids=PROMPT), [ALIKE, Predicate()] * 7))
+        answers.append(engine.decide(Request(token_ids=PROMPT), [ALIKE, PredicateQuestion()] * 7))
     assert answers[0] == answers[1] == answers[2]
     assert not np.isnan(answers[0][0].mass)

@@ -16,6 +16,7 @@ from values import PERSON, V
 
 from dlm import (
     Autoregressive,
+    ChoiceQuestion,
     DecodeConfig,
     DlmError,
     JsonSchema,
@@ -24,7 +25,6 @@ from dlm import (
     Regex,
     Request,
     RequestError,
-    Selection,
 )
 from dlm.models.families import DEFAULT
 from dlm.samplers.reveal import Reveal
@@ -182,7 +182,7 @@ def test_a_question_is_answered_by_the_positions_after_the_prompt(engine_of, len
     p = table[length:end].double().softmax(-1).numpy()
     request, pieces = Request(token_ids=prompt), made.vocabulary.pieces
     for values in (["yes", "no"], ["mage two", "mage", "mark"]):
-        question = Selection(choices=[Label(value) for value in values])
+        question = ChoiceQuestion(choices=[Label(value) for value in values])
         tokens = [made.vocabulary.encode(value) for value in values]
         first = [spelled[0] for spelled in tokens]
         if len(set(first)) == len(first):
@@ -207,7 +207,7 @@ class Predicting(Revealing):
 
 def test_no_question_is_answered_left_to_right_if_blocks_are_cached_whole(engine_of):
     made = engine_of(Predicting(16), config(), family=WHOLE)
-    question = Selection(choices=[Label("yes"), Label("no")])
+    question = ChoiceQuestion(choices=[Label("yes"), Label("no")])
     with pytest.raises(RequestError, match="by is 'causal': blocks of this model are cached whole"):
         made.decide(Request(token_ids=prompt_of(3)), [question], "causal")
     made.close()

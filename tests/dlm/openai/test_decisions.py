@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlm import Label, Predicate, Rating, RequestError, Selection
-from dlm.decisions.questions import PredicateAnswer, RatingAnswer, SelectionAnswer
+from dlm import ChoiceQuestion, Label, PredicateQuestion, RequestError, ScoreQuestion
+from dlm.decisions.questions import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from dlm.events import Decided
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.request import Stats
@@ -25,9 +25,9 @@ def test_a_body_becomes_a_decision():
     assert body.model == "tiny"
     assert (body.decision.request.prompt, body.decision.request.seed) == ("Anna is 30.", 3)
     assert body.decision.questions == [
-        Predicate(name="adult", instructions="Is she an adult?"),
-        Selection(instructions="Which?", choices=[Label("true"), Label("b")]),
-        Rating(instructions="How old?", levels=[Label("x"), Label("y")]),
+        PredicateQuestion(name="adult", instructions="Is she an adult?"),
+        ChoiceQuestion(instructions="Which?", choices=[Label("true"), Label("b")]),
+        ScoreQuestion(instructions="How old?", levels=[Label("x"), Label("y")]),
     ]
 
 
@@ -35,7 +35,7 @@ def test_null_counts_as_left_out():
     question = {"type": "choice", "name": None, "instructions": None, "levels": None}
     question["choices"] = [{"value": "a", "description": None}]
     body = decision_body_of({"input": "i", "questions": [question], "seed": None, "stream": None})
-    assert body.decision.questions == [Selection(choices=[Label("a")])]
+    assert body.decision.questions == [ChoiceQuestion(choices=[Label("a")])]
     assert body.decision.request.seed == 0
 
 
@@ -79,7 +79,7 @@ def test_images_are_parts_of_an_input():
 def test_instructions_may_come_in_parts():
     question = {"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}]}
     (read,) = decision_body_of(BODY | {"questions": [question]}).decision.questions
-    assert read == Predicate(instructions="Is it?")
+    assert read == PredicateQuestion(instructions="Is it?")
 
 
 def deep():
@@ -178,10 +178,10 @@ def test_answers_have_the_form_of_their_questions():
     common = {"name": "", "mass": 0.9, "prompt_tokens": 10}
     answers = [
         PredicateAnswer(probability=0.25, **common | {"name": "adult"}),
-        SelectionAnswer(
+        ChoiceAnswer(
             choice="true", probabilities={"true": 0.75, "b": 0.25}, confidence=0.75, **common
         ),
-        RatingAnswer(score=0.5, probabilities={"x": 0.5, "y": 0.5}, **common),
+        ScoreAnswer(score=0.5, probabilities={"x": 0.5, "y": 0.5}, confidence=0.5, **common),
     ]
     decided = Decided(request=0, answers=answers, stats=Stats(cached=16))
     body = decision_answer(decision_body_of(BODY), decided, "tiny")

@@ -18,6 +18,7 @@ from waiting import PATIENCE
 
 from dlm import (
     Choice,
+    ChoiceQuestion,
     Committed,
     Decision,
     DlmError,
@@ -434,6 +435,24 @@ async def test_a_decision_is_a_stream_of_one_event(serving):
     async with serving(Random(V, seed=1)) as served:
         (event,) = await read(served.stream(decision))
     assert 0 < event.answers[0].probability < 1
+
+
+async def test_questions_are_answered_and_a_context_closes_its_engine(engine_of):
+    engine = engine_of(Random(V, seed=1))
+    questions = [{"type": "predicate"}, ChoiceQuestion(choices=["a", "b"])]
+    async with AsyncEngine(engine) as served:
+        answers = await served.decide(REQUEST, questions, timeout=PATIENCE)
+        with pytest.raises(RequestError, match="request must be a Request, got a Decision"):
+            await served.generate(Decision(request=REQUEST, questions=questions))
+        with pytest.raises(RequestError, match="questions must have 1 to 200 entries, got 0"):
+            await served.decide(REQUEST, [])
+        assert not served.busy
+    assert [answer.type for answer in answers] == ["predicate", "choice"]
+    assert sum(answers[1].probabilities.values()) == pytest.approx(1)
+    with pytest.raises(DlmError, match="the engine is closed"):
+        engine.add(REQUEST)
+    with pytest.raises(UnavailableError, match="the server is shutting down"):
+        await served.generate(REQUEST)
 
 
 def test_an_engine_made_without_an_event_loop_belongs_to_that_of_its_first_call(engine_of, gate):

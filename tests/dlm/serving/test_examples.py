@@ -2,8 +2,13 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
+from fastapi.testclient import TestClient
+
+import dlm
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PARTS = {
@@ -30,5 +35,35 @@ def test_an_example_runs(tiny, capsys, name):
     assert all(part in printed for part in PARTS[name])
 
 
+WITHOUT_A_SERVER = {
+    "classify": ["Oslo. -> Job.NURSE, taken (", "years. -> Job.DRIVER, taken ("],
+    "functions": ["get_weather({'city': 'Oslo'}) -> Oslo: sunny, 21 degrees", "said: ", "messages"],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_SERVER)
+def test_an_example_without_a_server_runs(built_in, capsys, name):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](built_in)
+    printed = capsys.readouterr().out
+    assert all(part in printed for part in WITHOUT_A_SERVER[name])
+
+
+def test_the_application_with_an_engine_answers_whole_and_in_pieces(built_in):
+    app = runpy.run_path(str(EXAMPLES / "app.py"))["app"]
+    kept = SimpleNamespace(load=lambda slots: built_in)  # closed by none of the tests
+    with (
+        patch.object(dlm, "Engine", kept),
+        patch.object(built_in, "close"),
+        TestClient(app) as client,
+    ):
+        body = {"text": "Our neighbour Olga Lopez is 61."}
+        assert client.post("/people", json=body).json() == {"name": "Olga Lopez", "age": 61}
+        assert client.post("/people/stream", json=body).json() == {"name": "Olga Lopez", "age": 61}
+        refused = client.post("/people", json={"text": "too long " * 100_000})
+        assert refused.status_code == 400
+        assert "maximum context length" in refused.json()["detail"]
+
+
 def test_no_example_is_left_out():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PARTS)
+    examples = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert examples == {*PARTS, *WITHOUT_A_SERVER, "app"}

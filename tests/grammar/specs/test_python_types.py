@@ -117,8 +117,13 @@ def test_a_function_is_a_tool():
     assert parameters["required"] == ["city"]
     assert parameters["properties"]["unit"]["enum"] == ["C", "F"]
     listed = [tool_of(get_weather)]
+    assert Tools([get_weather]) == Tools(listed)
     assert Tools([get_weather]).key == Tools(listed).key
     assert Request(prompt="hi", tools=[get_weather]).tools == listed
+    assert Request(prompt="hi", constraint=Tools([get_weather])).tools == listed
+    assert (
+        Request(prompt="hi", tools=[get_weather], constraint=Tools([get_weather])).tools == listed
+    )
 
 
 @pytest.mark.parametrize(
