@@ -247,7 +247,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "scripts/evaluation": 1_900,
     "scripts/loads": 1_250,
     "scripts/measure": 1_300,
-    "scripts/training": 3_550,
+    "scripts/training": 3_600,
 }
 
 

@@ -94,9 +94,9 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
 
     import dlm
     from dlm.cli.display import progress_bar
-    from dlm.serving.app import app_of
     from dlm.serving.protocol import Limits
     from dlm.serving.server import IDLE_SECONDS, DrainingServer
+    from dlm.serving.service import app_of
 
     check_address(args)
     connections = connections_of(args)

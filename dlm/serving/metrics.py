@@ -18,6 +18,7 @@ from dlm.serving.async_engine import EventStream
 
 _TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # seconds
 _RATES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of `Metrics.text`
 
 _COUNTERS = {
     "prompt_tokens": "Tokens of prompts.",

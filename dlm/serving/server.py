@@ -24,9 +24,9 @@ from typing import Any
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from dlm.serving.app import Service
 from dlm.serving.guard import network_of
 from dlm.serving.protocol import FULL, BoundedProtocol, Connections, Limits
+from dlm.serving.service import Service
 
 _ACCEPT_LOG = logging.getLogger(__name__)
 _AT_ONCE = 16  # connections accepted before other tasks of the event loop run

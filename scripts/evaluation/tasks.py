@@ -12,8 +12,9 @@ from random import Random
 from typing import Any
 
 from jsonschema import SchemaError
+from training.exams import exams
 from training.extraction import extract
-from training.lessons import choice, exams, tool_call
+from training.lessons import choice, tool_call
 from training.samples import Sample
 
 import dlm

@@ -12,9 +12,9 @@ from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.samplers import EntropyBound
-from dlm.serving.app import app_of
 from dlm.serving.protocol import Connections
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
+from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
 

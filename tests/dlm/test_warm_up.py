@@ -209,7 +209,7 @@ def test_a_server_starts_after_its_engine_was_warmed_up(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Engine, "loaded", loaded)
-    monkeypatch.setattr("dlm.serving.app.app_of", app_of)
+    monkeypatch.setattr("dlm.serving.service.app_of", app_of)
     monkeypatch.setattr(sys, "argv", ["serve.py", "--port", "0"])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as end:

@@ -29,7 +29,7 @@ from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.response_items import UnknownResponseError
-from dlm.serving.app import METRICS_TYPE, Routes, app_of, application, prefix_of
+from dlm.serving.app import Routes, application
 from dlm.serving.guard import (
     CLIENT,
     VERSION_HEADER,
@@ -38,7 +38,9 @@ from dlm.serving.guard import (
     last_events,
     until_disconnected,
 )
-from dlm.serving.metrics import merge_metrics
+from dlm.serving.metrics import METRICS_TYPE, merge_metrics
+from dlm.serving.prefix import prefix_of
+from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to

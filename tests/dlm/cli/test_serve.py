@@ -161,7 +161,7 @@ def configured(monkeypatch):
         return config
 
     monkeypatch.setattr(uvicorn, "Config", double)
-    monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
+    monkeypatch.setattr("dlm.serving.service.app_of", lambda *_: (None, None))
     monkeypatch.setattr(serve, "loading_of", lambda _: None)
     monkeypatch.setattr("dlm.engine.Engine.loaded", lambda *_: None)
     monkeypatch.setattr(serve, "check_address", lambda _: None)

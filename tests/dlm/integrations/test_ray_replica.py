@@ -35,7 +35,7 @@ def call(**more):
 async def replica_of(engine):
     settings = Settings(names=("tiny",), slots=1, max_queue=0, api_keys=("secret",))
     loaded = patch("dlm.engine.Engine.loaded", return_value=engine)
-    with patch("dlm.serving.app.tune_process"), loaded:
+    with patch("dlm.serving.service.tune_process"), loaded:
         replica = Replica.__new__(Replica)
         await replica.__init__(Loading(), settings)  # as Ray does it
         try:

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -14,13 +14,15 @@ import openai
 import pytest
 import uvicorn
 from doubles import Random
+from gated import Gated
 from values import V
 from waiting import PATIENCE
 
 from dlm import Engine, Policy
-from dlm.serving.app import app_of
+from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.protocol import Connections, Limits
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
+from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
 JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
@@ -33,7 +35,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
     `in_flight()` is the number of its requests that have not ended."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        patch("dlm.serving.app.tune_process"),
+        patch("dlm.serving.service.tune_process"),
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)
@@ -100,3 +102,29 @@ def tiny() -> Iterator[SimpleNamespace]:
     """A server of the built-in model."""
     with serving(Engine.load(device="cpu", slots=4, policy=Policy())) as served:
         yield served
+
+
+@pytest.fixture
+def gate(tokens_of: Callable[[str], list[int]]) -> Gated:
+    """A model that answers once it is opened."""
+    return Gated(tokens_of('"hi there"<turn|>'))
+
+
+@pytest.fixture
+def async_engine(engine_of: Callable[..., Engine]) -> Callable[..., Any]:
+    """An `AsyncEngine` in a context, which closes it; a gate is opened before."""
+
+    @asynccontextmanager
+    async def running(
+        model: Any, slots: int = 2, max_queue: int = 4, reserved: int = 0
+    ) -> AsyncIterator[AsyncEngine]:
+        engine = engine_of(model, slots=slots)
+        served = AsyncEngine(engine, slots, max_queue, reserved=reserved)
+        try:
+            yield served
+        finally:
+            if isinstance(model, Gated):
+                model.open.set()
+            await served.close()
+
+    return running

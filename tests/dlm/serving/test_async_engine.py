@@ -4,9 +4,7 @@ import asyncio
 import random
 import threading
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -30,8 +28,6 @@ from dlm import (
 )
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.grammar import Task
-from dlm.openai.body import LARGE
-from dlm.serving.answering import MergedEvents
 from dlm.serving.async_engine import AsyncEngine, PreparedRequests
 
 pytestmark = pytest.mark.anyio
@@ -43,34 +39,13 @@ class Broken(Random):
         raise RuntimeError("/a/path of the device")
 
 
-@pytest.fixture
-def gate(tokens_of):
-    return Gated(tokens_of('"hi there"<turn|>'))
-
-
-@pytest.fixture
-def serving(engine_of):
-    @asynccontextmanager
-    async def serving(model, slots=2, max_queue=4, reserved=0):
-        engine = engine_of(model, slots=slots)
-        served = AsyncEngine(engine, slots, max_queue, reserved=reserved)
-        try:
-            yield served
-        finally:
-            if isinstance(model, Gated):
-                model.open.set()
-            await served.close()
-
-    return serving
-
-
 async def read(events):
     return [event async for event in events]
 
 
-async def test_a_stream_ends_with_the_result_and_has_drafts_only_on_request(serving, gate):
+async def test_a_stream_ends_with_the_result_and_has_drafts_only_on_request(async_engine, gate):
     gate.open.set()
-    async with serving(gate) as served:
+    async with async_engine(gate) as served:
         plain = await read(served.stream(REQUEST))
         drafted = await read(served.stream(REQUEST, drafts=True))
     assert [type(event) for event in plain] == [Committed, Finished]
@@ -78,8 +53,8 @@ async def test_a_stream_ends_with_the_result_and_has_drafts_only_on_request(serv
     assert plain[-1].result.text == drafted[-1].result.text == '"hi there"'
 
 
-async def test_a_reader_that_disconnects_gives_its_slot_to_others(serving, gate):
-    async with serving(gate, slots=1) as served:
+async def test_a_reader_that_disconnects_gives_its_slot_to_others(async_engine, gate):
+    async with async_engine(gate, slots=1) as served:
         first = served.stream(REQUEST)
         pending = asyncio.ensure_future(anext(first))
         while not served.engine.busy:
@@ -95,9 +70,9 @@ async def test_a_reader_that_disconnects_gives_its_slot_to_others(serving, gate)
 
 
 async def test_requests_that_do_not_fit_the_queue_are_refused_until_others_have_ended(
-    serving, gate
+    async_engine, gate
 ):
-    async with serving(gate, slots=1, max_queue=2) as served:
+    async with async_engine(gate, slots=1, max_queue=2) as served:
         streams = await served.open([REQUEST] * 2)
         with pytest.raises(QueueFullError, match="2 requests run or wait already, of 3 at"):
             await served.open([REQUEST] * 2)  # all of them or none
@@ -115,9 +90,9 @@ async def test_requests_that_do_not_fit_the_queue_are_refused_until_others_have_
         assert await served.run_in_reader(lambda: 1) == 1
 
 
-async def test_a_request_that_fails_ends_alone(serving, gate):
+async def test_a_request_that_fails_ends_alone(async_engine, gate):
     gate.open.set()
-    async with serving(gate) as served:
+    async with async_engine(gate) as served:
         with pytest.raises(RequestError, match="prompt: a token must be 0 to 1535, got 99999"):
             await read(served.stream(Request(token_ids=[99999])))
         short = Request(prompt="hi", constraint=Choice(["quite long indeed"]), max_tokens=1)
@@ -128,8 +103,8 @@ async def test_a_request_that_fails_ends_alone(serving, gate):
         assert served.problem is None
 
 
-async def test_all_streams_of_a_failed_engine_end_with_an_error_that_names_no_path(serving):
-    async with serving(Broken(V, seed=1)) as served:
+async def test_all_streams_of_a_failed_engine_end_with_an_error_that_names_no_path(async_engine):
+    async with async_engine(Broken(V, seed=1)) as served:
         streams = await served.open([REQUEST] * 3)
         for stream in streams:
             (event,) = await read(stream)
@@ -141,8 +116,8 @@ async def test_all_streams_of_a_failed_engine_end_with_an_error_that_names_no_pa
             await served.open([REQUEST])
 
 
-async def test_draining_lets_requests_finish_and_refuses_new_ones(serving, gate):
-    async with serving(gate, slots=1) as served:
+async def test_draining_lets_requests_finish_and_refuses_new_ones(async_engine, gate):
+    async with async_engine(gate, slots=1) as served:
         streams = await served.open([REQUEST] * 3)
         draining = asyncio.ensure_future(served.drain(PATIENCE))
         await asyncio.sleep(0)
@@ -153,9 +128,9 @@ async def test_draining_lets_requests_finish_and_refuses_new_ones(serving, gate)
         assert [type((await read(s))[-1]) for s in streams] == [Finished] * 3
 
 
-async def test_draining_waits_for_a_request_that_is_being_prepared(serving, gate, monkeypatch):
+async def test_draining_waits_for_a_request_that_is_being_prepared(async_engine, gate, monkeypatch):
     loop = asyncio.get_running_loop()
-    async with serving(gate) as served:
+    async with async_engine(gate) as served:
         gate.open.set()
         prepare, begun, resumed = served.engine.prepare, asyncio.Event(), threading.Event()
 
@@ -175,8 +150,8 @@ async def test_draining_waits_for_a_request_that_is_being_prepared(serving, gate
         await draining
 
 
-async def test_draining_ends_requests_that_take_longer_than_the_limit(serving, gate):
-    async with serving(gate, slots=1) as served:
+async def test_draining_ends_requests_that_take_longer_than_the_limit(async_engine, gate):
+    async with async_engine(gate, slots=1) as served:
         streams = await served.open([REQUEST] * 2)
         await served.drain(0)
         for stream in streams:
@@ -185,10 +160,10 @@ async def test_draining_ends_requests_that_take_longer_than_the_limit(serving, g
 
 
 async def test_an_engine_is_not_stepped_after_its_last_request_once_the_grammar_is_warm(
-    serving, gate, monkeypatch
+    async_engine, gate, monkeypatch
 ):
     gate.open.set()
-    async with serving(gate) as served:
+    async with async_engine(gate) as served:
         engine, steps = served.engine, []
         step = engine.step
         monkeypatch.setattr(engine, "step", lambda: steps.append(1) or step())
@@ -202,71 +177,6 @@ async def test_an_engine_is_not_stepped_after_its_last_request_once_the_grammar_
         assert len(steps) == before > 0
 
 
-async def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
-    async with serving(gate) as served:
-        read = threading.Event()
-        reading = asyncio.ensure_future(served.run_in_reader(lambda: read.wait(PATIENCE)))
-        await asyncio.sleep(0.01)
-        read.set()  # would never be, were the loop not free
-        assert await reading
-
-
-async def test_large_bodies_are_read_one_at_a_time_and_do_not_delay_small_ones(serving, gate):
-    async with serving(gate, max_queue=18) as served:  # large ones may take five of 20 places
-        resumed, order = threading.Event(), []
-
-        def large(name):
-            assert resumed.wait(PATIENCE)
-            order.append(name)
-
-        waiting = [
-            asyncio.ensure_future(served.run_in_reader(partial(large, name), LARGE))
-            for name in "abcde"
-        ]
-        for _ in range(9):
-            assert await served.run_in_reader(lambda: 1, LARGE - 1) == 1
-        assert not order
-        with pytest.raises(QueueFullError, match="too many large requests wait"):
-            await served.run_in_reader(lambda: 1, LARGE)
-        resumed.set()
-        await asyncio.gather(*waiting)
-        assert order == [*"abcde"]
-
-
-async def test_images_delay_neither_bodies_nor_are_delayed_by_them(serving, gate):
-    async with serving(gate, max_queue=18) as served:
-        resumed = threading.Event()
-        decoding = asyncio.ensure_future(
-            served.run_in_reader(lambda: resumed.wait(PATIENCE), images=True)
-        )
-        await asyncio.sleep(0.01)
-        assert await served.run_in_reader(lambda: 1, LARGE) == 1
-        assert await served.run_in_reader(lambda: 1) == 1
-        assert not decoding.done()
-        resumed.set()
-        assert await decoding
-
-
-async def test_a_client_with_images_waits_for_one_image_of_another_client(serving, gate):
-    async with serving(gate, max_queue=38) as served:
-        resumed, order = threading.Event(), []
-
-        def decode(name):
-            assert resumed.wait(PATIENCE)
-            order.append(name)
-
-        waiting = [
-            asyncio.ensure_future(
-                served.run_in_reader(partial(decode, client), client=client, images=True)
-            )
-            for client in "aaaaab"
-        ]
-        await asyncio.sleep(0.01)
-        resumed.set()
-        await asyncio.gather(*waiting)
-        assert order == [*"aabaaa"]
-
-
 async def test_a_result_is_awaited_and_the_slots_are_those_of_the_engine(engine_of, gate):
     engine = engine_of(gate, slots=2)
     served = AsyncEngine(engine, max_queue=3)
@@ -278,8 +188,8 @@ async def test_a_result_is_awaited_and_the_slots_are_those_of_the_engine(engine_
     await served.close()
 
 
-async def test_a_result_that_takes_too_long_is_cancelled(serving, gate):
-    async with serving(gate, slots=1) as served:
+async def test_a_result_that_takes_too_long_is_cancelled(async_engine, gate):
+    async with async_engine(gate, slots=1) as served:
         with pytest.raises(TimeoutError):
             await served.generate(REQUEST, timeout=0.05)
         gate.open.set()
@@ -289,9 +199,9 @@ async def test_a_result_that_takes_too_long_is_cancelled(serving, gate):
 
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_cancelled_opening_no_longer_waits_for_its_grammar(
-    serving, gate, monkeypatch, begun
+    async_engine, gate, monkeypatch, begun
 ):
-    async with serving(gate) as served:
+    async with async_engine(gate) as served:
         prepare, prepared, resumed = served.engine.prepare, [], threading.Event()
         held = Task()
 
@@ -321,15 +231,15 @@ async def test_a_cancelled_opening_no_longer_waits_for_its_grammar(
             stream.close()
 
 
-async def test_a_stream_knows_when_its_request_arrived(serving, gate):
-    async with serving(gate) as served:
+async def test_a_stream_knows_when_its_request_arrived(async_engine, gate):
+    async with async_engine(gate) as served:
         (stream,) = await served.open([REQUEST], arrived=4.5)
         assert stream.arrived == 4.5
         stream.close()
 
 
-async def test_a_newer_draft_replaces_one_that_was_not_read(engine_of, serving):
-    async with serving(Random(V, seed=1, scale=0.1, canvas_length=8)) as served:
+async def test_a_newer_draft_replaces_one_that_was_not_read(engine_of, async_engine):
+    async with async_engine(Random(V, seed=1, scale=0.1, canvas_length=8)) as served:
         (stream,) = await served.open([Request(prompt="hi", max_tokens=24)], drafts=True)
         while served.busy:
             await asyncio.sleep(0.001)
@@ -339,10 +249,10 @@ async def test_a_newer_draft_replaces_one_that_was_not_read(engine_of, serving):
     assert all(pair != (Draft, Draft) for pair in pairwise(kinds))
 
 
-async def test_many_readers_half_of_whom_disconnect_leak_no_slot(serving, tokens_of):
+async def test_many_readers_half_of_whom_disconnect_leak_no_slot(async_engine, tokens_of):
     model = Gated(tokens_of('"hi there"<turn|>'), canvas_length=4)
     model.open.set()
-    async with serving(model, slots=3, max_queue=100) as served:
+    async with async_engine(model, slots=3, max_queue=100) as served:
 
         async def one(i):
             draw = random.Random(i)
@@ -371,30 +281,8 @@ async def test_a_queue_of_negative_length_is_refused(engine_of):
         AsyncEngine(engine_of(Random(V, seed=1)), 1, -1)
 
 
-async def test_closing_unread_merged_events_gives_all_slots_back(serving, gate):
-    async with serving(gate, slots=2) as served:
-        events = MergedEvents(await served.open([REQUEST] * 3), silence=1.0)
-        assert served.busy
-        events.close()
-        assert not served.busy
-        gate.open.set()
-        while served.engine.busy:
-            await asyncio.sleep(0.001)
-    assert sorted(served.engine._scheduler._free) == [0, 1]
-
-
-async def test_merged_events_keep_the_order_of_each_stream(serving, gate):
-    async with serving(gate, slots=2) as served:
-        events = MergedEvents(await served.open([REQUEST] * 3), silence=0.01)
-        assert await anext(events) is None  # nothing happens yet
-        gate.open.set()
-        events_read = [one async for one in events if one is not None]
-    for i in range(3):
-        assert [type(event) for j, event in events_read if i == j] == [Committed, Finished]
-
-
-async def test_places_are_reserved_for_clients_that_have_none(serving, gate):
-    async with serving(gate, slots=1, max_queue=4, reserved=2) as served:
+async def test_places_are_reserved_for_clients_that_have_none(async_engine, gate):
+    async with async_engine(gate, slots=1, max_queue=4, reserved=2) as served:
         streams = await served.open([REQUEST] * 3, client="a")
         with pytest.raises(QueueFullError, match="of 3 at most"):
             await served.open([REQUEST], client="a")
@@ -430,9 +318,9 @@ def test_requests_prepared_for_a_client_that_has_disconnected_are_discarded():
         opening.prepare(3)
 
 
-async def test_a_decision_is_a_stream_of_one_event(serving):
+async def test_a_decision_is_a_stream_of_one_event(async_engine):
     decision = Decision(request=REQUEST, questions=[{"type": "predicate"}])
-    async with serving(Random(V, seed=1)) as served:
+    async with async_engine(Random(V, seed=1)) as served:
         (event,) = await read(served.stream(decision))
     assert 0 < event.answers[0].probability < 1
 

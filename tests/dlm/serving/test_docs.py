@@ -11,9 +11,9 @@ from values import V
 
 from dlm.occupancy import Occupancy
 from dlm.openai.decisions import DecisionFields
-from dlm.serving.app import app_of
 from dlm.serving.fields import with_tables
 from dlm.serving.metrics import Metrics
+from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
 ROOT = Path(__file__).parents[3]

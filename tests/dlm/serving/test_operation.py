@@ -14,7 +14,7 @@ from values import V
 from waiting import wait_until
 
 from dlm import DlmError
-from dlm.serving.app import app_of
+from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
@@ -223,7 +223,7 @@ def test_requests_end_when_the_time_to_drain_is_over_or_at_a_second_signal(
 @pytest.mark.anyio
 async def test_the_garbage_collector_is_tuned_once_all_is_loaded(engine_of, monkeypatch):
     calls = []
-    monkeypatch.setattr("dlm.serving.app.tune_process", lambda: calls.append(1))
+    monkeypatch.setattr("dlm.serving.service.tune_process", lambda: calls.append(1))
     app, service = app_of(engine_of(Dreamer(V, seed=1)), Settings())
     async with service.serving(app):
         assert calls == [1]

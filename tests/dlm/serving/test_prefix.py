@@ -3,7 +3,7 @@
 import json
 import re
 
-from dlm.serving.app import prefix_of
+from dlm.serving.prefix import prefix_of
 
 
 def named(**body):

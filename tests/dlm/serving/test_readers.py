@@ -7,6 +7,8 @@ from functools import partial
 import pytest
 from waiting import PATIENCE
 
+from dlm.errors import QueueFullError
+from dlm.openai.body import LARGE
 from dlm.serving.readers import Readers
 
 pytestmark = pytest.mark.anyio
@@ -73,3 +75,68 @@ async def test_an_error_is_raised_and_the_thread_goes_on():
         await readers.run(lambda: 1 // 0)
     assert await readers.run(lambda: 2) == 2
     readers.close()
+
+
+async def test_the_loop_goes_on_while_a_body_is_read(async_engine, gate):
+    async with async_engine(gate) as served:
+        read = threading.Event()
+        reading = asyncio.ensure_future(served.run_in_reader(lambda: read.wait(PATIENCE)))
+        await asyncio.sleep(0.01)
+        read.set()  # would never be, were the loop not free
+        assert await reading
+
+
+async def test_large_bodies_are_read_one_at_a_time_and_do_not_delay_small_ones(async_engine, gate):
+    async with async_engine(gate, max_queue=18) as served:  # large ones may take five of 20 places
+        resumed, order = threading.Event(), []
+
+        def large(name):
+            assert resumed.wait(PATIENCE)
+            order.append(name)
+
+        waiting = [
+            asyncio.ensure_future(served.run_in_reader(partial(large, name), LARGE))
+            for name in "abcde"
+        ]
+        for _ in range(9):
+            assert await served.run_in_reader(lambda: 1, LARGE - 1) == 1
+        assert not order
+        with pytest.raises(QueueFullError, match="too many large requests wait"):
+            await served.run_in_reader(lambda: 1, LARGE)
+        resumed.set()
+        await asyncio.gather(*waiting)
+        assert order == [*"abcde"]
+
+
+async def test_images_delay_neither_bodies_nor_are_delayed_by_them(async_engine, gate):
+    async with async_engine(gate, max_queue=18) as served:
+        resumed = threading.Event()
+        decoding = asyncio.ensure_future(
+            served.run_in_reader(lambda: resumed.wait(PATIENCE), images=True)
+        )
+        await asyncio.sleep(0.01)
+        assert await served.run_in_reader(lambda: 1, LARGE) == 1
+        assert await served.run_in_reader(lambda: 1) == 1
+        assert not decoding.done()
+        resumed.set()
+        assert await decoding
+
+
+async def test_a_client_with_images_waits_for_one_image_of_another_client(async_engine, gate):
+    async with async_engine(gate, max_queue=38) as served:
+        resumed, order = threading.Event(), []
+
+        def decode(name):
+            assert resumed.wait(PATIENCE)
+            order.append(name)
+
+        waiting = [
+            asyncio.ensure_future(
+                served.run_in_reader(partial(decode, client), client=client, images=True)
+            )
+            for client in "aaaaab"
+        ]
+        await asyncio.sleep(0.01)
+        resumed.set()
+        await asyncio.gather(*waiting)
+        assert order == [*"aabaaa"]

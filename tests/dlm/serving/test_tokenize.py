@@ -8,7 +8,7 @@ import pytest
 from asks import turn
 from waiting import PATIENCE
 
-from dlm.serving.app import json_of_lists
+from dlm.serving.service import json_of_lists
 
 MANY = 1_000_000
 LONG = {"emojis": "\U0001f600" * MANY, "words": "word " * MANY, "zeros": "0" * MANY * 3}

@@ -7,23 +7,13 @@ from random import Random
 
 import jsonschema
 import pytest
+from drawn_samples import strings_of, value_of
 from evaluation.values import leaves
 from training import extraction
 from training.extraction import extract
 from training.kinds import SMALL, TITLES, draw
-from training.lessons import (
-    choice,
-    copied,
-    copy,
-    long_numbers,
-    long_sample,
-    numbers,
-    sample,
-    tool_call,
-)
 from training.patterns import domains, ruffled
 from training.samples import dumps, plain
-from training.toolbox import native
 from training.words import Draw, accented, listed
 
 
@@ -35,18 +25,6 @@ def samples():
         split: [extract(Random(seed), split) for seed in range(count)]
         for split, count in counts.items()
     }
-
-
-def strings(value):
-    """Return every string of a value."""
-    if isinstance(value, dict | list):
-        parts = value.values() if isinstance(value, dict) else value
-        return {string for part in parts for string in strings(part)}
-    return {value} if isinstance(value, str) else set()
-
-
-def bare(answer):
-    return json.loads(answer.removeprefix("```json").removesuffix("```"))
 
 
 def values_of(kind):
@@ -141,7 +119,7 @@ def test_answers_fit_their_schemas_and_mean_their_values(split, samples):
     fenced = 0
     for item in samples[split][:400]:
         fenced += item.answer.startswith("```json\n")
-        value = bare(item.answer)
+        value = value_of(item.answer)
         assert value == item.value
         jsonschema.validate(value, item.schema)
     assert 0.18 < fenced / 400 < 0.32  # the habit: a quarter
@@ -151,7 +129,7 @@ def test_every_text_that_is_wanted_is_in_the_prompt(samples):
     """Exceptions: dates that the key or the schema wants in ISO form, and options of an enum."""
     for item in samples["heldout"]:
         closed = re.findall(r'"enum": \[[^]]*\]', json.dumps(item.schema))
-        for string in strings(item.value):
+        for string in strings_of(item.value):
             iso = re.fullmatch(r"\d{4}-\d\d-\d\d", string)
             assert string in item.prompt or iso or string in "".join(closed), (string, item.prompt)
 
@@ -216,47 +194,6 @@ def test_samples_have_lists_tables_and_objects_in_objects(samples):
         assert traits.count(trait) > 15, trait
 
 
-def test_copies_have_the_items_of_their_prompts():
-    for seed in range(60):
-        item = copy(Random(seed), "train")
-        if item.prompt.startswith("List as JSON. "):
-            assert ", ".join(bare(item.answer)) == item.prompt.removeprefix("List as JSON. ")
-        else:
-            (string,) = bare(item.answer).values()
-            assert string in item.prompt
-
-
-@pytest.mark.parametrize("length", [1, 8, 16])
-def test_strings_to_copy_have_the_requested_length(length):
-    for seed in range(40):
-        (string,) = copied(Random(seed), "heldout", length).value.values()
-        assert len(string) == length
-
-
-def test_the_word_to_choose_is_one_of_those_listed():
-    for seed in range(100):
-        item = choice(Random(seed), "heldout")
-        assert item.value in item.schema["enum"]
-        assert all(option in item.prompt for option in item.schema["enum"])
-
-
-def test_calls_are_gemma_s_own_form():
-    for seed in range(60):
-        item = tool_call(Random(seed), "train")
-        name, arguments = item.value
-        assert item.answer.startswith(f"<|tool_call>call:{name}{{")
-        assert name in {tool["function"]["name"] for tool in item.tools}
-        for key, value in arguments.items():
-            assert f"{key}:" in item.answer
-            if isinstance(value, str):
-                assert native(value) in item.answer
-                assert value in item.prompt
-    assert native("a") == '<|"|>a<|"|>'
-    assert native(2.5) == "2.5"
-    assert native(Decimal("2.50")) == "2.50"
-    assert native(True) == "true"
-
-
 def test_numbers_are_answered_with_the_digits_of_the_text():
     value = {"a": [Decimal("19.50"), 3], "b": {}, "c": "é"}
     for indent in (None, 2):
@@ -264,26 +201,3 @@ def test_numbers_are_answered_with_the_digits_of_the_text():
         assert "19.50" in text
         assert json.loads(text) == plain(value) == {"a": [19.5, 3], "b": {}, "c": "é"}
     assert dumps(plain(value), 2) == json.dumps(plain(value), indent=2, ensure_ascii=False)
-
-
-def test_an_exam_of_digits_has_two_long_numbers_that_the_prompt_has_too():
-    for seed in range(30):
-        item = numbers(Random(seed), "heldout")
-        assert long_numbers(item.value) > 1
-    assert long_numbers({"a": [100, 2.50, 12], "b": True, "c": "12345", "d": {"e": 99.5}}) == 2
-
-
-@pytest.mark.parametrize("split", ["train", "heldout"])
-def test_a_long_text_has_the_wanted_values_among_sentences_about_other_things(split):
-    short, long = (long_sample(Random(5), split, tokens) for tokens in (100, 2000))
-    assert len(long.prompt) > 5 * len(short.prompt)
-    for seed in range(20):
-        item = long_sample(Random(seed), split, 600)
-        for text in strings(item.value):
-            assert text in item.prompt or item.traits & {"missing"} or text[:4].isdigit(), text
-
-
-def test_the_same_seed_gives_the_same_samples():
-    assert [sample(Random(i), "train", 0.2) for i in range(20)] == [
-        sample(Random(i), "train", 0.2) for i in range(20)
-    ]

@@ -1,258 +1,95 @@
-"""Made-up tools and conversations of the training, and those that only exams have."""
+"""Tasks of copying, of choosing, of calls, of digits and of long texts."""
 
-import itertools
-import json
-from functools import cache
-from pathlib import Path
+from decimal import Decimal
 from random import Random
 
-import jsonschema
 import pytest
-from evaluation.judging import wanted
-from evaluation.tasks import spec_of
-from processes import printed
-from training import batches, directory, toolbox
-from training.extraction import bare, extract
-from training.lessons import after_result, exams, made_up_call, sample, short_answer
-from training.toolbox import is_held_out, native, usable
-from training.words import Draw, phrases_of
+from drawn_samples import strings_of, value_of
+from training import batches
+from training.lessons import (
+    choice,
+    copied,
+    copy,
+    long_numbers,
+    long_sample,
+    numbers,
+    sample,
+    tool_call,
+)
+from training.toolbox import native
 
 from dlm.engine import BUILT_IN
-from dlm.grammar import Compiler, Matcher, Vocabulary
-
-SCRIPTS = Path(__file__).parents[3] / "scripts"
-PRINT_EXAMS = """if True:
-    from training.lessons import exams
-    print([sample.prompt for samples in exams(20, 0).values() for sample in samples])
-"""
-MAKERS = (made_up_call, after_result, short_answer)
-SPLITS = ("train", "heldout")
 
 
-@cache
-def drawn(make, split, count=150):
-    return [make(Random(seed), split) for seed in range(count)]
+def test_copies_have_the_items_of_their_prompts():
+    for seed in range(60):
+        item = copy(Random(seed), "train")
+        if item.prompt.startswith("List as JSON. "):
+            assert ", ".join(value_of(item.answer)) == item.prompt.removeprefix("List as JSON. ")
+        else:
+            (string,) = value_of(item.answer).values()
+            assert string in item.prompt
 
 
-@cache
-def tokenizer():
-    return batches.tokenizer_of(BUILT_IN)
+@pytest.mark.parametrize("length", [1, 8, 16])
+def test_strings_to_copy_have_the_requested_length(length):
+    for seed in range(40):
+        (string,) = copied(Random(seed), "heldout", length).value.values()
+        assert len(string) == length
 
 
-@pytest.fixture(scope="module")
-def compiler():
-    return Compiler(Vocabulary.from_tokenizer(tokenizer(), 1536, directory.STOPS, 0))
+def test_the_word_to_choose_is_one_of_those_listed():
+    for seed in range(100):
+        item = choice(Random(seed), "heldout")
+        assert item.value in item.schema["enum"]
+        assert all(option in item.prompt for option in item.schema["enum"])
 
 
-def functions(split):
-    tools = (t["function"] for make in MAKERS for item in drawn(make, split) for t in item.tools)
-    return list(tools)
+def test_calls_are_gemma_s_own_form():
+    for seed in range(60):
+        item = tool_call(Random(seed), "train")
+        name, arguments = item.value
+        assert item.answer.startswith(f"<|tool_call>call:{name}{{")
+        assert name in {tool["function"]["name"] for tool in item.tools}
+        for key, value in arguments.items():
+            assert f"{key}:" in item.answer
+            if isinstance(value, str):
+                assert native(value) in item.answer
+                assert value in item.prompt
+    assert native("a") == '<|"|>a<|"|>'
+    assert native(2.5) == "2.5"
+    assert native(Decimal("2.50")) == "2.50"
+    assert native(True) == "true"
 
 
-def keys_of(schema):
-    """Return every key that a schema names, also in nested objects and in rows."""
-    inner = schema.get("properties", {})
-    found = set(inner)
-    for part in inner.values():
-        found |= keys_of(part) | keys_of(part.get("items", {}))
-    return found
+def test_an_exam_of_digits_has_two_long_numbers_that_the_prompt_has_too():
+    for seed in range(30):
+        item = numbers(Random(seed), "heldout")
+        assert long_numbers(item.value) > 1
+    assert long_numbers({"a": [100, 2.50, 12], "b": True, "c": "12345", "d": {"e": 99.5}}) == 2
 
 
-def spelled(names):
-    """Return the words of names, equal for names that differ only in their style."""
-    return {toolbox.words(name) for name in names}
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_a_long_text_has_the_wanted_values_among_sentences_about_other_things(split):
+    short, long = (long_sample(Random(5), split, tokens) for tokens in (100, 2000))
+    assert len(long.prompt) > 5 * len(short.prompt)
+    for seed in range(20):
+        item = long_sample(Random(seed), split, 600)
+        for text in strings_of(item.value):
+            assert text in item.prompt or item.traits & {"missing"} or text[:4].isdigit(), text
 
 
-def test_no_tool_or_parameter_of_an_exam_is_in_training():
-    train, heldout = ({f["name"] for f in functions(split)} for split in SPLITS)
-    assert min(len(train), len(heldout)) > 150
-    assert not spelled(train) & spelled(heldout)
-    train, heldout = (
-        {key for f in functions(split) for key in keys_of(f["parameters"])} for split in SPLITS
-    )
-    assert min(len(train), len(heldout)) > 80
-    assert not spelled(train) & spelled(heldout)
-
-
-def test_no_parameter_of_an_exam_is_a_key_that_extraction_trains_on():
-    heldout = {key for f in functions("heldout") for key in keys_of(f["parameters"])}
-    trained = (keys_of(extract(Random(seed), "train").schema) for seed in range(600))
-    assert not spelled(heldout) & spelled(set[str]().union(*trained))
-
-
-@pytest.mark.parametrize("section", ["actions", "parameters", "options", "lists", "outcomes"])
-def test_names_and_phrases_of_both_halves_are_the_whole_file(section):
-    halves = [usable(section, Draw(Random(0), split)) for split in SPLITS]
-    names, ways = (
-        [{each for entry in half for each in getattr(entry, part)} for half in halves]
-        for part in ("names", "ways")
-    )
-    assert not names[0] & names[1]
-    assert not ways[0] & ways[1]
-    assert min(map(len, names)) >= 3
-    assert len(names[0]) > len(names[1])
-
-
-def test_no_value_of_a_call_in_an_exam_is_in_training():
-    def long_strings(value):
-        parts = value.values() if isinstance(value, dict) else value
-        if isinstance(value, dict | list):
-            return {text for part in parts for text in long_strings(part)}
-        return {value} if isinstance(value, str) and len(value) > 12 else set()
-
-    train, heldout = (
-        {
-            text
-            for item in drawn(made_up_call, split)
-            for _, arguments in (item.value if isinstance(item.value, list) else [item.value])
-            for text in long_strings(arguments)
-        }
-        for split in SPLITS
-    )
-    assert min(len(train), len(heldout)) > 20
-    assert not train & heldout
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("split", SPLITS)
-def test_every_answer_is_accepted_by_its_own_grammar_and_ends(make, split, compiler):
-    for item in drawn(make, split)[:60]:
-        prompt, answer, given = batches.encode(tokenizer(), item, Random(0))
-        assert len(given) == len(answer)
-        assert tokenizer().decode(answer[-1]) == (
-            "<|tool_response>" if item.task == "tool" else "<turn|>"
-        )
-        assert len(prompt) > 4
-        if not item.tools:
-            continue
-        tokens = tokenizer()(item.answer, add_special_tokens=False)["input_ids"]
-        matcher = Matcher(compiler.compile(spec_of(item, {})))
-        refused = [i for i, token in enumerate(tokens) if not matcher.accept(token)]
-        assert not refused, (item.answer, tokenizer().decode(tokens[: refused[0]]))
-        assert matcher.accept(answer[-1])
-        assert matcher.ended
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_calls_mean_their_values_and_obey_their_schemas(split, compiler):
-    for item in drawn(made_up_call, split):
-        tokens = tokenizer()(item.answer, add_special_tokens=False)["input_ids"]
-        calls = spec_of(item, {}).read(tokens, compiler.vocabulary).tool_calls
-        found = [{call.name: call.arguments} for call in calls]
-        assert (found if len(found) > 1 else found[0]) == wanted(item)
-        schemas = {t["function"]["name"]: t["function"]["parameters"] for t in item.tools}
-        for call in calls:
-            jsonschema.validate(call.arguments, schemas[call.name])
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_extractions_are_accepted_by_their_own_grammar(split, compiler):
-    for item in drawn(extract, split, 60):
-        text = item.answer.removeprefix("```json\n").removesuffix("\n```")
-        matcher = Matcher(compiler.compile(spec_of(item, {})))
-        tokens = tokenizer()(text, add_special_tokens=False)["input_ids"]
-        assert all(map(matcher.accept, tokens)), (item.schema, text)
-
-
-def test_calls_have_parameters_of_all_types_and_up_to_five_of_them():
-    declared = functions("train")
-    properties = [p for f in declared for p in f["parameters"]["properties"].values()]
-    kinds = {p["type"] for p in properties}
-    assert kinds >= {"string", "integer", "number", "boolean", "array", "object"}
-    assert any("enum" in p for p in properties)
-    counts = {len(f["parameters"]["properties"]) for f in declared}
-    assert counts >= {1, 2, 3, 4, 5}
-    described = sum("description" in f for f in declared) / len(declared)
-    assert 0.2 < described < 0.6
-
-
-def test_conversations_have_choices_calls_at_once_system_messages_and_history():
-    items = drawn(made_up_call, "train")
-    assert sum(len(item.tools) > 1 for item in items) > 40
-    parallel = [item for item in items if "parallel" in item.traits]
-    assert len(parallel) > 5
-    assert all(item.answer.count("<|tool_call>") == 2 for item in parallel)
-    roles = [[message["role"] for message in item.messages] for item in items]
-    assert sum(each[0] == "system" for each in roles) > 20
-    assert sum("tool" in each[:-1] for each in roles) > 3
-    assert all(each[-1] == "user" for each in roles)
-
-
-def test_answers_after_results_have_the_numbers_of_the_result():
-    for item in drawn(after_result, "train"):
-        *_, user, called, result = item.messages
-        assert user == {"role": "user", "content": item.prompt}
-        assert called["tool_calls"][0]["function"]["name"] == result["name"]
-        assert result["role"] == "tool"
-        numbers = {word.strip(".,:") for word in item.answer.split() if any(map(str.isdigit, word))}
-        assert all(word in result["content"] for word in numbers), (item.answer, result)
-
-
-def test_keys_in_objects_of_calls_are_given_and_others_are_not():
-    nested = [item for item in drawn(made_up_call, "train") if item.unasked]
-    assert len(nested) > 3
-    for item in nested:
-        _, answer, given = batches.encode(tokenizer(), item, Random(0))
-        runs = ["".join(text) for text in _given(answer, given)]
-        assert {*runs} == set(item.unasked)
-
-
-def _given(answer, given):
-    texts = tokenizer().convert_ids_to_tokens(answer)
-    pairs = itertools.groupby(zip(given, texts, strict=True), key=lambda pair: pair[0])
-    return [[text for _, text in run] for known, run in pairs if known]
-
-
-def test_a_third_of_the_extractions_leave_all_keys_to_the_schema():
-    items = drawn(extract, "train", 600)
-    alone = [item for item in items if item.unasked >= item.value.keys() and item.unasked]
-    assert 0.27 < len(alone) / len(items) < 0.4
-    texts = [item for item in alone if "JSON" not in item.prompt]
-    assert len(texts) > len(alone) / 3
-    styles = ["_", lambda key: key != key.lower()]
-    keys = {key for item in alone for key in item.unasked}
-    assert any(styles[0] in key for key in keys)
-    assert any(styles[1](key) for key in keys)
-
-
-def test_a_bare_text_names_no_key_and_all_are_given():
-    for item in drawn(bare, "unseen", 80):
-        assert item.unasked >= item.value.keys()
-        assert item.thought is None
-        assert not item.before
-        jsonschema.validate(item.value, item.schema)
+def test_the_same_seed_gives_the_same_samples():
+    assert [sample(Random(i), "train", 0.2) for i in range(20)] == [
+        sample(Random(i), "train", 0.2) for i in range(20)
+    ]
 
 
 def test_most_samples_fit_into_a_batch_s_length():
+    tokenizer = batches.tokenizer_of(BUILT_IN)
     rows = [
-        batches.tokens_of(batches.encode(tokenizer(), sample(Random(i), "train"), Random(i)))
+        batches.tokens_of(batches.encode(tokenizer, sample(Random(i), "train"), Random(i)))
         for i in range(250)
     ]
     fitting = sum(length <= batches.MAX_TOKENS for length in rows)
     assert fitting / len(rows) > 0.9
-
-
-def test_native_values_are_gemma_s_own():
-    value = {"a": ["x", 1], "b": {"c": True}, "d": 2.5}
-    assert native(value) == '{a:[<|"|>x<|"|>,1],b:{c:true},d:2.5}'
-
-
-def test_topics_of_conversations_are_split_too():
-    train, heldout = ({item.prompt for item in drawn(short_answer, split)} for split in SPLITS)
-    lines = {line.partition(" = ")[0] for line in phrases_of("toolbox.txt", "talk")}
-    assert len(train & lines) > 10
-    assert len(heldout & lines) > 10
-    assert not train & heldout & lines
-
-
-def test_names_of_other_training_data_belong_to_training():
-    assert not any(map(is_held_out, toolbox.trained_names()))
-    assert json.dumps(sorted(toolbox.tools()))[:2] == '["'
-
-
-def test_exams_are_the_same_in_every_process():
-    """Each process hashes texts differently, so that its sets have another order."""
-    here = f"{[s.prompt for x in exams(20, 0).values() for s in x]}\n"
-    for seed in ("1", "2"):
-        assert printed(PRINT_EXAMS, PYTHONHASHSEED=seed, PYTHONPATH=str(SCRIPTS)) == here
-    assert here.count("JSON") > 50
