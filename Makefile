@@ -1,8 +1,14 @@
 # `make demo` and `make test` do everything on a fresh machine with Python 3.11, git and make.
+# TORCH="--index-url https://download.pytorch.org/whl/cpu" installs torch without CUDA.
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+READY := .venv/ready
 STAMP := .venv/installed
+UV := $(shell command -v uv)
+# Without bytecode, which Python makes for the modules that it imports.
+INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip install --quiet --no-compile)
+INSTALL += --constraint constraints.txt
 VLLM := .venv-vllm
 IN_VLLM := tests/integrations/vllm
 SGLANG := .venv-sglang
@@ -12,7 +18,7 @@ IN_CLIENTS := tests/clients
 OPENAI_2 := $(IN_CLIENTS)/test_instructor.py $(IN_CLIENTS)/test_llama_index.py
 CLIENT_TESTS := -m pytest -c $(IN_CLIENTS)/pytest.ini --rootdir $(IN_CLIENTS)
 
-demo: $(STAMP)
+demo: $(READY)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
 	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
 
@@ -70,19 +76,27 @@ docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .venv/docs: $(STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch .venv/docs
 
 install: $(STAMP)
 
-# torch first: whatever asks for torch later must find this one. The links give type checkers
-# the import names that setuptools gives Python: dlm.kernels, dlm.grammar, dlm.models.
-$(STAMP): pyproject.toml setup.py grammar/_walk.c constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	for folder in kernels grammar models; do ln -sfn ../$$folder dlm/$$folder; done
-	touch $(STAMP)
+# What an answer needs, and the server. torch first: whatever asks for torch later must find this one.
+$(READY): pyproject.toml setup.py grammar/_walk.c constraints.txt
+	@echo "Installing what an answer needs into .venv, with $(if $(UV),uv,pip): torch first ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(INSTALL) torch $(TORCH)
+	@echo "... then transformers, xgrammar and dlm with its server ..."
+	@$(INSTALL) --editable '.[serve]'
+	@touch $(READY)
+
+# What development needs beside it. The links give type checkers the import names that setuptools
+# gives Python: dlm.kernels, dlm.grammar, dlm.models.
+$(STAMP): $(READY)
+	@echo "Installing what tests and development need into .venv ..."
+	@$(INSTALL) --editable '.[dev]'
+	@for folder in kernels grammar models; do ln -sfn ../$$folder dlm/$$folder; done
+	@touch $(STAMP)
 
 $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 	$(PYTHON) -m venv $(VLLM)

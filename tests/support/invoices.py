@@ -9,3 +9,4 @@ PROMPT = (
     "Extract invoice_id, customer, total, paid as JSON. "
     "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
 )
+INVOICE = {"invoice_id": "AK-4071", "customer": "Silver Robotics", "total": 218.5, "paid": True}

@@ -11,9 +11,10 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import httpx2
 import jsonschema
 import pytest
-from invoices import PROMPT, SCHEMA, SCHEMA_FILE
+from invoices import INVOICE, PROMPT, SCHEMA, SCHEMA_FILE
 from processes import free_port
 from waiting import PATIENCE
 
@@ -90,6 +91,39 @@ def test_the_server_has_its_page_outside_the_checkout(unpacked):
             server.kill()
     assert page.startswith("<!doctype html>")
     assert "<title>" in page
+
+
+@pytest.mark.exhaustive
+def test_a_wheel_answers_and_serves_in_an_environment_of_its_own(wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "own"], check=True)
+    programs, quiet = tmp_path / "own" / "bin", {"check": True, "capture_output": True}
+    install = [programs / "pip", "install", "--quiet", "--no-compile", "--constraint"]
+    install.append(ROOT / "constraints.txt")
+    subprocess.run([*install, "torch"], **quiet)
+    subprocess.run([*install, f"dlm[serve] @ {wheel.as_uri()}"], **quiet)
+    generate = [programs / "dlm", "generate", "--schema", json.dumps(SCHEMA), PROMPT]
+    run = subprocess.run(generate, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == INVOICE
+    port = str(free_port())
+    command = [programs / "dlm", "serve", "--port", port, "--log-level", "error"]
+    pipes = {"cwd": tmp_path, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as server:
+        try:
+            assert "<title>" in fetched(f"http://127.0.0.1:{port}/", server)
+            body = {
+                "messages": [{"role": "user", "content": PROMPT}],
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "invoice", "schema": SCHEMA},
+                },
+            }
+            answer = httpx2.post(
+                f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=PATIENCE
+            )
+        finally:
+            server.kill()
+    assert json.loads(answer.json()["choices"][0]["message"]["content"]) == INVOICE
 
 
 def fetched(url, server):

@@ -1,0 +1,70 @@
+"""The Makefile installs for an answer only what an answer needs. Nothing is installed here."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Run `make --dry-run` in a fresh checkout, with programs on the PATH: the lines to run."""
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "grammar/_walk.c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    make = shutil.which("make")
+    assert make is not None
+
+    def planned(*arguments, uv=False):
+        if uv:
+            (programs / "uv").touch(0o755)
+        command = [make, "--dry-run", *arguments]
+        path = {"PATH": f"{programs}:/usr/bin:/bin"}
+        run = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout.splitlines()
+
+    return planned
+
+
+def installs(lines):
+    """Return the arguments of each installation, without those of the installer."""
+    return [line.split("constraints.txt")[1].split() for line in lines if " install " in line]
+
+
+def test_a_first_answer_installs_torch_and_the_server_but_no_tools_of_development(planned):
+    lines = planned("demo")
+    assert installs(lines) == [["torch"], ["--editable", "'.[serve]'"]]
+    assert any("echo" in line and "Installing" in line for line in lines)
+    assert any("scripts/generate.py" in line for line in lines[-2:])
+
+
+def test_development_installs_its_tools_after_what_an_answer_needs(planned):
+    assert installs(planned("install")) == [
+        ["torch"],
+        ["--editable", "'.[serve]'"],
+        ["--editable", "'.[dev]'"],
+    ]
+
+
+@pytest.mark.parametrize("uv", [False, True])
+def test_uv_installs_where_it_is_on_the_path(planned, uv):
+    lines = [line for line in planned("demo", uv=uv) if " install " in line]
+    assert all(("uv pip install" in line) is uv for line in lines)
+    assert all(("bin/pip install" in line) is not uv for line in lines)
+
+
+def test_torch_for_cpus_is_installed_from_an_index_of_its_own(planned):
+    assert installs(planned("demo", "TORCH=--index-url https://example.org/cpu"))[0] == [
+        "torch",
+        "--index-url",
+        "https://example.org/cpu",
+    ]
