@@ -21,7 +21,8 @@ from dlm.openai.answers import Answers
 from dlm.openai.body import Body
 from dlm.openai.requests import Generation
 from dlm.request import Result
-from dlm.serving.async_engine import AsyncEngine, EventStream
+from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.event_stream import EventStream
 from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
 NumberedEvent = tuple[int, Event] | None  # number of the request; None: no event for a while

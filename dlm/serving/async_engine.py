@@ -8,7 +8,7 @@ prepared. This module knows no HTTP.
 import asyncio
 import logging
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import aclosing, contextmanager, suppress
@@ -21,12 +21,19 @@ from dlm.admission import Prepared
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
-from dlm.events import Decided, Draft, End, Event, Failed, Finished
+from dlm.events import Decided, End, Event, Failed, Finished
 from dlm.images import placed_images
 from dlm.openai.body import LARGE
 from dlm.request import Request, Result
+from dlm.serving.event_stream import EventStream
 from dlm.serving.pace import Pace
 from dlm.serving.readers import Readers
+
+_LOG = logging.getLogger(__name__)
+_READERS = 3  # threads that read small bodies and prepare their requests
+_CLOSING_SECONDS = 30.0  # how long `close` waits for the step that is under way
+
+T = TypeVar("T")
 
 
 def has_images(request: Request | Decision) -> bool:
@@ -64,73 +71,6 @@ class PreparedRequests:
             self._discarded = True
         for prepared in self.prepared:
             prepared.discard()
-
-
-class EventStream:
-    """Events of one request, for one reader in one event loop. The stream ends after an `End`, or
-    when it is closed, which cancels the request.
-
-    Its memory is bounded by the length of an answer: of consecutive unread drafts only the last is
-    kept.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        drafts: bool,
-        leave: Callable[["EventStream"], None],
-        arrived: float | None = None,
-        client: str = "",
-    ):
-        """With `drafts`, the stream has drafts too. `leave` is called if it is closed before its
-        end. `arrived` is when the request arrived, by `perf_counter`; None: now. `client` is the
-        name of the client that sent it."""
-        self.number, self.client = number, client
-        self.opened = perf_counter()
-        self.arrived = self.opened if arrived is None else arrived
-        self.last_text: float | None = None  # time of the last text, by `perf_counter`
-        self._drafts, self._leave = drafts, leave
-        self._events: deque[Event] = deque()
-        self._ready = asyncio.Event()
-        self._over = False  # no more events come
-
-    def put(self, event: Event) -> None:
-        if self._over:
-            return
-        if isinstance(event, Draft):
-            if not self._drafts:
-                return
-            if self._events and isinstance(self._events[-1], Draft):
-                self._events.pop()
-        self._events.append(event)
-        self._over = isinstance(event, End)
-        self._ready.set()
-
-    def close(self) -> None:
-        """Drop all unread events; cancel the request unless it has ended."""
-        self._events.clear()
-        if not self._over:
-            self._over = True
-            self._leave(self)
-        self._ready.set()
-
-    def __aiter__(self) -> "EventStream":
-        return self
-
-    async def __anext__(self) -> Event:
-        while not self._events:
-            if self._over:
-                raise StopAsyncIteration
-            self._ready.clear()
-            await self._ready.wait()
-        return self._events.popleft()
-
-
-_LOG = logging.getLogger(__name__)
-_READERS = 3  # threads that read small bodies and prepare their requests
-_CLOSING_SECONDS = 30.0  # how long `close` waits for the step that is under way
-
-T = TypeVar("T")
 
 
 class Observer(Protocol):

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from dlm.events import Committed, Decided, Event, Failed, Finished
 from dlm.occupancy import Occupancy
 from dlm.request import Stats
-from dlm.serving.async_engine import EventStream
+from dlm.serving.event_stream import EventStream
 
 _TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # seconds
 _RATES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens

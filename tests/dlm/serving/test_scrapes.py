@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dlm import Finished, Result
 from dlm.request import Stats
-from dlm.serving.async_engine import EventStream
+from dlm.serving.event_stream import EventStream
 from dlm.serving.metrics import Metrics, merge_metrics
 
 RESULT = Result(
