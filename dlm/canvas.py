@@ -52,7 +52,8 @@ class Progress:
         constraint nothing is suspect, and a canvas takes at most `max_steps` passes. With one, a
         canvas of L positions takes at most `max_steps + log2(L) + 1`: from the pass `max_steps` on,
         each pins at least what the grammar is sure of, and twice as many positions as the one
-        before. `entropy` is the mean over the scored positions, in nats.
+        before. If all tokens of a masked canvas stand, suspect ones too, only an edit changes any.
+        `entropy` is the mean over the scored positions, in nats.
         """
         guess, suspect, sampler = guidance.guess, guidance.suspect, config.sampler
         self.steps += 1
@@ -61,7 +62,7 @@ class Progress:
         self.stable = guess == self.guess
         self.guess = guess if guidance.read >= len(guess) else None
         late = self.steps - sampler.max_steps
-        if suspect >= guidance.scored:
+        if suspect >= guidance.scored or self.complete:  # what stands is valid, suspect or not
             return late >= 0 or sampler.settled(self, guidance, entropy)
         self.waited = 0 if suspect > self.frontier else self.waited + 1
         self.frontier = max(self.frontier, suspect)

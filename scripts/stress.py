@@ -1,16 +1,21 @@
 """Constrain denoisers that work against the constraint, and check their answers.
 
     python scripts/stress.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json
+    python scripts/stress.py --schemas FILE --tokenizer FILE --model random spiteful endless \
+      --sampler threshold surest edits --block 4 32 --budget roomy shortest --share 0.25
 
-Every schema is decoded at the tokenizer's whole vocabulary, on canvases of 256, in at most
-max(512, 2 x the shortest answer) tokens. The denoiser has no weights: `random` has random logits,
-`spiteful` prefers forbidden tokens, stop tokens first, and `endless` never prefers to stop. The
-answer is judged by `jsonschema`, and the file's own instances are read token by token.
+Every schema is decoded at the tokenizer's whole vocabulary, in each combination of denoiser,
+sampler, canvas length and budget, or in a `--share` of them that is drawn by schema. `roomy` is
+max(512, 2 x the shortest answer) tokens, `shortest` is the shortest answer alone.
 
-The loop is the engine's own: constraint, settling, pins and budget. Only the arithmetic on `[L, V]`
-logits is left out, which cannot change the result: for random logits, the best of some allowed
-tokens is any of them. `tests/dlm/test_guarantees.py` puts the whole engine to the same test on a
-small vocabulary.
+The denoiser has no weights: `random` has random logits, `spiteful` prefers forbidden tokens, stop
+tokens first, `endless` never prefers to stop, and `forgetful` wants an instance of the file, with
+other tokens in a tenth of the positions of each pass (`measure/contrary.py`). The answer is judged
+by `jsonschema`, and the file's own instances are read token by token. A masked canvas must reveal a
+token in each pass, and no answer may hold a mask.
+
+`tests/dlm/test_guarantees.py` and `tests/dlm/loop/test_revealing.py` put the whole engine to the
+same test on a small vocabulary.
 """
 
 import argparse
@@ -21,84 +26,59 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from typing import Any, get_args
 
 import numpy as np
-import torch
 from evaluation.values import is_valid
+from measure.contrary import SAMPLERS, Denoiser, answer, shortest
 from measure.options import MeasureParser
 from measure.report import print_table
-from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
+from measure.schemas import MASK, L, read_schemas, vocabulary_of
 from rich.console import Console
 
-from dlm import DecodeConfig, JsonSchema, Stats
-from dlm.canvas import Canvas
-from dlm.grammar import (
-    BudgetError,
-    Candidates,
-    Compiled,
-    Compiler,
-    Frontier,
-    GrammarError,
-    Vocabulary,
-)
-from dlm.grammar.masks import tokens_in
+from dlm import JsonSchema
+from dlm.grammar import Compiled, Compiler, GrammarError
 from dlm.grammar.parse.matcher import Matcher
 
-_OPENING = ("[", "{", '"', "a", " ", ",", "1", "\\")
+_BUDGETS = "roomy", "shortest"
 _SPELLINGS: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent": 2})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StressCase:
+    """Setting in which a schema is decoded."""
+
+    model: Denoiser
+    sampler: str
+    block: int  # positions of a canvas
+    budget: str
 
 
 @dataclass(kw_only=True)
 class DecodedSchema:
-    """Outcome of one schema."""
+    """Outcome of one schema in one case."""
 
     id: str
     split: str
-    compiled: bool = False
+    case: StressCase | None = None  # None: its grammar was refused
     refused: str | None = None  # the reason why it was not decoded
     failed: str | None = None  # an exception while it was decoded, which is a bug
     valid: bool = False
     complete: bool = False
-    shortest: int | None = None  # tokens
+    shortest: int = 0  # tokens
     tokens: int = 0
     calls: int = 0  # passes of the denoiser
+    idle: int = 0  # passes over a masked canvas that revealed nothing, or came too late
+    masks: int = 0  # mask tokens in the answer
     seconds: float = 0.0
     compile_seconds: float = 0.0
     disagreements: list[str] = field(default_factory=list)  # about the file's own instances
 
-
-class Wishes:
-    """Scores of a denoiser without weights, drawn when they are read."""
-
-    def __init__(self, kind: str, vocabulary: Vocabulary, rng: np.random.Generator):
-        self._kind, self._vocabulary, self._rng = kind, vocabulary, rng
-        size, stops = len(vocabulary), list(vocabulary.stops)
-        self.argmax: list[int] = rng.integers(size, size=L).tolist()
-        if kind == "spiteful":
-            self.argmax = rng.choice([*stops, vocabulary.pad, *vocabulary.control], size=L).tolist()
-        elif kind == "endless":  # it opens brackets and strings and does not close them
-            opening = [vocabulary.fewest([piece.encode()]) for piece in _OPENING]
-            wanted = [tokens[0] for tokens in opening if tokens]
-            self.argmax = rng.choice([*wanted, *self.argmax[: len(wanted)]], size=L).tolist()
-
-    def best(self, position: int, allowed: np.ndarray) -> int:
-        return self.candidates(position, allowed, 1).ranked[0][0]
-
-    def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
-        tokens = tokens_in(allowed)
-        if not len(tokens):
-            return Candidates(ranked=[], mass=0.0)
-        stops = np.isin(tokens, self._vocabulary.stops)
-        if self._kind == "spiteful" and stops.any():
-            tokens = tokens[stops]
-        elif self._kind == "endless" and not stops.all():
-            tokens = tokens[~stops]
-        some = self._rng.choice(tokens, size=min(count, len(tokens)), replace=False)
-        share = len(tokens) / len(self._vocabulary)
-        logp = float(np.log(1 / len(self._vocabulary)))
-        return Candidates(ranked=[(int(token), logp) for token in some], mass=share)
+    @property
+    def good(self) -> bool:
+        return self.valid and self.complete and not self.idle and not self.masks
 
 
 def main() -> None:
@@ -108,89 +88,107 @@ def main() -> None:
         print(json.dumps({"rows": [asdict(row) for row in rows]}))
     else:
         show(rows)
-    decoded = [row for row in rows if row.compiled and row.refused is None]
-    sys.exit(not all(row.valid and row.complete for row in decoded))
+    sys.exit(not all(row.good for row in rows if row.refused is None))
 
 
 def arguments() -> argparse.Namespace:
     files = "schemas", "tokenizer"
     parser = MeasureParser(__doc__, *files, "limit", "seed", "json", required=files)
-    purpose = "The denoiser."
-    models = "random", "spiteful", "endless"
-    parser.add_argument("--model", choices=models, default="random", help=purpose)
-    return parser.parsed()
+    for flag, choices, purpose in (
+        ("--model", get_args(Denoiser), "The denoisers."),
+        ("--sampler", [*SAMPLERS], "The samplers: that of noise, or of masks."),
+        ("--budget", _BUDGETS, "The tokens that an answer may have."),
+    ):
+        default = choices[:1]
+        parser.add_argument(flag, nargs="+", choices=choices, default=default, help=purpose)
+    purpose = "The positions of a canvas."
+    parser.add_argument("--block", nargs="+", type=int, default=[L], metavar="N", help=purpose)
+    purpose = "The share of the combinations in which a schema is decoded."
+    parser.add_argument("--share", type=float, default=1.0, metavar="X", help=purpose)
+    args = parser.parsed()
+    if min(args.block) < 1:
+        parser.error(f"--block must be at least 1, got {min(args.block)}")
+    if not 0 < args.share <= 1:
+        parser.error(f"--share must be above 0 and at most 1, got {args.share:g}")
+    return args
 
 
 def stress(args: argparse.Namespace) -> Iterator[DecodedSchema]:
-    compiler = Compiler(vocabulary_of(args.tokenizer))
+    compiler = Compiler(vocabulary_of(args.tokenizer, control=[MASK]))
     entries = read_schemas(args.schemas)
     random.Random(args.seed).shuffle(entries)  # a part of the file is a sample of all splits
+    settings = product(args.model, args.sampler, args.block, args.budget)
+    cases = [
+        StressCase(model=model, sampler=sampler, block=block, budget=budget)
+        for model, sampler, block, budget in settings
+    ]
     shown = Console(stderr=True)
     with shown.status("") as status:
         for i, entry in enumerate(entries[: args.limit]):
             status.update(f"{i + 1}: {entry['id']}")
-            yield decode(entry, compiler, args.model, args.seed)
+            drawn = random.Random(f"{args.seed}/{entry['id']}")
+            count = max(1, round(args.share * len(cases)))
+            yield from decode(entry, compiler, drawn.sample(cases, count), args.seed)
 
 
-def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> DecodedSchema:
+def decode(
+    entry: dict[str, Any], compiler: Compiler, cases: Sequence[StressCase], seed: int
+) -> Iterator[DecodedSchema]:
+    """Yield the outcome of a schema in each case; the first one also has what is wrong with the
+    file's instances."""
     row = DecodedSchema(id=entry["id"], split=entry["split"])
     schema = entry["schema"]
     started = time.perf_counter()
     try:
         spec = JsonSchema(schema if isinstance(schema, str) else json.dumps(schema))
         compiled = compiler.compile(spec)
-        row.compiled = True
         row.shortest = shortest(compiled)
     except GrammarError as error:
         row.refused = str(error)
-        return row
-    finally:
-        row.compile_seconds = time.perf_counter() - started
-    vocabulary, rng = compiler.vocabulary, np.random.default_rng([seed, *entry["id"].encode()])
-    max_tokens = max(512, 2 * row.shortest)
-    started = time.perf_counter()
-    try:
-        tokens, stats = run(compiled, model, max_tokens, rng)
-    except Exception as error:  # it is counted, and decoding goes on with the next schema
-        traceback.print_exc()
-        row.failed = repr(error)
-        return row
-    row.seconds = time.perf_counter() - started
-    row.tokens, row.calls = len(tokens), stats.denoiser_calls
-    row.complete = tokens[-1] in vocabulary.stops and row.tokens <= max_tokens
-    row.valid = is_valid(vocabulary.text(tokens), spec.parsed)
-    row.disagreements = list(instances(entry, compiled, spec))
-    return row
-
-
-def shortest(compiled: Compiled) -> int:
-    """Return the tokens of the shortest answer, its stop included."""
-    try:
-        Frontier(compiled, 1)
-    except BudgetError as error:
-        return error.needed
-    return 1
+        yield row
+        return
+    row.compile_seconds = time.perf_counter() - started
+    disagreements = list(instances(entry, compiled, spec))
+    text = instance(entry, compiled)
+    for case in cases:
+        outcome = replace(row, case=case, disagreements=disagreements)
+        answered = run(outcome, case, compiled, text, seed)
+        if answered is not None:
+            outcome.valid = is_valid(answered, spec.parsed)
+        yield outcome
+        disagreements = []
 
 
 def run(
-    compiled: Compiled, model: str, max_tokens: int, rng: np.random.Generator
-) -> tuple[list[int], Stats]:
-    """Run the engine's loop for one request, on scores instead of logits."""
-    config, vocabulary = DecodeConfig(stops=STOPS, pad=PAD), compiled.vocabulary
-    constraint, stats, tokens = Frontier(compiled, max_tokens), Stats(), []
-    constraint.work = 1 << 60
-    nothing = torch.zeros(1)
-    while not tokens or (tokens[-1] not in STOPS and len(tokens) < max_tokens):
-        canvas = Canvas(tokens=nothing, soft_embedding=nothing, stats=stats)
-        while True:
-            wishes = Wishes(model, vocabulary, rng)
-            guidance = constraint.guide(wishes, canvas.fixed(config.sampler.max_steps))
-            if canvas.settle(guidance, float("inf"), config):
-                break
-        committed = guidance.guess[: guidance.stop + 1][: max_tokens - len(tokens)]
-        constraint.commit(committed)
-        tokens += committed
-    return tokens, stats
+    row: DecodedSchema, case: StressCase, compiled: Compiled, text: list[int], seed: int
+) -> str | None:
+    """Decode a schema in a case, and note in its row how that went. `text` is a valid answer, if
+    the file has one. Returns the text of the answer; None if there is none."""
+    vocabulary = compiled.vocabulary
+    max_tokens = row.shortest if case.budget == "shortest" else max(512, 2 * row.shortest)
+    rng = np.random.default_rng([seed, *repr((row.id, case)).encode()])
+    started = time.perf_counter()
+    try:
+        made = answer(
+            compiled, case.model, max_tokens, rng, SAMPLERS[case.sampler], case.block, text
+        )
+    except Exception as error:  # it is counted, and decoding goes on with the next case
+        traceback.print_exc()
+        row.failed = repr(error)
+        return None
+    row.seconds = time.perf_counter() - started
+    row.tokens, row.calls, row.idle = len(made.tokens), made.passes, made.idle + made.late
+    row.masks = made.tokens.count(MASK)
+    row.complete = made.tokens[-1] in vocabulary.stops and row.tokens <= max_tokens
+    return vocabulary.text(made.tokens)
+
+
+def instance(entry: dict[str, Any], compiled: Compiled) -> list[int]:
+    """Return the tokens of the first valid instance in the file, with a stop; none without one."""
+    valid = [test["data"] for test in entry.get("tests", []) if test["valid"]]
+    vocabulary = compiled.vocabulary
+    tokens = vocabulary.encode(json.dumps(valid[0])) if valid else []
+    return [*tokens, vocabulary.stops[0]] if valid else []
 
 
 def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> Iterator[str]:
@@ -225,29 +223,42 @@ def read_by(compiled: Compiled, text: str) -> str | None:
     return None if matcher.ended else "the end"
 
 
+def groups(rows: Sequence[DecodedSchema]) -> Iterator[tuple[str, list[DecodedSchema]]]:
+    """Yield the rows of each split, of each value of a setting that has several, and all."""
+    for split in sorted({row.split for row in rows}):
+        yield split, [row for row in rows if row.split == split]
+    cases = [row.case for row in rows if row.case is not None]
+    for setting in StressCase.__dataclass_fields__:
+        values = dict.fromkeys(getattr(case, setting) for case in cases)
+        for value in values if len(values) > 1 else ():
+            some = [row for row in rows if row.case and getattr(row.case, setting) == value]
+            yield f"{setting} {value}", some
+    yield "all", [*rows]
+
+
 def show(rows: Sequence[DecodedSchema]) -> None:
-    headings = "split schemas compiled refused valid complete shortest tokens calls s/schema"
+    headings = "group schemas answers refused valid complete idle masks shortest tokens calls s"
     cells = []
-    splits = sorted({row.split for row in rows})
-    for split in [*splits, "all"]:
-        part = [row for row in rows if split in ("all", row.split)]
-        ran = [row for row in part if row.compiled and row.refused is None]
+    for name, part in groups(rows):
+        ran = [row for row in part if row.refused is None]
         mean = [
             np.mean([getattr(row, name) for row in ran]) if ran else float("nan")
             for name in ("shortest", "tokens", "calls", "seconds")
         ]
-        counts = len(part), len(ran), len(part) - len(ran)
+        counts = len({row.id for row in part}), len(ran), len(part) - len(ran)
         good = (sum(getattr(row, name) for row in ran) for name in ("valid", "complete"))
         shares = (f"{count}/{len(ran)}" for count in good)
-        cells.append([split, *map(str, counts), *shares, *(f"{value:.2f}" for value in mean)])
-    print_table(headings.split(), cells, width=120)
-    console = Console(width=120)
+        bad = (sum(getattr(row, name) for row in ran) for name in ("idle", "masks"))
+        means = (f"{value:.2f}" for value in mean)
+        cells.append([name, *map(str, counts), *shares, *map(str, bad), *means])
+    print_table(headings.split(), cells, width=140)
+    console = Console(width=140)
     for reason, count in Counter(row.refused for row in rows if row.refused).most_common():
         console.print(f"refused ({count}): {reason}", markup=False)
     for row in rows:
         for disagreement in row.disagreements:
             console.print(f"{row.id}: {disagreement}", markup=False)
-        if row.compiled and row.refused is None and not (row.valid and row.complete):
+        if row.refused is None and not row.good:
             console.print(f"{row.id}: FAILED, {row}", markup=False)
 
 

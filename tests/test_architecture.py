@@ -246,7 +246,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "scripts": 2_950,
     "scripts/evaluation": 1_900,
     "scripts/loads": 1_250,
-    "scripts/measure": 1_300,
+    "scripts/measure": 1_500,
     "scripts/training": 3_600,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from dlm.grammar import GrammarError, JsonSchema, Vocabulary
 
 L = 256  # positions of a canvas
-STOPS, PAD = (1, 106, 50), 0  # Gemma's
+STOPS, PAD, MASK = (1, 106, 50), 0, 4  # Gemma's
 GEMMA = 262_144  # tokens of Gemma's models; its tokenizer has one more
 
 
@@ -50,10 +51,12 @@ def tokenizer_of(path: Path) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(read_text(path)))
 
 
-def vocabulary_of(path: Path) -> Vocabulary:
-    """Return the vocabulary of a tokenizer.json, with Gemma's stops and size at most."""
+def vocabulary_of(path: Path, control: Collection[int] = ()) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.json, with Gemma's stops and size at most. `control` are
+    more tokens that no text may hold."""
     tokenizer = tokenizer_of(path)
-    return Vocabulary.from_tokenizer(tokenizer, min(GEMMA, len(tokenizer)), STOPS, PAD)
+    size = min(GEMMA, len(tokenizer))
+    return Vocabulary.from_tokenizer(tokenizer, size, STOPS, PAD, control=control)
 
 
 def of_bytes() -> Vocabulary:

@@ -2,14 +2,18 @@
 
 import json
 import sys
+from typing import get_args
 
 import load
 import pytest
 import stress
+import torch
 from exhaustive import by_default
 from loads import grammar
+from measure import contrary
 
 from dlm.engine import BUILT_IN
+from dlm.samplers import Reveal
 
 TOKENIZER = BUILT_IN / "tokenizer.json"
 ENTRY = {
@@ -54,11 +58,21 @@ def file(tmp_path):
     return path
 
 
+@pytest.fixture
+def rows_of(file, monkeypatch):
+    """Return the rows of a run with more flags."""
+
+    def run(*flags):
+        everything = "--schemas", file, "--tokenizer", TOKENIZER, *flags
+        monkeypatch.setattr(sys, "argv", ["stress.py", *map(str, everything)])
+        return [*stress.stress(stress.arguments())]
+
+    return run
+
+
 @pytest.mark.parametrize("model", by_default(["spiteful", "random", "endless"]))
-def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeypatch, capsys):
-    flags = "--schemas", file, "--tokenizer", TOKENIZER, "--model", model
-    monkeypatch.setattr(sys, "argv", ["stress.py", *map(str, flags)])
-    rows = [*stress.stress(stress.arguments())]
+def test_every_schema_that_compiles_ends_valid_and_complete(rows_of, model, capsys):
+    rows = rows_of("--model", model)
     stress.show(rows)
     assert "refused (1): " in capsys.readouterr().out
     rows = {row.id: row for row in rows}
@@ -67,6 +81,47 @@ def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeyp
         assert row.refused is None
         assert (row.valid, row.complete, row.disagreements) == (True, True, [])
         assert row.tokens <= max(512, 2 * row.shortest)
+        assert row.calls
+
+
+@pytest.mark.parametrize(("share", "seed"), by_default([(0.05, 1), (1.0, 2)]))
+def test_masked_canvases_end_valid_and_complete_in_every_case(rows_of, share, seed, capsys):
+    """Under each denoiser and sampler, in blocks of 4 and 32, with budgets of just the shortest
+    answer too: each pass reveals a token, and no answer has a mask."""
+    masked = [name for name in contrary.SAMPLERS if name != "noise"]
+    settings = {
+        "model": get_args(contrary.Denoiser),
+        "sampler": masked,
+        "block": (4, 32),
+        "budget": ("roomy", "shortest"),
+    }
+    flags = [flag for name, values in settings.items() for flag in (f"--{name}", *values)]
+    rows = rows_of(*flags, "--share", share, "--seed", seed)
+    stress.show(rows)
+    assert "FAILED" not in capsys.readouterr().out
+    ran = [row for row in rows if row.refused is None]
+    assert all(row.good and not row.disagreements for row in ran)
+    for name, values in settings.items():
+        assert {getattr(row.case, name) for row in ran} == {*values}
+    tight = [row for row in ran if row.case.budget == "shortest"]
+    assert all(row.tokens <= row.shortest for row in tight)
+    assert len(ran) == 5 * round(share * 4 * len(masked) * 4)
+
+
+class Lazy(Reveal):
+    """Sampler that accepts no position: the loop pins them at last."""
+
+    def accept(self, rows, free):
+        return torch.zeros_like(free)
+
+
+def test_canvases_that_reveal_nothing_fail(rows_of, monkeypatch, capsys):
+    monkeypatch.setitem(contrary.SAMPLERS, "surest", Lazy(mask=4, max_steps=12))
+    rows = rows_of("--sampler", "surest", "--block", 8, "--budget", "shortest")
+    stress.show(rows)
+    ran = [row for row in rows if row.refused is None]
+    assert all(row.valid and row.complete and row.idle and not row.good for row in ran)
+    assert capsys.readouterr().out.count("FAILED") == len(ran) > 0
 
 
 @pytest.mark.exhaustive
@@ -101,6 +156,8 @@ def test_a_benchmark_is_a_table_for_people(capsys):
     [
         (["--limit", "0"], "--limit must be at least 1, got 0"),
         (["--schemas", "/no"], "there is no file /no"),
+        (["--block", "4", "0"], "--block must be at least 1, got 0"),
+        (["--share", "0"], "--share must be above 0 and at most 1, got 0"),
     ],
 )
 def test_shared_flags_are_checked(file, flags, problem, refusal_of):

@@ -104,7 +104,7 @@ def canvases(shown: Sequence[Shown]) -> list[list[Shown]]:
 def check_passes(passes: Sequence[Shown], L: int, edit_passes: int | None = None) -> None:
     """Assert what holds of the passes over one canvas: each reveals a token, none is masked again,
     and without edits none changes."""
-    assert len(passes) <= L + 1 + (edit_passes or 0)
+    assert len(passes) <= L + (edit_passes or 0)
     for earlier, later in pairwise(passes):
         stood = {p for p, token in enumerate(earlier.tokens) if token != MASK}
         stands = {p for p, token in enumerate(later.tokens) if token != MASK}

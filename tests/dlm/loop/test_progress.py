@@ -4,6 +4,7 @@ from dlm import DecodeConfig
 from dlm.canvas import Progress
 from dlm.grammar import Guidance
 from dlm.request import Stats
+from dlm.samplers import Reveal
 
 L = 8
 
@@ -40,3 +41,13 @@ def test_a_guess_that_was_read_in_part_counts_for_no_pass():
     progress = Progress(stats=Stats())
     assert not settled(progress, guided(read=3, suspect=2))
     assert [settled(progress, guided()) for _ in range(2)] == [False, True]
+
+
+def test_a_masked_canvas_is_ready_when_all_its_tokens_stand_with_suspect_ones_among_them():
+    """Another pass could not change them."""
+    config = DecodeConfig(sampler=Reveal(mask=4))
+    progress = Progress(stats=Stats())
+    for standing, ready in ([True] * (L - 1) + [False], False), ([True] * L, True):
+        guidance = guided(suspect=2)
+        progress.keep(standing, guidance, edits=False)
+        assert progress.settle(guidance, 0.0, config) == ready

@@ -13,9 +13,9 @@ import jsonschema
 import made_up
 import numpy as np
 import pytest
-import stress
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from measure import contrary
 from measure.schemas import vocabulary_of
 
 import dlm.models
@@ -64,9 +64,8 @@ def many(test):
 def answer(compiler, spec, model, seed):
     """Return the tokens of an answer without its stop, and their text."""
     compiled, vocabulary = compiler.compile(spec), compiler.vocabulary
-    shortest = stress.shortest(compiled)
-    limit = max(512, 2 * shortest)
-    tokens, _ = stress.run(compiled, model, limit, np.random.default_rng(seed))
+    limit = max(512, 2 * contrary.shortest(compiled))
+    tokens = contrary.answer(compiled, model, limit, np.random.default_rng(seed)).tokens
     assert tokens[-1] in vocabulary.stops, "cut off"
     assert len(tokens) <= limit
     return tokens[:-1], vocabulary.text(tokens)
