@@ -48,7 +48,8 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
-        self._sizes: dict[Hashable, int] = {}  # bytes at the last measurement
+        # Bytes at the last measurement, and the work that the grammar had done then.
+        self._sizes: dict[Hashable, tuple[int, int]] = {}
         self._uses = 0
         self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; changed by several threads
 
@@ -135,22 +136,33 @@ class Compiler:
         """Return the task of `key`, after dropping the least recently used until the cache fits."""
         self._known.move_to_end(key)
         self._uses += 1
-        near = 2 * sum(self._sizes.values()) > self._max_bytes
+        near = 2 * self._total() > self._max_bytes
         for each in [*self._known] if near or self._uses % _LOOKED == 0 else (key,):
-            self._sizes[each] = _size(self._known[each])
-        total = sum(self._sizes.values())
+            self._measure(each)
+        total = self._total()
         for old in [*self._known][:-1]:
             if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
                 break
             if self._known[old].done():
-                total -= self._sizes.pop(old, 0)
+                total -= self._sizes.pop(old, (0, 0))[0]
                 self._forget(self._known.pop(old))
         return self._known[key]
 
+    def _total(self) -> int:
+        """Return the bytes of all grammars at their last measurements."""
+        return sum(size for size, _ in self._sizes.values())
+
+    def _measure(self, key: Hashable) -> None:
+        """Measure the grammar of `key` again if it has worked, and so may have grown."""
+        compiled = _result(self._known[key])
+        work = 0 if compiled is None else compiled.meter.spent
+        if compiled is not None and self._sizes.get(key, (0, -1))[1] != work:
+            self._sizes[key] = compiled.nbytes, work
+
     def _forget(self, dropped: Task) -> None:
         """Stop the warm-up of a dropped grammar. Its last request frees it."""
-        if _size(dropped):
-            self._cold.pop(id(dropped.result()), None)
+        if (compiled := _result(dropped)) is not None:
+            self._cold.pop(id(compiled), None)
 
 
 def _crashed(future: Task) -> bool:
@@ -160,7 +172,8 @@ def _crashed(future: Task) -> bool:
     return future.cancelled() or isinstance(future.exception(), CrashError)
 
 
-def _size(future: Task) -> int:
-    if not future.done():
-        return 0
-    return 0 if _crashed(future) or future.exception() else future.result().nbytes
+def _result(future: Task) -> Compiled | None:
+    """Return the grammar of a task; None if it is not done, or failed."""
+    if not future.done() or _crashed(future) or future.exception():
+        return None
+    return future.result()

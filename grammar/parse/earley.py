@@ -266,7 +266,7 @@ class Parser:
         own.waiting.append(Item(edge.to, stack))
         return [*reached, Item(entry, own)]
 
-    def _cost(self, each: Thread | Item) -> int | None:
+    def cost(self, each: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
         if isinstance(each, Item):
             return self._stacks.cost(each)
@@ -284,7 +284,7 @@ class Parser:
         """
         least, cheapest = None, []
         for each in kernel:
-            cost = self._cost(each)
+            cost = self.cost(each)
             if cost is None or (least is not None and cost > least):
                 continue
             if cost != least:

@@ -182,9 +182,15 @@ class Keys:
     @property
     def may_repeat_key(self) -> bool:
         """Whether the current key, or the one that must come next, may repeat another key."""
-        if not self._held() or (self.key is None and (self.string or not self.expected)):
+        if not self.rivals:
             return False
         return b"\\" in (self.key or b"") or next(self._rests_of_keys(), None) is not None
+
+    @property
+    def rivals(self) -> int:
+        """The number of keys that the current key, or the one that comes next, must differ from."""
+        next_is_key = self.expected and not self.string
+        return len(self._held()) if self.key is not None or next_is_key else 0
 
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""

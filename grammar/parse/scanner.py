@@ -196,6 +196,11 @@ class Scanner:
             self._fewest = known = [*known, *map(self._count, range(len(known), len(self)))]
         return known
 
+    def variety(self, state: int) -> int:
+        """Return at least how many texts may follow `state`, as `Automaton.variety` counts them."""
+        ends = {q for _, q, _ in self._character_ends(state)}
+        return max(map(self._automaton.variety, ends), default=0)
+
     def _count(self, state: int) -> int:
         if self._keys[state] == ("done",):
             return 0

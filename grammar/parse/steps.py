@@ -44,9 +44,15 @@ class Steps:
         after = self.uniqueness.after(state, keys, self._vocabulary.pieces[token])
         if after is None:
             return None
-        if self.may_run_out and after.at_risk and self.detour(onward, after) is None:
+        if self.may_run_out and not self._leads_on(onward, after):
             return None
         return onward, after
+
+    def _leads_on(self, state: State, keys: Keys) -> bool:
+        """Whether the next key or distinct item may be a new one."""
+        if self.uniqueness.has_spare_keys(state, keys):
+            return True
+        return not keys.at_risk or self.detour(state, keys) is not None
 
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return `Uniqueness.detour`, from a cache."""

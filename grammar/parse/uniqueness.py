@@ -17,7 +17,8 @@ from typing import NamedTuple
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.keys import Keys, SeenItems
-from dlm.grammar.parse.states import State
+from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.parse.states import State, Thread
 
 _MOST_SITUATIONS = 4096  # situations visited in one search
 _MOST_SEEN = 16_384  # situations of a search that is continued
@@ -44,6 +45,7 @@ class Uniqueness:
         self._parser, self._meter = parser, meter
         self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
         self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
+        self._varieties: dict[tuple[int, int], int] = {}  # by terminal and its scanner's state
 
     @property
     def nbytes(self) -> int:
@@ -60,6 +62,28 @@ class Uniqueness:
             return before is not None and self._opens_distinct(before)
 
         return keys.after(piece, is_distinct)
+
+    def has_spare_keys(self, state: State, keys: Keys) -> bool:
+        """Whether more keys may follow than the object has, so that `detour` would find a new one.
+
+        True if no key and no item can be repeated; False if that takes a search.
+        """
+        if keys.watched:
+            return False
+        rivals = keys.rivals
+        return not rivals or any(self._variety(thread) > rivals for thread in state.threads)
+
+    def _variety(self, thread: Thread) -> int:
+        """Return at least how many keys `thread` may read, perhaps from within a key."""
+        terminal, at = thread.terminal, thread.at
+        scanner = self._parser.scanners[terminal]
+        if not isinstance(scanner, Scanner) or not scanner.quoted:
+            return 0
+        if (thread.low, thread.high) != (0, None) or self._parser.cost(thread) is None:
+            return 0
+        if (terminal, at) not in self._varieties:
+            self._varieties[terminal, at] = scanner.variety(at)
+        return self._varieties[terminal, at]
 
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return a detour from `state` with few bytes to the end; None if none is found.

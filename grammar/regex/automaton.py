@@ -20,6 +20,9 @@ _MOST_EDGES = 300_000  # of one construction: about a second
 _MOST_MINIMAL_EDGES = 600_000  # of one result, where a range of characters counts as an edge
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 _ROOMY = 8  # printable characters, without quotes and backslashes
+_LENGTHS = 2  # by which counted texts are longer than the shortest
+_LONGEST_COUNTED, _MOST_COUNTED = 64, 256  # characters and states at once, to count texts
+_MOST_TEXTS = 1 << 20  # texts that are counted on one way
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
 Transition = tuple[int, int, int]  # first character, last character, next state
 Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
@@ -158,14 +161,29 @@ class Automaton:
         Then 64 texts leave another one that is at most two characters longer than any of them.
         """
         return all(
-            sum(
-                max(0, min(high, 0x7E) - max(low, 0x23) + 1) - (low <= 0x5C <= high)
-                for low, high, to in self.edges[state]
-                if to in self.final
-            )
+            sum(_printable(low, high) for low, high, to in self.edges[state] if to in self.final)
             >= _ROOMY
             for state in self.final
         )
+
+    def variety(self, state: int) -> int:
+        """Return at least how many texts lead from `state` to acceptance; 0: they were not counted.
+
+        Only texts of printable ASCII without quotes and backslashes count, at most two characters
+        longer than the shortest of them.
+        """
+        level, count, lengths = {state: 1}, 0, _LONGEST_COUNTED
+        while lengths and level and len(level) <= _MOST_COUNTED:
+            ended = sum(number for q, number in level.items() if q in self.final)
+            lengths = _LENGTHS if ended and not count else lengths - 1
+            count += ended
+            longer: dict[int, int] = {}
+            for q, number in level.items():
+                for low, high, to in self.edges[q]:
+                    if width := _printable(low, high):
+                        longer[to] = min(longer.get(to, 0) + number * width, _MOST_TEXTS)
+            level = longer
+        return count
 
     def accepts(self, text: str) -> bool:
         state = 0
@@ -223,6 +241,11 @@ class Automaton:
 
 Automaton.ANY = Automaton((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
 Automaton.NONE = Automaton(((),), frozenset())
+
+
+def _printable(low: int, high: int) -> int:
+    """Return the number of printable ASCII characters from `#` on, without the backslash."""
+    return max(0, min(high, 0x7E) - max(low, 0x23) + 1) - (low <= 0x5C <= high)
 
 
 def _plain(low: int, high: int) -> tuple[int, str]:

@@ -5,7 +5,7 @@ import json
 import pytest
 from answers import needed_tokens
 
-from dlm.grammar import BudgetError, Frontier, JsonSchema
+from dlm.grammar import BudgetError, Compiler, Frontier, JsonSchema, Matcher
 from dlm.grammar.parse.keys import Keys
 
 TEXT = {"type": "string"}
@@ -101,3 +101,31 @@ def test_the_last_of_all_items_that_exist_is_found(compiler, vocabulary):
     assert len(spec.value(shortest(compiled, vocabulary))) == 26
     budget = needed_tokens(compiled)
     assert Frontier(compiled, budget)
+
+
+def test_masks_of_keys_that_leave_many_others_take_no_search(vocabulary):
+    compiled = Compiler(vocabulary).compile(
+        JsonSchema({"patternProperties": {"^.+$": TEXT}, "additionalProperties": TEXT})
+    )
+    assert compiled.steps.few_keys  # the keys that no reading of the pattern takes
+    matcher = Matcher(compiled)
+    assert matcher.accept_all(vocabulary.encode('{"ab": "c", "a')) > 0
+    matcher.mask()  # makes what all keys of the object share
+    assert matcher.accept_all(vocabulary.encode("b")) == 1
+    before = compiled.meter.spent
+    matcher.mask()
+    assert compiled.meter.spent - before < 7  # searches take 14
+
+
+def test_no_property_may_follow_once_all_keys_are_used(compiler, vocabulary):
+    letters = "abcdefghijklmnopqrst"  # too many to be listed as names
+    keys = {"type": "string", "pattern": f"^[{letters}]$"}
+    spec = JsonSchema({"propertyNames": keys, "additionalProperties": {"const": 1}})
+    compiled = compiler.compile(spec)
+    assert compiled.steps.few_keys
+    for count in (19, 20):
+        matcher = Matcher(compiled)
+        tokens = vocabulary.encode("{" + ", ".join(f'"{letter}": 1' for letter in letters[:count]))
+        assert matcher.accept_all(tokens) == len(tokens)
+        (comma,) = vocabulary.encode(",")
+        assert bool(matcher.allowed()[comma >> 5] >> (comma & 31) & 1) == (count < 20)

@@ -304,3 +304,25 @@ def test_a_list_of_long_words_takes_a_step_for_each_state_at_most():
     assert all(map(automaton.accepts, words))
     assert not automaton.accepts(words[0][:-1])
     assert automaton == Automaton.words(words[:150]).union(Automaton.words(words[150:]))
+
+
+@given(PATTERNS)
+@examples(60)
+def test_a_variety_is_a_number_of_texts_that_exist(pattern):
+    automaton = determinized(node(pattern))
+    count = automaton.variety(0)
+    texts = [text for text in TEXTS if "é" not in text and automaton.accepts(text)]
+    shortest = min(map(len, texts), default=None)
+    if shortest is None or shortest > 2:
+        return
+    near = [text for text in texts if len(text) <= shortest + 2]
+    assert count >= len(near)  # there are other letters, too
+    words = automaton.words_up_to(1000)
+    assert words is None or count <= len(words)
+
+
+def test_the_variety_of_long_or_many_texts_is_not_counted():
+    assert Automaton.words(["a" * 100]).variety(0) == 0
+    assert Automaton.words(["a" * 50]).variety(0) == 1
+    assert Automaton.ANY.variety(0) > 1000
+    assert Automaton.NONE.variety(0) == 0
