@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ToolCall,
         Tools,
     )
+    from dlm.logprobs import TokenLogprob
     from dlm.loop.diffusion import Diffusion
     from dlm.loop.left_to_right import Autoregressive
     from dlm.models import BackendError, CheckpointError, ModelError
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "dlm.loop.left_to_right": "Autoregressive",
     "dlm.config": "DecodeConfig",
+    "dlm.logprobs": "TokenLogprob",
     "dlm.loop.diffusion": "Diffusion",
     "dlm.engine": "Engine",
     "dlm.errors": "RequestError",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Fixed, Guidance
+from dlm.logprobs import TokenLogprob
 from dlm.request import Stats
 
 Bans = dict[int, set[int]]  # tokens, by position
@@ -128,6 +129,19 @@ class Canvas(Progress):
     soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
     prompted: int = 0  # leading positions of the model's canvas that hold the end of the prompt
+    # Of tokens that are fixed, by position, if the request asks for them.
+    logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
+
+    def unjudged(self, guidance: Guidance, settled: bool) -> list[int]:
+        """Return the positions that the last pass has fixed: pinned, standing, or all up to the
+        stop if the canvas has `settled`."""
+        end = min(guidance.stop + 1, len(guidance.guess)) if settled else len(self.pinned)
+        judged = self.logprobs
+        return [
+            position
+            for position in sorted({*range(end), *self.held})
+            if position not in judged or judged[position].token != guidance.guess[position]
+        ]
 
     def show_pinned(self) -> None:
         """Let the next pass see the pinned tokens: on a masked canvas, what is fixed has no

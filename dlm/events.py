@@ -1,9 +1,10 @@
 """Events of `Engine.step`: drafts that may change, text that cannot, and ends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dlm.errors import DlmError
+from dlm.logprobs import TokenLogprob
 from dlm.request import Result, Stats
 
 
@@ -32,6 +33,9 @@ class Committed:
     tokens: list[int]  # including markers and the stop token
     text: str  # of the answer
     reasoning: str
+    # Of tokens of the answer, neither of reasoning nor its stop, if the request asks for them. They
+    # may come later than their tokens, and end with the answer.
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dlm.grammar import InvalidGrammarError, Spec, ToolCall, Tools
 from dlm.grammar.json_problems import json_problem
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.images import check_image, is_image
+from dlm.logprobs import MOST_TOP, TokenLogprob
 
 FinishReason = Literal["stop", "length"]
 _SOURCES = ("prompt", "messages", "text", "token_ids")
@@ -63,6 +64,10 @@ class Request:
     top_k: int = 0  # tokens that are left, and those as likely as the last one; 0, -1: all
     top_p: float = 1.0  # the likeliest tokens that together reach it are left; 1: all
     min_p: float = 0.0  # tokens are left that have this share of the highest probability; 0: all
+    logprobs: int | None = (
+        None  # 0 to 20: of the answer's tokens, and as many likeliest ones beside
+    )
+    # each; None: none
     thinking: bool = False  # let the model reason before it answers
     thinking_budget: int | None = None  # tokens, including markers; None: no limit of its own
 
@@ -95,6 +100,11 @@ class Request:
             if not isinstance(getattr(self, name), bool):
                 value = _shown(getattr(self, name))
                 raise RequestError(f"{name} must be True or False, got {value}")
+        if self.logprobs is not None and (
+            not _is_whole(self.logprobs) or not 0 <= self.logprobs <= MOST_TOP
+        ):
+            value = _shown(self.logprobs)
+            raise RequestError(f"logprobs must be 0 to {MOST_TOP}, or None, got {value}")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
             raise RequestError(f"thinking_budget must be at least 0 tokens, got {_shown(budget)}")
@@ -108,7 +118,7 @@ class Request:
 
     def _make_plain(self) -> None:
         """Convert numbers and token ids of other libraries to Python's."""
-        for name in ("max_tokens", "seed", "thinking_budget"):
+        for name in ("max_tokens", "seed", "thinking_budget", "logprobs"):
             object.__setattr__(self, name, _plain(getattr(self, name)))
         for name in ("token_ids", "stop_token_ids"):
             value = getattr(self, name)
@@ -345,3 +355,4 @@ class Result:
     prompt_tokens: int
     reasoning_tokens: int  # of `token_ids`, including markers
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] | None = None  # of `token_ids` that are no reasoning

@@ -9,6 +9,7 @@ from torch import Tensor
 from dlm.canvas import Canvas, CanvasQuestion
 from dlm.grammar import Answer, Constraint, InvalidValueError, Task
 from dlm.left_to_right_state import LeftToRightState
+from dlm.logprobs import TokenLogprob
 from dlm.models.image_tokens import EncodedImage
 from dlm.replacement import (
     alike_in,
@@ -35,6 +36,8 @@ class Sequence:
     images: tuple[EncodedImage, ...] = ()  # that tokens of the prompt stand for
     question: CanvasQuestion | None = None  # answered from one canvas; None: a text is generated
     tokens: list[int] = field(default_factory=list)  # committed
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of these, if asked for
+    logprobs_sent: int = 0  # those of the answer that events have had
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # by tokens before
     refusals: int = 0  # times that a finished answer was refused
@@ -100,7 +103,7 @@ class Sequence:
         piece = vocabulary.pieces[self.tokens[at]]
         alike = alike_in(vocabulary.pieces, piece, free) if piece else set()
         self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
-        self.tokens = self.tokens[:kept]
+        self.tokens, self.logprobs = self.tokens[:kept], self.logprobs[:kept]
         self.refusals, self.last_replaced = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
@@ -146,6 +149,9 @@ class Sequence:
         tokens = self.content_tokens(stopped)
         reasoning, answer = self.stream.split(tokens)
         text = self.stream.text(answer)
+        logprobs = None
+        if self.request.logprobs is not None:
+            logprobs = tuple(self.logprobs[place] for place in self.stream.answer_places(tokens))
         if self.cut and isinstance(parsed, Answer):
             parsed = replace(parsed, content=text or None)
         elif isinstance(parsed, Answer) and (opening := self.stream.refused_opening):
@@ -163,5 +169,6 @@ class Sequence:
             token_ids=tokens,
             prompt_tokens=len(self.prompt),
             reasoning_tokens=len(tokens) - len(answer),
+            logprobs=logprobs,
             stats=self.stats,
         )

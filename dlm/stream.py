@@ -54,6 +54,12 @@ class Stream:
         named = self.channel.startswith(thought)
         return "" if named else thought.removeprefix(self.channel).strip(), answer
 
+    def answer_places(self, tokens: list[int], ended: bool = True) -> list[int]:
+        """Return the indices of the answer in `tokens`: those that are no reasoning."""
+        if self.reasoning is None:
+            return [*range(len(tokens))]
+        return self.reasoning.answer_places(tokens, ended)
+
     def free_text(self, tokens: list[int]) -> range:
         """Return the indices of the answer's free text in `tokens`: after the reasoning, before the
         first call. Tokens before the end of this range stay even if the answer is refused."""

@@ -216,15 +216,15 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 4_750,
+    "dlm": 4_850,
     "dlm/anthropic": 800,
     "dlm/batch": 650,
     "dlm/cli": 1_700,
     "dlm/decisions": 850,
     "dlm/integrations": 4_850,
-    "dlm/logits": 1_150,
-    "dlm/loop": 1_700,
-    "dlm/openai": 3_950,
+    "dlm/logits": 1_250,
+    "dlm/loop": 1_850,
+    "dlm/openai": 4_150,
     "dlm/samplers": 300,
     "dlm/serving": 2_850,
     "grammar": 800,
@@ -236,7 +236,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/rules": 1_600,
     "grammar/schema": 5_350,
     "grammar/specs": 1_550,
-    "grammar/vocabulary": 550,
+    "grammar/vocabulary": 600,
     "kernels": 4_800,
     "models": 4_150,
     "models/diffusion_gemma": 1_100,

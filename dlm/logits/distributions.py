@@ -23,6 +23,8 @@ from dlm.logits import sampling
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 from dlm.logits.masks import MaskTable, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
+from dlm.logits.token_logprobs import token_logprobs
+from dlm.logprobs import TokenLogprob
 
 _TAIL = 1e-4  # probability that may be missing in a row's list of tokens
 
@@ -198,6 +200,14 @@ class TokenDistributions:
             )
         if changed.any():
             self._reread.append((rows[changed], guidance.bitmask, masks[changed]))
+
+    def logprobs(
+        self, i: int, positions: Sequence[int], tokens: Sequence[int], top: int
+    ) -> list[TokenLogprob]:
+        """Return the log-probabilities of `tokens` at `positions` of canvas `i`, those that its
+        constraint reads, without masks, cuts and temperature."""
+        logits = self._logits[i, self._skipped[i] :]
+        return token_logprobs(logits, positions, tokens, top, self._softcap, self.copies)
 
     def exclude(self, i: int) -> None:
         """Leave canvas `i` out of `distributions`."""

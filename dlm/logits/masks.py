@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dlm.grammar import Guidance
+from dlm.grammar.masks import tokens_in
 from dlm.kernels.vocab_rows import VocabPass
 from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies, allows
 
@@ -99,6 +100,16 @@ def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray
             f"got {rows.min()} to {rows.max()}"
         )
     return rows
+
+
+def is_forced(guidance: Guidance, position: int) -> bool:
+    """Return whether `guidance` allows a single token at `position`."""
+    if position >= len(guidance.rows):
+        return False
+    row = int(guidance.rows[position])
+    if row < 0 or guidance.bitmask is None:
+        return row < 0
+    return len(tokens_in(guidance.bitmask[row].numpy().view(np.uint32))) == 1
 
 
 def changed_by_masks(

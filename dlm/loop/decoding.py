@@ -7,6 +7,7 @@ A `Decoder` runs passes, commits tokens, emits events, checks finished answers a
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from time import perf_counter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
 from dlm.logits.masks import MaskTable
+from dlm.logprobs import TokenLogprob
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Cache, Model, SelfConditioned
 from dlm.loop.pass_plan import PassPlan
@@ -121,6 +123,10 @@ class Decoder(ABC):
         """Return all tokens that can no longer change."""
         return sequence.tokens
 
+    def _final_logprobs(self, sequence: Sequence) -> list[TokenLogprob]:
+        """Return the log-probabilities of the tokens that `_final` returns."""
+        return sequence.logprobs
+
     def _note_pass(self, sequence: Sequence) -> None:
         """Note how long the prompt took, at the first pass after it."""
         if not sequence.stats.prefill:
@@ -167,9 +173,31 @@ class Decoder(ABC):
             final = final[: sequence.stream.free_text(final).stop]
         content = final if reason is None else sequence.content_tokens(reason == "stop")
         tokens, text, reasoning = sequence.stream.emit(final, reason is not None, content)
-        if tokens or text or reasoning:
-            number = sequence.number
-            events.append(Committed(request=number, tokens=tokens, text=text, reasoning=reasoning))
+        judged = self._new_logprobs(sequence, content, reason is not None)
+        if tokens or text or reasoning or judged:
+            event = Committed(
+                request=sequence.number,
+                tokens=tokens,
+                text=text,
+                reasoning=reasoning,
+                logprobs=judged,
+            )
+            events.append(event)
+
+    def _new_logprobs(
+        self, sequence: Sequence, final: list[int], ended: bool
+    ) -> list[TokenLogprob]:
+        """Return those of the answer's `final` tokens, if they are asked for, that no event has had
+        yet. Unless the answer has `ended`, they wait from a token on that may be its stop."""
+        if sequence.request.logprobs is None:
+            return []
+        if not ended:
+            stops = {*self._config.stops, *sequence.request.stop_token_ids}
+            final = list(takewhile(lambda token: token not in stops, final))
+        places = sequence.stream.answer_places(final, ended)[sequence.logprobs_sent :]
+        sequence.logprobs_sent += len(places)
+        judged = self._final_logprobs(sequence)
+        return [judged[place] for place in places]
 
     def _finish(self, sequence: Sequence, reason: FinishReason, events: list[Event]) -> None:
         """Parse a complete answer and end the request. In the background if the answer is long, or

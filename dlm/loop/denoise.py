@@ -4,8 +4,9 @@ Slots differ only in objects that are passed in, such as a grammar. This module 
 queue.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,9 @@ from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Guidance
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
+from dlm.logits.masks import is_forced
 from dlm.logits.sampling import Cut
+from dlm.logprobs import TokenLogprob
 from dlm.loop.decoding import EngineContext
 from dlm.loop.interfaces import Denoiser
 from dlm.loop.pass_plan import PassPlan
@@ -220,9 +223,14 @@ def _advance(
         soft_embeddings = expected.unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     rows = zip(entropies.numpy(), accepted.tolist(), tokens, soft_embeddings, strict=True)
-    for slot, sequence, each, row in zip(canvases, running, guided, rows, strict=True):
+    for i, (slot, sequence, each, row) in enumerate(
+        zip(canvases, running, guided, rows, strict=True)
+    ):
         if isinstance(each, Guidance):
-            outcomes[slot] = _update_canvas(sequence, each, *row, config)
+            outcomes[slot] = outcome = _update_canvas(sequence, each, *row, config)
+            top = sequence.request.logprobs
+            if top is not None and isinstance(outcome, Outcome):
+                _judge_fixed(sequence.canvas, outcome, top, partial(distributions.logprobs, i))
     return outcomes
 
 
@@ -307,6 +315,22 @@ def _guide(
     finally:
         sequence.grammar_work += sequence.constraint.spent
     return guidance
+
+
+def _judge_fixed(
+    canvas: Canvas, outcome: Outcome, top: int, logprobs: Callable[..., list[TokenLogprob]]
+) -> None:
+    """Note the log-probabilities of the tokens that the pass has fixed, each once."""
+    guidance, chosen = outcome.guidance, list[int]()
+    guess = guidance.guess
+    for position in canvas.unjudged(guidance, outcome.settled):
+        if is_forced(guidance, position):
+            canvas.logprobs[position] = TokenLogprob.forced(guess[position], top)
+        else:
+            chosen.append(position)
+    if chosen:
+        judged = logprobs(chosen, [guess[position] for position in chosen], top)
+        canvas.logprobs |= zip(chosen, judged, strict=True)
 
 
 def _update_canvas(

@@ -13,6 +13,7 @@ from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
+from dlm.logprobs import TokenLogprob
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import Guided, Outcome, PassOutput, denoise, first_embedding, guide, settle
@@ -165,8 +166,10 @@ class CanvasDecoder(Decoder):
         budget_left = self._budget_left(sequence)
         tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:budget_left])
         sequence.constraint.commit(tokens)
-        sequence.canvas.pinned = []
+        canvas.pinned = []
         sequence.commit(tokens)
+        if sequence.request.logprobs is not None:
+            sequence.logprobs += [canvas.logprobs[place] for place in range(len(tokens))]
         sequence.squeezed = sequence.constraint.squeezed
         if sequence.cut or sequence.halted or guidance.stop < len(tokens):
             self._finish(sequence, "stop", events)
@@ -188,6 +191,11 @@ class CanvasDecoder(Decoder):
         pinned, _, halted = self._up_to_stop(sequence, pinned)
         return sequence.tokens + (pinned[:-1] if halted else pinned)  # a stop token is no text
 
+    def _final_logprobs(self, sequence: Sequence) -> list[TokenLogprob]:
+        canvas = sequence.canvas
+        places = range(len(self._final(sequence)) - len(sequence.tokens))
+        return sequence.logprobs + [canvas.logprobs[place] for place in places]
+
     def _budget_left(self, sequence: Sequence) -> int:
         """Return how many tokens may follow the committed ones."""
         return sequence.request.max_tokens - len(sequence.tokens)
@@ -197,9 +205,10 @@ class CanvasDecoder(Decoder):
         canvas = max(0, begin - len(sequence.prompt))
         sequence.constraint.rollback(len(sequence.tokens) - canvas)
         self._cache.rewind(slot, begin)
-        pinned = sequence.tokens[canvas:at]
+        pinned, judged = sequence.tokens[canvas:at], sequence.logprobs[canvas:at]
         barred = sequence.go_back(at, canvas)
         self._begin_canvas(sequence)
         sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}
+        sequence.canvas.logprobs = dict(enumerate(judged))
         if self._config.sampler.mask is not None:
             sequence.canvas.show_pinned()

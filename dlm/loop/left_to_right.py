@@ -8,7 +8,7 @@ allowed token, or one that is drawn.
 
 from collections import abc
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from time import perf_counter
 from typing import ClassVar
@@ -33,6 +33,7 @@ from dlm.grammar import (
     Row,
     Unfinished,
 )
+from dlm.grammar.masks import tokens_in
 from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -40,6 +41,8 @@ from dlm.kernels.vocab_rows import RowMasks
 from dlm.left_to_right_state import DrawNumbers, LeftToRightState
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
+from dlm.logits.token_logprobs import token_logprobs
+from dlm.logprobs import TokenLogprob
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import exclude_
@@ -135,6 +138,7 @@ class StepResult:
 
     tokens: list[int]
     whole: bool  # the whole draft was kept
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens, if asked for
 
 
 StepResults = dict[int, StepResult | Exception]  # by slot
@@ -165,6 +169,11 @@ def _all_drafted(next_tokens: NextTokens) -> NextTokens:
     """Turn forced tokens into the beginning of the draft: they will be kept for certain."""
     rows = [*(~token for token in next_tokens.forced), *next_tokens.rows]
     return NextTokens(forced=[], draft=next_tokens.forced + next_tokens.draft, rows=rows)
+
+
+def _is_forced(row: Row) -> bool:
+    """Return whether a row allows a single token."""
+    return isinstance(row, int) or (row is not None and len(tokens_in(row)) == 1)
 
 
 def _whole(outcome: StepResult | Exception) -> bool:
@@ -266,6 +275,9 @@ class TokenDecoder(Decoder):
                 sequence.grammar_work += state.constraint.spent
             if sequence.tokens:
                 sequence.write(next_tokens.forced)
+                if (top := sequence.request.logprobs) is not None:
+                    forced = next_tokens.forced
+                    sequence.logprobs += [TokenLogprob.forced(token, top) for token in forced]
             else:  # its prompt is not read yet
                 next_tokens = _all_drafted(next_tokens)
             state.next_tokens, state.work = next_tokens, 0
@@ -336,9 +348,14 @@ class TokenDecoder(Decoder):
         results, start = StepResults(plan.errors), perf_counter()
         if output is None:
             return results
+        first_row = 0  # of the slot's in the logits
         for slot, sequence in plan.canvases.items():
-            draft = output.next_tokens[slot].draft
-            results[slot] = self._keep(slot, sequence, draft, guidance[slot])
+            next_tokens = output.next_tokens[slot]
+            results[slot] = result = self._keep(slot, sequence, next_tokens.draft, guidance[slot])
+            if sequence.request.logprobs is not None and isinstance(result, StepResult):
+                judged = self._judged(output, first_row, next_tokens, result.tokens, sequence)
+                results[slot] = replace(result, logprobs=judged)
+            first_row += len(next_tokens.rows)
         for sequence in plan.canvases.values():
             sequence.stats.causal_calls += 1
             sequence.stats.copies += output.copies.count
@@ -358,6 +375,29 @@ class TokenDecoder(Decoder):
             for slot, s in output.plan.canvases.items()
         }
         return self._drafts.draft(output.canvases, written)
+
+    def _judged(
+        self,
+        output: CausalOutput,
+        first_row: int,
+        next_tokens: NextTokens,
+        tokens: list[int],
+        sequence: Sequence,
+    ) -> list[TokenLogprob]:
+        """Return the log-probabilities of the `tokens` that a pass has written, whose logits begin
+        at `first_row`."""
+        top = sequence.request.logprobs or 0
+        judged = {
+            i: TokenLogprob.forced(token, top)
+            for i, token in enumerate(tokens)
+            if _is_forced(next_tokens.rows[i])
+        }
+        chosen = [i for i in range(len(tokens)) if i not in judged]
+        rows, theirs = [first_row + i for i in chosen], [tokens[i] for i in chosen]
+        softcap, copies = self._model.softcap, output.copies
+        found = token_logprobs(output.logits, rows, theirs, top, softcap, copies)
+        judged |= zip(chosen, found, strict=True)
+        return [judged[i] for i in range(len(tokens))]
 
     def _temperature_of(self, sequence: Sequence) -> float:
         """Return the decoding's temperature times the request's."""
@@ -427,7 +467,9 @@ class TokenDecoder(Decoder):
         if isinstance(outcome, Exception):
             raise outcome
         self._note_pass(sequence)
-        sequence.write(self._stopped(sequence, outcome.tokens))
+        tokens = self._stopped(sequence, outcome.tokens)
+        sequence.write(tokens)
+        sequence.logprobs += outcome.logprobs[: len(tokens)]
         sequence.squeezed = state.constraint.squeezed
         if sequence.cut or sequence.halted or state.constraint.ended:
             self._finish(sequence, "stop", events)

@@ -22,10 +22,12 @@ from dlm.errors import (
 from dlm.events import Committed, Draft
 from dlm.grammar import CrashError, GrammarError, ToolCall
 from dlm.grammar.specs.tool_forms import INPUT
+from dlm.logprobs import TokenLogprob
 from dlm.models import ModelError
 from dlm.openai.body import Body, sendable
 from dlm.openai.decisions import DecisionFields
 from dlm.openai.items import Added, AnswerItem, Change, ItemReader, Kind, Opened, custom_tools
+from dlm.openai.logprobs import TextLogprobs, chat_logprobs
 from dlm.openai.requests import (
     ChatBody,
     CompletionBody,
@@ -204,7 +206,7 @@ class ChatAnswers(Choices):
         return {
             "index": index,
             "message": message,
-            "logprobs": None,
+            "logprobs": self._logprobs(result.logprobs),
             "finish_reason": self.finish_reason(result),
         }
 
@@ -212,8 +214,15 @@ class ChatAnswers(Choices):
         return [_delta(index, {"role": "assistant", "content": ""})]
 
     def pieces(self, index: int, event: Committed) -> list[Body]:
-        deltas = [self._piece(index, change) for change in self._items[index].feed(event)]
-        return [_delta(index, delta) for delta in deltas if delta is not None]
+        changes = (self._piece(index, change) for change in self._items[index].feed(event))
+        deltas = [_delta(index, delta) for delta in changes if delta is not None]
+        if event.logprobs:  # they come with the last of the chunks, or alone
+            last = deltas.pop() if deltas else _delta(index, {})
+            deltas.append(last | {"logprobs": self._logprobs(event.logprobs)})
+        return deltas
+
+    def _logprobs(self, judged: Sequence[TokenLogprob] | None) -> Body | None:
+        return None if judged is None else chat_logprobs(judged, self._vocabulary)
 
     def _piece(self, index: int, change: Change) -> Body | None:
         match change:
@@ -242,14 +251,25 @@ class TextAnswers(Choices):
 
     name, chunk_name, prefix = "text_completion", "text_completion", "cmpl-"
 
+    def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
+        super().__init__(generation, model, vocabulary)
+        self._judged = [TextLogprobs(vocabulary) for _ in generation.requests]
+
     def choice(self, index: int, result: Result) -> Body:
-        return _text(index, result.text, self.finish_reason(result))
+        answer = _text(index, result.text, self.finish_reason(result))
+        return answer | {"logprobs": self._logprobs(index, result.logprobs)}
 
     def begin(self, index: int) -> list[Body]:
         return []
 
     def pieces(self, index: int, event: Committed) -> list[Body]:
-        return [_text(index, event.text)] if event.text else []
+        if not (event.text or event.logprobs):
+            return []
+        judged = self._logprobs(index, event.logprobs or None)
+        return [_text(index, event.text) | {"logprobs": judged}]
+
+    def _logprobs(self, index: int, judged: Sequence[TokenLogprob] | None) -> Body | None:
+        return None if judged is None else self._judged[index].next(judged)
 
     def ending(self, index: int, reason: str) -> Body:
         return _text(index, "", reason)

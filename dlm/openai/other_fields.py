@@ -20,7 +20,6 @@ LABELS = frozenset(
 
 _ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
 _LABELS = "the probabilities of labels are the model's own, and nothing is drawn"
-_WHOLE = "a canvas is denoised as a whole, and its tokens have no probabilities of their own"
 _COMPLETE = "an answer ends where it is complete"
 _TEXT = "this server's models read and write text"
 _OWN = "a conversation is rendered by the model's own template"
@@ -39,9 +38,9 @@ NEUTRAL: NeutralFields = {
     "allowed_token_ids": (([],), "use structured_outputs"),
     "use_beam_search": ((False,), _ENTROPY),
     "best_of": ((1,), "use n"),
-    "logprobs": ((False,), _WHOLE),
-    "top_logprobs": ((0,), _WHOLE),
-    "prompt_logprobs": ((), _WHOLE),
+    "logprobs": ((False,), "nothing is written"),  # for bodies without an answer in tokens
+    "top_logprobs": ((0,), "a completion's alternatives are counted by logprobs"),
+    "prompt_logprobs": ((), "a prompt is encoded, and its tokens are not predicted"),
     "min_tokens": ((0,), _COMPLETE),
     "ignore_eos": ((False,), _COMPLETE),
     "include_stop_str_in_output": ((False,), "an answer ends before its stop"),

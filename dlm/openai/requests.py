@@ -30,6 +30,7 @@ from dlm.openai.body import (
     validated,
 )
 from dlm.openai.constraint import ConstraintFields
+from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
 from dlm.openai.other_fields import RequestModel
 from dlm.openai.tools import ToolList, tools_spec
@@ -162,7 +163,13 @@ class AnswerFields(JsonModel):
 
 
 class CompletionBody(
-    RequestModel, StreamFields, FormatFields, StopFields, DrawFields, AnswerFields
+    RequestModel,
+    StreamFields,
+    FormatFields,
+    StopFields,
+    TextLogprobFields,
+    DrawFields,
+    AnswerFields,
 ):
     """Body of `/v1/completions`."""
 
@@ -179,6 +186,7 @@ class _ConversationBody(
     ReasoningFields,
     ConstraintFields,
     StopFields,
+    ChatLogprobFields,
     DrawFields,
     AnswerFields,
 ):
@@ -212,6 +220,7 @@ class _ConversationBody(
             "tools": self.declared or None,
             "thinking": thinking or None,
             "thinking_budget": thinking_budget,
+            "logprobs": self.alternatives,
         }
         set_fields = {name: value for name, value in fields.items() if value is not None}
         return self.draws | self.stops | set_fields
@@ -351,6 +360,7 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     continues without a chat template. Raises `RequestError`."""
     completion = validated(CompletionBody.model_validate, body)
     fields: dict[str, Any] = {"constraint": completion.content_spec(policy)}
+    fields["logprobs"] = completion.alternatives
     fields |= completion.draws | completion.stops
     if completion.max_tokens == UNLIMITED:
         fields |= {"max_tokens": policy.answer_tokens, "fit": True}
@@ -396,6 +406,7 @@ def choice_requests(
 def _generation(
     body: ChatBody | CompletionBody, requests: tuple[Request, ...], **fields: Any
 ) -> Generation:
+    check_numbers(requests)
     return Generation(
         requests=requests,
         model=body.model,

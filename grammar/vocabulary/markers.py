@@ -143,6 +143,13 @@ class Reasoning:
         """Whether anything but the answer's own needs limits it."""
         return self.budget is not None or self.reserve > 0
 
+    def answer_places(self, tokens: Sequence[int], ended: bool = True) -> list[int]:
+        """Return the indices of the tokens that `split` returns as the answer."""
+        removed = len(tokens) - len(self.split(tokens, ended)[1])
+        opened = self.open.find(tokens) if removed else None
+        begin = 0 if opened is None else opened[0]
+        return [*range(begin), *range(begin + removed, len(tokens))]
+
     def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
         """Return the text between the markers, and the tokens of the answer.
 

@@ -1,0 +1,124 @@
+"""Log-probabilities in bodies of chats and completions, and in their answers.
+
+The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since to write them as
+JSON holds up the event loop.
+"""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from dlm.errors import RequestError
+from dlm.grammar.vocabulary.pieces import TokenPieces
+from dlm.logprobs import MOST_TOP, TokenLogprob
+from dlm.openai.body import Body, JsonModel, Takes, wrong
+from dlm.request import Request
+
+_MOST_NUMBERS = 1 << 16  # of all answers to a body: 0.1 s to write
+_LEAST = -9999.0  # stands for a probability of 0, as in vLLM: JSON has no infinity
+
+_DESCRIPTION = """log-probabilities of the answer's tokens and, of each, up to 20 of the likeliest \
+ones, `top_logprobs` in a chat and `logprobs` itself in a completion: see \
+[Log-probabilities](#log-probabilities)"""
+
+
+def _checked(field: str, count: int) -> int:
+    if not 0 <= count <= MOST_TOP:
+        raise wrong(field, count, f"0 to {MOST_TOP}")
+    return count
+
+
+class ChatLogprobFields(JsonModel):
+    """Fields of a chat about log-probabilities."""
+
+    logprobs: bool | None = Field(None, description=_DESCRIPTION)
+    top_logprobs: int | None = Field(None, description=_DESCRIPTION)
+
+    @property
+    def alternatives(self) -> int | None:
+        """`logprobs` of the requests. Raises `RequestError`."""
+        count = _checked("top_logprobs", self.top_logprobs or 0)
+        if count and not self.logprobs:
+            raise RequestError("top_logprobs must have logprobs beside it, which must be true")
+        return count if self.logprobs else None
+
+
+class TextLogprobFields(JsonModel):
+    """Field of a completion about log-probabilities."""
+
+    logprobs: Annotated[int | bool, Takes(f"0 to {MOST_TOP}")] | None = Field(
+        None, description=_DESCRIPTION
+    )
+
+    @property
+    def alternatives(self) -> int | None:
+        """`logprobs` of the requests. Raises `RequestError`."""
+        if self.logprobs is None or self.logprobs is False:
+            return None
+        if self.logprobs is True:
+            raise wrong("logprobs", True, f"0 to {MOST_TOP}")
+        return _checked("logprobs", self.logprobs)
+
+
+def check_numbers(requests: Iterable[Request]) -> None:
+    """Raise `RequestError` if the answers may have too many log-probabilities."""
+    numbers = sum(
+        request.max_tokens * (1 + request.logprobs)
+        for request in requests
+        if request.logprobs is not None
+    )
+    if numbers > _MOST_NUMBERS:
+        raise RequestError(
+            "logprobs must be for fewer tokens: max_tokens of all answers, times 1 + the "
+            f"alternatives of a token, must be at most {_MOST_NUMBERS}, got {numbers}",
+            field="logprobs",
+        )
+
+
+def _text(token: int, vocabulary: TokenPieces) -> str:
+    """Return a token's text, or for a control token, which has none, its number as in vLLM."""
+    return vocabulary.pieces[token].decode("utf-8", "replace") or f"token_id:{token}"
+
+
+def chat_logprobs(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Body:
+    """Return `logprobs` of a choice of a chat."""
+
+    def body(token: int, logprob: float) -> Body:
+        piece = vocabulary.pieces[token]
+        return {
+            "token": _text(token, vocabulary),
+            "logprob": max(logprob, _LEAST),
+            "bytes": list(piece) or None,
+        }
+
+    content = [
+        body(entry.token, entry.logprob) | {"top_logprobs": [body(*other) for other in entry.top]}
+        for entry in judged
+    ]
+    return {"content": content, "refusal": None}
+
+
+class TextLogprobs:
+    """`logprobs` of a completion's choice, whole or piece by piece."""
+
+    def __init__(self, vocabulary: TokenPieces):
+        self._vocabulary, self._offset = vocabulary, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def next(self, judged: Sequence[TokenLogprob]) -> Body:
+        """Return the field for the tokens that follow those of earlier calls."""
+        offsets = []
+        for entry in judged:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._vocabulary.pieces[entry.token]))
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [max(entry.logprob, _LEAST) for entry in judged],
+            "tokens": [_text(entry.token, self._vocabulary) for entry in judged],
+            "top_logprobs": [
+                {_text(token, self._vocabulary): logprob for token, logprob in entry.top}
+                for entry in judged
+            ],
+        }
