@@ -231,7 +231,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 550,
     "grammar/canvas": 1_800,
     "grammar/masks": 650,
-    "grammar/parse": 5_200,
+    "grammar/parse": 5_300,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_350,

@@ -19,7 +19,6 @@ class CanvasPass:
     masks: list[Mask] = field(default_factory=list)  # of the positions before `suspect`
     forced: list[int] = field(default_factory=list)  # the forced tokens after the guess
     forced_at: dict[int, list[int]] = field(default_factory=dict)  # `forced` at each such position
-    completions: dict[int, list[int]] = field(default_factory=dict)  # begun ones, by position
     repair: int | None = None  # the first position at which the model's choice was refused
     suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
@@ -44,10 +43,8 @@ class CanvasPass:
         )
 
     def sure_of(self, token: int) -> bool:
-        """Whether the next token is fixed, or continues a text that fits the budget."""
-        position = len(self.guess)
-        known = self.reached[:1], self.completions.get(position, [])[:1]
-        return self.stands(position) or [token] in known
+        """Whether the next token is fixed, or leads on to the tokens that stand."""
+        return self.stands(len(self.guess)) or self.reached[:1] == [token]
 
     def stands(self, position: int) -> bool:
         """Whether the token at `position` is fixed."""

@@ -154,12 +154,9 @@ class Frontier:
         wanted = [*pinned, *argmax[len(pinned) :]]
         for position in fixed.held.keys() - set(fixed.edits):
             wanted[position] = fixed.held[position]
-        same, keep = fixed == last.fixed, common_prefix(wanted, last.guess)
-        known = keep if same else min([keep, *fixed.banned])
-        completions = {p: text for p, text in last.completions.items() if p <= known}
-        keep = min(last.agreed, keep)
-        if not same or self._age != self._masks.age:
-            return CanvasPass(fixed, wanted, completions=completions)
+        if fixed != last.fixed or self._age != self._masks.age:
+            return CanvasPass(fixed, wanted)
+        keep = min(last.agreed, common_prefix(wanted, last.guess))
         return CanvasPass(
             fixed,
             wanted,
@@ -167,7 +164,6 @@ class Frontier:
             last.masks[:keep],
             last.forced_at.get(keep - 1, [])[1:],
             {p: forced for p, forced in last.forced_at.items() if p < keep},
-            completions,
         )
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
@@ -203,7 +199,7 @@ class Frontier:
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
         reached, end = here.reached, begin + len(here.reached)
-        trail: list[tuple[State, Keys | None]] = []
+        trail: list[tuple[int, State, Keys | None]] = []
         keys, parser, pieces = self._matcher.keys, self._compiled.parser, self._vocabulary.pieces
         for position in range(begin, len(wanted)):
             token = wanted[position]
@@ -231,10 +227,10 @@ class Frontier:
                 here.forced_at[position] = forced
             forced = forced[1:] if is_forced else []
             here.guess.append(token)
-            trail.append((state, keys))
             state, keys = onward, read
+            trail.append((token, state, keys))
         here.forced, here.reached = forced, reached[len(trail) :]
-        self._matcher.follow(trail, state, keys)
+        self._matcher.follow(trail)
         self._accepted += here.guess[begin:]
 
     def _advance(self, scores: Scores, here: CanvasPass) -> bool:
@@ -246,11 +242,9 @@ class Frontier:
         token, mask = taken
         if here.suspect is None:
             here.masks.append(mask)
-        is_forced, completion = forced[:1] == [token], here.completions.get(position, [])
+        is_forced = forced[:1] == [token]
         if is_forced:
             here.forced_at[position] = forced
-        if completion[:1] == [token]:
-            here.completions[position + 1] = completion[1:]
         here.forced = forced[1:] if is_forced else []
         here.guess.append(token)
         self._accepted.append(token)
@@ -373,23 +367,12 @@ class Frontier:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
 
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
-        """Return the next token of a completion that fits, or the stop after it.
-
-        Where the known completions of this text do not fit, one after another token may.
-        """
-        position = len(here.guess)
-        known, left = here.completions.get(position), self._left(position) + 1
-        completion = known or self._matcher.completing(left)
+        """Return the next token of a completion that fits, or the stop after it."""
+        completion = self._matcher.completing(self._left(len(here.guess)) + 1)
         if completion is None:
-            allowed = self._matcher.allowed(left + 1)
-            if not allowed.any():
-                raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
-            token = scores.best(position, allowed)
-            return token, ~token
-        if completion:
-            here.completions[position] = completion
-            return completion[0], ~completion[0]
-        return self._stop(scores, here)
+            raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
+        token = completion.next
+        return self._stop(scores, here) if token is None else (token, ~token)
 
     def _stop(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """Return the likeliest stop."""

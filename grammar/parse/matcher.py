@@ -4,7 +4,9 @@ Both the frontier over canvases and left-to-right decoders use it. A text of tok
 `allowed(budget)` is valid, and ends within the budget.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from sys import maxsize
 
 import numpy as np
@@ -14,20 +16,23 @@ from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.closing import ENDLESS
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.known_completion import KnownCompletion
 from dlm.grammar.parse.prefix import Phase, Prefix
 from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import Reasoning
 
+_POSITION = attrgetter("position")
 CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 
-# The state before a token: prefix, parser state, keys, and a completion that is known to fit.
-_Before = tuple[Prefix, State, Keys | None, list[int] | None]
+Place = tuple[int, Prefix, State, Keys | None]  # a token (-1: the text begins), what holds after it
 
 
 class Matcher:
     """A matcher of one text's tokens. `accept` moves it forward, and `rollback` back.
 
-    No other method changes its state. The grammar does not constrain the reasoning.
+    No other method moves it. The grammar does not constrain the reasoning. Tokens that were taken
+    back are kept until another one is accepted there, with the completions known after them: a text
+    that could be completed within the budget still can when its tokens are accepted again.
     """
 
     def __init__(self, compiled: Compiled, reasoning: Reasoning | None = None):
@@ -37,8 +42,10 @@ class Matcher:
         self._prefix = Prefix.before(reasoning)
         self._state = compiled.parser.start
         self._keys = compiled.steps.first_keys()
-        self._promised: list[int] | None = None  # a completion that is known to fit, without a stop
-        self._trail: list[_Before] = []  # the state before each token
+        self._position = 0  # of the last token's place
+        # Along the text, then along the tokens taken back.
+        self._places: list[Place] = [(-1, self._prefix, self._state, self._keys)]
+        self._completions: list[KnownCompletion] = []  # from the left to the right
 
     @property
     def ended(self) -> bool:
@@ -58,25 +65,25 @@ class Matcher:
     @property
     def position(self) -> int:
         """The number of tokens accepted so far."""
-        return len(self._trail)
+        return self._position
+
+    @property
+    def keys(self) -> Keys | None:
+        """The keys of the JSON text so far; None if the grammar constrains all keys."""
+        return self._keys
 
     def accept(self, token: int) -> bool:
         """Move past `token`. Returns False, and does not move, if it is not allowed here."""
-        prefix, promised = self._prefix, self._promised
-        before = prefix, self._state, self._keys, promised
-        if prefix.phase is Phase.ENDED:
-            taken = False
-        elif prefix.phase is Phase.ANSWER or (
-            prefix.phase is Phase.OPENING and not self._opens(token)
-        ):
-            taken = not prefix.marker and self._answer(token)
-        else:
-            after = prefix.after(token)
-            taken, self._prefix = after is not None, after or prefix
-        if taken:
-            self._promised = promised[1:] if promised and promised[0] == token else None
-            self._trail.append(before)
-        return taken
+        position, places = self._position + 1, self._places
+        if position == len(places) or places[position][0] != token:
+            place = self._after(token)
+            if place is None:
+                return False
+            if position < len(places):
+                self._forget(position)
+            places.append(place)
+        self._move(position)
+        return True
 
     def accept_all(self, tokens: Sequence[int]) -> int:
         """Accept `tokens` up to the first that is not allowed. Returns the number accepted."""
@@ -85,26 +92,69 @@ class Matcher:
                 return position
         return len(tokens)
 
-    @property
-    def keys(self) -> Keys | None:
-        """The keys of the JSON text so far; None if the grammar constrains all keys."""
-        return self._keys
-
-    def follow(
-        self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
-    ) -> None:
-        """Move past tokens of the answer, given state and keys before each and after all."""
-        promised = self._promised
-        for state, before in trail:
-            self._trail.append((self._prefix, state, before, promised))
-            self._promised = promised = None
-        self._state, self._keys = end, keys
+    def follow(self, trail: Iterable[tuple[int, State, Keys | None]]) -> None:
+        """Move past tokens of the answer, given state and keys after each."""
+        position, places, prefix = self._position, self._places, self._prefix
+        for token, state, keys in trail:
+            position += 1
+            if position == len(places) or places[position][0] != token:
+                if position < len(places):
+                    self._forget(position)
+                places.append((token, prefix, state, keys))
+        self._move(position)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
-        if count:
-            self._prefix, self._state, self._keys, self._promised = self._trail[-count]
-            del self._trail[-count:]
+        self._move(self._position - count)
+
+    def _move(self, position: int) -> None:
+        self._position = position
+        _, self._prefix, self._state, self._keys = self._places[position]
+
+    def _forget(self, position: int) -> None:
+        """Forget the tokens taken back from `position` on."""
+        del self._places[position:]
+        del self._completions[bisect_left(self._completions, position, key=_POSITION) :]
+
+    def _completion(self, tokens: int) -> KnownCompletion | None:
+        """Return the known completion of the text so far; None if it may exceed `tokens` tokens."""
+        number = bisect_right(self._completions, self._position, key=_POSITION)
+        completion = self._completions[number - 1] if number else None
+        while completion is not None and completion.position < self._position:
+            completion = completion.after(self._places[completion.position + 1][0])
+            if completion is not None:
+                self._completions.insert(number, completion)
+                number += 1
+        return completion if completion is not None and completion.within <= tokens else None
+
+    def _after(self, token: int) -> Place | None:
+        """Return the place after `token`; None if it is not allowed here."""
+        state, keys, prefix = self._state, self._keys, self._prefix
+        if prefix.phase is Phase.ENDED:
+            return None
+        if prefix.phase is Phase.ANSWER or (
+            prefix.phase is Phase.OPENING and not self._opens(token)
+        ):
+            return None if prefix.marker else self._after_answer(token)
+        onward = prefix.after(token)
+        return None if onward is None else (token, onward, state, keys)
+
+    def _after_answer(self, token: int) -> Place | None:
+        """Return the place after a token of the answer, or its stop."""
+        if token in self._compiled.stops:
+            allowed = token in self._compiled.stops.after(self._state)
+            ended = self._prefix.at(Phase.ENDED)
+            return (token, ended, self._state, self._keys) if allowed else None
+        read = self._steps.read(self._state, self._keys, token)
+        return None if read is None else (token, self._prefix.at(Phase.ANSWER), *read)
+
+    def _opens(self, token: int) -> bool:
+        """Whether `token` continues the opening marker, and may not be the answer's first token."""
+        if not self._prefix.opens(token):
+            return False
+        if self._prefix.marker or not self._pieces[token]:
+            return True
+        return self._steps.after(self._state, token) is None
 
     def mask(self) -> Mask:
         """Return the tokens that `accept` would take: a row of the grammar's table, or ~token."""
@@ -148,7 +198,7 @@ class Matcher:
         marker = len(self._prefix.closing())
         if marker and self._prefix.exceeds(marker, tokens + 1):
             return False
-        if self._promised is not None and len(self._promised) <= tokens:
+        if self._completion(tokens) is not None:
             return True
         return self._closing.fits(self._state, self._keys, tokens - marker)
 
@@ -158,12 +208,17 @@ class Matcher:
         False if no budget would be enough: the reasoning's own budget refuses the token, or it is a
         dead end. False too if it spells a part of the forced text, which other tokens spell.
         """
-        if not self.accept(token):
-            return False
+        position, completions = self._position, self._completions.copy()
+        taken_back = self._places[position + 1 :]
         try:
-            refused = not self.closes_within(tokens) and self.closes_within(ENDLESS)
+            refused = (
+                self.accept(token)
+                and not self.closes_within(tokens)
+                and self.closes_within(ENDLESS)
+            )
         finally:
-            self.rollback(1)
+            self._move(position)
+            self._places[position + 1 :], self._completions = taken_back, completions
         piece = self._pieces[token]
         return refused and not (piece and self.forced().encode().startswith(piece))
 
@@ -177,21 +232,25 @@ class Matcher:
         answer = self._closing.completion(self._state, self._keys, tokens - len(marker))
         return None if answer is None else marker + answer
 
-    def completing(self, tokens: int) -> list[int] | None:
-        """Return the first tokens, or all, of a completion of at most `tokens` tokens.
+    def completing(self, tokens: int) -> KnownCompletion | None:
+        """Return a completion of at most `tokens` tokens, or its beginning; None if there is none.
 
-        None if there is none. The completion is remembered, and is known to fit as long as exactly
-        its tokens are accepted.
+        It is known from now on.
         """
-        if self._promised is None or len(self._promised) > tokens:
+        completion = self._completion(tokens)
+        if completion is None:
             marker = self._prefix.closing()
             answer, whole = self._closing.beginning(self._state, self._keys, tokens - len(marker))
-            completion = None if answer is None else marker + answer
-            if not whole:
-                return completion
-            fits = completion is not None and len(completion) <= tokens
-            self._promised = completion if fits else None
-        return self._promised
+            if answer is None or (whole and len(marker) + len(answer) > tokens):
+                return None
+            text = marker + answer
+            completion = KnownCompletion(self._position, text, 0, len(text) if whole else tokens)
+            begin, end = (
+                find(self._completions, self._position, key=_POSITION)
+                for find in (bisect_left, bisect_right)
+            )
+            self._completions[begin:end] = [completion]  # those after tokens taken back stay
+        return completion
 
     def check_budget(self, budget: int, work: int = maxsize) -> None:
         """Raises `BudgetError` or `DeadEndError` if no text fits `budget` tokens, stop included.
@@ -236,27 +295,7 @@ class Matcher:
         fitting = self._closing.tokens(self._state, self._keys, budget)
         if fitting is None:
             return None
-        beginning = (self.completing(budget - 1) or [])[:1]
-        sure = {*beginning, *compiled.stops.after(self._state)}
+        completion, sure = self.completing(budget - 1), compiled.stops.after(self._state)
+        if completion is not None and completion.next is not None:
+            sure = sure | {completion.next}
         return fitting | compiled.masks.words(compiled.masks.changed(None, more=sure))
-
-    def _opens(self, token: int) -> bool:
-        """Whether `token` continues the opening marker, and may not be the answer's first token."""
-        if not self._prefix.opens(token):
-            return False
-        if self._prefix.marker or not self._pieces[token]:
-            return True
-        return self._steps.after(self._state, token) is None
-
-    def _answer(self, token: int) -> bool:
-        """Read a token of the answer, or its stop."""
-        if token in self._compiled.stops:
-            allowed = token in self._compiled.stops.after(self._state)
-            self._prefix = self._prefix.at(Phase.ENDED) if allowed else self._prefix
-            return allowed
-        read = self._steps.read(self._state, self._keys, token)
-        if read is None:
-            return False
-        self._state, self._keys = read
-        self._prefix = self._prefix.at(Phase.ANSWER)
-        return True

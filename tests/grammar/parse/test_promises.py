@@ -92,6 +92,30 @@ def test_objects_of_different_keys_keep_the_least_budget(pieces, least_keys, see
         matcher_answer(Matcher(grammar), budget + more, rng.choice)
 
 
+TWO_KEYS = {
+    "type": "object",
+    "properties": {"id": {"type": "null"}},
+    "additionalProperties": {"type": "object", "minProperties": 1},
+    "minProperties": 2,
+}
+
+
+def test_a_completion_known_after_a_forced_token_is_known_when_that_token_is_committed():
+    """After `{"`, the shortest text in bytes is another one, and takes one token more."""
+    vocabulary = vocabulary_of([b"null,", b'":{"', b"},", b"nul"])
+    spec = JsonSchema(TWO_KEYS, whitespace="compact")
+    grammar = compiled_for(vocabulary, spec.rules(None))
+    budget = least(grammar)
+    for draft in ([], vocabulary.encode('{"i')):
+        constraint = LeftToRight(grammar, budget)
+        while not constraint.ended:
+            look = constraint.look(draft, exact=True)
+            constraint.commit(look.forced)
+            tokens = tokens_in(look.rows[0]).tolist()
+            assert [constraint.fits([token]) for token in tokens] == [1] * len(tokens)
+            constraint.commit(tokens[-1:])
+
+
 @pytest.mark.parametrize("limit", [None, 12])
 def test_a_marker_of_text_that_has_begun_is_completed_within_the_budget(limit):
     """The marker is one token, or several if its first byte is a token by itself."""
