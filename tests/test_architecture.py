@@ -234,7 +234,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/parse": 5_300,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
-    "grammar/schema": 5_350,
+    "grammar/schema": 5_400,
     "grammar/specs": 1_550,
     "grammar/vocabulary": 600,
     "kernels": 4_800,

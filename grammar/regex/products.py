@@ -45,7 +45,7 @@ class _Product:
         self, automaton: Automaton, add: Callable[[Node], Node], count: Callable[[int], None]
     ):
         self._automaton, self._add, self._report = automaton, add, count
-        self._left, self._steps = _MOST_PIECES, MOST_STEPS
+        self._pieces_left, self._steps = _MOST_PIECES, MOST_STEPS
         self._pairs: dict[tuple[Node, int], _Pairs] = {}
 
     def write(self, node: Node) -> Node:
@@ -102,8 +102,8 @@ class _Product:
         for end in pairs.ends:
             if (then := follow(end)) != NOTHING:
                 ends.setdefault(then, set()).add(end)
-        self._left -= len(ends)
-        if self._left < 0:
+        self._pieces_left -= len(ends)
+        if self._pieces_left < 0:
             raise TooLargeError(f"with the other conditions it has over {_MOST_PIECES:,} pieces")
         options: list[Node] = []
         for then, states in ends.items():

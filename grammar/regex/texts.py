@@ -55,16 +55,16 @@ class _Match:
         raise TypeError(f"{type(node).__name__} is no part of a pattern without assertions")
 
     def _repeated(self, part: Node, low: int, high: int | None, starts: set[int]) -> set[int]:
-        ends, here, number = set[int](), starts, 0
-        while here and (high is None or number <= high):
+        ends, reached, number = set[int](), starts, 0
+        while reached and (high is None or number <= high):
             if number >= low:
-                if here <= ends:  # reached by fewer repetitions: more lead to no new place
+                if reached <= ends:  # reached by fewer repetitions: more lead to no new place
                     break
-                ends |= here
-            after = self.ends(part, here)
-            if after == here and number < low:  # an empty text may be repeated any number of times
+                ends |= reached
+            after = self.ends(part, reached)
+            if after == reached and number < low:  # an empty text may be repeated at will
                 number = low - 1
-            here, number = after, number + 1
+            reached, number = after, number + 1
         return ends
 
 

@@ -1,6 +1,6 @@
 """Grammar rules of arrays.
 
-Arrays have constraints on single items, on their number and on how many of them fit a condition.
+Arrays have constraints on single items, on their number and on how many of them fit a part.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rul
 
 def _uncounted_items(
     prefix: list[Formula],
-    rest: Formula,
+    further: Formula,
     low: int,
     high: int | None,
     value: ValueWriter,
@@ -57,17 +57,17 @@ def _uncounted_items(
     """Return the items of an array without `contains`, and whether it may be empty."""
     if high == 0:
         return NOTHING, True
-    first = prefix[:high] or [rest]
+    leading = prefix[:high] or [further]
     comma = dialect.mark(",")
     tail: Node = EMPTY
-    if rest != FALSE and (high is None or high > len(first)):
-        most = None if high is None else high - len(first)
-        item = Concatenation((comma, value(rest)))
-        tail = Repetition(item, max(0, low - len(first)), most)
-    for i in reversed(range(1, len(first))):
-        node = concatenation(comma, value(first[i]), *parts_of(tail))
+    if further != FALSE and (high is None or high > len(leading)):
+        most = None if high is None else high - len(leading)
+        item = Concatenation((comma, value(further)))
+        tail = Repetition(item, max(0, low - len(leading)), most)
+    for i in reversed(range(1, len(leading))):
+        node = concatenation(comma, value(leading[i]), *parts_of(tail))
         tail = node if i < low else optional(rules.add(node, "items"))
-    return concatenation(value(first[0]), *parts_of(tail)), low == 0
+    return concatenation(value(leading[0]), *parts_of(tail)), low == 0
 
 
 def _counted(
@@ -77,54 +77,58 @@ def _counted(
 
     There is a rule for each number of items so far and of those that count for each `contains`.
     """
-    wanted = arrays.contains
-    starts = max(len(arrays.prefix), *(one.start for one in wanted))
+    contains = arrays.contains
+    starts = max(len(arrays.prefix), *(part.start for part in contains))
     longest = max(starts, low if high is None else high)
-    if longest + sum(max(one.low, one.high or 0) for one in wanted) > _MOST_ITEMS:
+    if longest + sum(max(part.low, part.high or 0) for part in contains) > _MOST_ITEMS:
         raise TooManyError
-    known: dict[tuple[int, ...], Node] = {}
+    references: dict[tuple[int, ...], Node] = {}
     comma = dialect.mark(",")
 
     def ends(counts: tuple[int, ...]) -> bool:
-        return counts[0] >= low and all(c >= w.low for c, w in zip(counts[1:], wanted, strict=True))
+        pairs = zip(counts[1:], contains, strict=True)
+        return counts[0] >= low and all(count >= part.low for count, part in pairs)
 
     def items(state: tuple[int, ...]) -> Node:
         """Return one item and all after it."""
-        if state not in known:
-            if len(known) > MOST_STATES:
+        if state not in references:
+            if len(references) > MOST_STATES:
                 raise TooManyError
-            reference = known[state] = rules.new("items")
+            reference = references[state] = rules.new("items")
             at, *counts = state
             options: list[Node] = []
             if high is None or at < high:
-                for item, after in _choices(arrays.item(at), at, counts, wanted):
+                for item, after in _choices(arrays.item(at), at, counts, contains):
                     following = (min(at + 1, longest), *after)
-                    rest = concatenation(comma, items(following))
+                    tail = concatenation(comma, items(following))
                     if ends(following):
-                        rest = optional(rest)
-                    options.append(concatenation(value(item), rest))
+                        tail = optional(tail)
+                    options.append(concatenation(value(item), tail))
             rules.define(reference, alternation(*options))
-        return known[state]
+        return references[state]
 
-    begin = (0,) * (len(wanted) + 1)
+    begin = (0,) * (len(contains) + 1)
     return items(begin), ends(begin)
 
 
 def _choices(
-    item: Formula, at: int, counts: list[int], wanted: tuple[Contains, ...]
+    item: Formula, at: int, counts: list[int], contains: tuple[Contains, ...]
 ) -> list[tuple[Formula, tuple[int, ...]]]:
     """Return the conditions of which the item at `at` fits one, each with the counts after it."""
     rows: list[list[tuple[Formula | None, int]]] = []
-    for one, count in zip(wanted, counts, strict=True):
-        most = one.low if one.high is None else one.high
-        if at < one.start:
+    for part, count in zip(contains, counts, strict=True):
+        most = part.low if part.high is None else part.high
+        if at < part.start:
             rows.append([(None, count)])
         else:
-            counting = [(one.item, count + 1)] if count < most else []
-            rest = None if one.high is None else complement(one.item)
-            rows.append([*counting, (rest, count)])
+            counting = [(part.item, count + 1)] if count < most else []
+            not_counting = None if part.high is None else complement(part.item)
+            rows.append([*counting, (not_counting, count)])
     return [
-        (every(item, *(part for part, _ in row if part is not None)), tuple(c for _, c in row))
+        (
+            every(item, *(formula for formula, _ in row if formula is not None)),
+            tuple(c for _, c in row),
+        )
         for row in product(*rows)
     ]
 
@@ -143,23 +147,23 @@ def write_distinct(
     """
     if high < low:
         return NOTHING
-    known: dict[tuple[int, frozenset[Constant]], Node] = {}
+    nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
     comma = dialect.mark(",")
 
     def items(at: int, used: frozenset[Constant]) -> Node:
         key = at, used
-        if key not in known:
-            if len(known) >= MOST_STATES:
+        if key not in nodes:
+            if len(nodes) >= MOST_STATES:
                 raise TooManyError
             options: list[Node] = []
             for item in columns(at) if at < high else ():
                 if item not in used:
-                    rest: Node = EMPTY
+                    tail: Node = EMPTY
                     if at + 1 < high:
-                        rest = concatenation(comma, items(at + 1, used | {item}))
-                        rest = optional(rest) if at + 1 >= low else rest
-                    options.append(concatenation(literal(item), rest))
-            known[key] = rules.add(alternation(*options), "items") if options else NOTHING
-        return known[key]
+                        tail = concatenation(comma, items(at + 1, used | {item}))
+                        tail = optional(tail) if at + 1 >= low else tail
+                    options.append(concatenation(literal(item), tail))
+            nodes[key] = rules.add(alternation(*options), "items") if options else NOTHING
+        return nodes[key]
 
     return enclosed("[]", items(0, frozenset()), low == 0, dialect)

@@ -21,20 +21,20 @@ class Backtracking:
     """Matcher of patterns for one check, with limits of time per match and in total."""
 
     def __init__(self):
-        self._left = _ALL_MATCHES
+        self._seconds_left = _ALL_MATCHES
 
     def fits(self, pattern: str, text: str) -> bool:
         """Whether the pattern matches a part of the text. Raises `TooLongError`."""
         compiled = _compiled(pattern)
-        if compiled is None or self._left <= 0:
+        if compiled is None or self._seconds_left <= 0:
             raise TooLongError
         begin = monotonic()
         try:
-            return compiled.search(text, timeout=min(_ONE_MATCH, self._left)) is not None
+            return compiled.search(text, timeout=min(_ONE_MATCH, self._seconds_left)) is not None
         except TimeoutError as error:
             raise TooLongError from error
         finally:
-            self._left -= monotonic() - begin
+            self._seconds_left -= monotonic() - begin
 
 
 def can_be_judged(pattern: str) -> bool:
@@ -59,9 +59,9 @@ def _as_ecmascript(pattern: str) -> str:
     """Translate ECMAScript's `$`, `\\z`, `\\s` and named references to the library's syntax."""
     within = False
 
-    def piece(found: re.Match[str]) -> str:
+    def piece(match: re.Match[str]) -> str:
         nonlocal within
-        text = found[0]
+        text = match[0]
         if text == r"\s":
             return _SPACES if within else f"[{_SPACES}]"
         if text == r"\S" and not within:

@@ -70,7 +70,7 @@ class ChoiceWriter:
         self._own = set(objects.all_names())
         self._closed, self._possible, self._count = closed, possible, count
         self._names = [
-            [(set(each.all_names()), set(each.required)) for each in choice]
+            [(set(alternative.all_names()), set(alternative.required)) for alternative in choice]
             for choice in self._choices
         ]
         self._free = members.free
@@ -89,8 +89,8 @@ class ChoiceWriter:
             [at[name] for names, _ in choice for name in names if name in at]
             for choice in self._names
         ]
-        self._first = [min(some, default=0) for some in places]
-        self._last = [max(some, default=0) for some in places]
+        self._begins_at = [min(some, default=0) for some in places]
+        self._ends_at = [max(some, default=0) for some in places]
         self._missing = {
             name
             for choice in self._names
@@ -98,7 +98,7 @@ class ChoiceWriter:
             for name in names
             if name not in at
         }
-        self._rest = [frozenset(list(at)[i:]) for i in range(len(at) + 1)]
+        self._remaining = [frozenset(list(at)[i:]) for i in range(len(at) + 1)]
 
     def _search(self) -> None:
         """Find what may be open before each property. Raises `TooManyError`."""
@@ -119,7 +119,7 @@ class ChoiceWriter:
         new = [
             (number, frozenset(i for i, pair in enumerate(choice) if not pair[1] & self._missing))
             for number, choice in enumerate(self._names)
-            if self._first[number] == at
+            if self._begins_at[number] == at
         ]
         return tuple(sorted((*state, *new), key=lambda pair: pair[0]))
 
@@ -142,7 +142,7 @@ class ChoiceWriter:
                 for (mine, names), which in groups.items()
                 if mine != FALSE
             ]
-            options = [each for each in combined if self._possible(each[0])]
+            options = [option for option in combined if self._possible(option[0])]
             self._count(len(combined))
             if len(options) > MOST_STATES:
                 raise TooManyError
@@ -167,15 +167,17 @@ class ChoiceWriter:
 
     def _decided(self, choice: int, viable: Viable, at: int) -> bool:
         """Whether the choice fits whatever is written from the property `at` on."""
-        if self._last[choice] < at:
+        if self._ends_at[choice] < at:
             return True
-        rest = self._rest[at]
+        remaining = self._remaining[at]
         free = any(
-            self._names[choice][i][1].isdisjoint(rest)
-            and all(self._value(choice, i, n) == TRUE for n in self._names[choice][i][0] & rest)
+            self._names[choice][i][1].isdisjoint(remaining)
+            and all(
+                self._value(choice, i, n) == TRUE for n in self._names[choice][i][0] & remaining
+            )
             for i in viable
         )
-        named = chain.from_iterable(self._names[choice][i][0] & rest for i in viable)
+        named = chain.from_iterable(self._names[choice][i][0] & remaining for i in viable)
         return free and not (self._closed and any(name not in self._own for name in named))
 
     def write(self, value: Callable[[Formula], Node], dialect: Dialect, rules: Rules) -> Node:
@@ -186,38 +188,42 @@ class ChoiceWriter:
             return concatenation(key, dialect.mark(":"), value(condition))
 
         free = [member(dialect.free_key(each.keys), each.value) for each in self._free]
-        more: Node = NOTHING
+        free_members: Node = NOTHING
         if free:
-            one = alternation_of(free)
-            more = rules.add(concatenation(one, Repetition(concatenation(comma, one))), "free")
+            free_member = alternation_of(free)
+            free_members = rules.add(
+                concatenation(free_member, Repetition(concatenation(comma, free_member))), "free"
+            )
         # By what is open: one property or more from here on, and whether the object may end.
         after = defaultdict[Open, tuple[Node, bool]](lambda: (NOTHING, False))
-        after.update(dict.fromkeys(self._ends, (more, True)))
+        after.update(dict.fromkeys(self._ends, (free_members, True)))
         for at in reversed(range(len(self._members))):
-            here = defaultdict[Open, tuple[Node, bool]](lambda: (NOTHING, False))
+            before = defaultdict[Open, tuple[Node, bool]](lambda: (NOTHING, False))
             key = key_of(self._members[at], dialect)
             written: dict[Formula, Node] = {}
             for state, steps in self._steps[at].items():
                 options: list[Node] = []
                 ends = False
                 for step in steps:
-                    rest, may_end = after[step.after]
+                    following, may_end = after[step.after]
                     if step.value is None:
-                        options.append(rest)
+                        options.append(following)
                         ends = may_end
                         continue
                     if step.value not in written:
                         written[step.value] = rules.add(member(key, step.value), "member")
-                    one = written[step.value]
-                    if rest == NOTHING:
-                        options.append(one if may_end else NOTHING)
+                    property_node = written[step.value]
+                    if following == NOTHING:
+                        options.append(property_node if may_end else NOTHING)
                     else:
-                        tail = concatenation(comma, *parts_of(rest))
-                        options.append(concatenation(one, optional(tail) if may_end else tail))
+                        tail = concatenation(comma, *parts_of(following))
+                        options.append(
+                            concatenation(property_node, optional(tail) if may_end else tail)
+                        )
                 kept = [option for option in options if option != NOTHING]
                 node = rules.add(alternation(*kept), "members") if kept else NOTHING
-                here[state] = node, ends
-            after = here
+                before[state] = node, ends
+            after = before
         content, empty = after[self._begun((), 0)]
         return enclosed("{}", content, empty, dialect)
 

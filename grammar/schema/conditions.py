@@ -103,7 +103,7 @@ class Arrays:
         )
         seen = (self.evaluated, other.evaluated)
         return Arrays(
-            tuple(every(one, another) for one, another in pairs),
+            tuple(every(mine, another) for mine, another in pairs),
             every(self.rest, other.rest),
             max(self.low, other.low),
             lesser(self.high, other.high),
@@ -185,8 +185,13 @@ class Objects:
 
     def chosen_names(self) -> dict[str, None]:
         """Return the properties that `choices` are about."""
-        found = (name for choice in self.choices for each in choice for name in each.all_names())
-        return dict.fromkeys(found)
+        names = (
+            name
+            for choice in self.choices
+            for alternative in choice
+            for name in alternative.all_names()
+        )
+        return dict.fromkeys(names)
 
     def in_order(self) -> set[str]:
         """Return the properties that a keyword `required` lists for all values."""
@@ -246,29 +251,30 @@ def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Claus
     return (*plain, *together)
 
 
-def lesser(one: int | None, other: int | None) -> int | None:
+def lesser(limit: int | None, other: int | None) -> int | None:
     """Return the lesser of two upper limits, where None is no limit."""
-    return min((bound for bound in (one, other) if bound is not None), default=None)
+    return min((bound for bound in (limit, other) if bound is not None), default=None)
 
 
 Shapes = tuple[Alternative, ...]
 
 
-def with_evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
-    """Return `facets` with the schema `rest` for all items or properties not evaluated so far."""
+def with_evaluated(facets: Facets | None, unevaluated: Formula) -> Facets | None:
+    """Return `facets` with the schema `unevaluated` for all items or properties that no other
+    schema has evaluated."""
     if isinstance(facets, Arrays):
         if facets.evaluated is not None:
             prefix = (TRUE,) * facets.evaluated
-            facets = facets.both(Arrays(prefix, some(rest, *facets.matched)))
+            facets = facets.both(Arrays(prefix, some(unevaluated, *facets.matched)))
         return replace(facets, evaluated=None)
     if isinstance(facets, Objects):
-        known, patterns, everything = facets.evaluated
+        names, patterns, everything = facets.evaluated
         if not everything:
-            properties = tuple((name, TRUE) for name in sorted(known))
-            clause = Clause(properties, tuple((p, TRUE) for p in sorted(patterns)), rest)
+            properties = tuple((name, TRUE) for name in sorted(names))
+            clause = Clause(properties, tuple((p, TRUE) for p in sorted(patterns)), unevaluated)
             facets = replace(facets, clauses=(*facets.clauses, clause))
-        opened = facets.opened or rest != FALSE
-        return replace(facets, evaluated=(known, patterns, True), opened=opened)
+        opened = facets.opened or unevaluated != FALSE
+        return replace(facets, evaluated=(names, patterns, True), opened=opened)
     return facets
 
 
@@ -282,9 +288,9 @@ def closed_names(shape: Alternative) -> set[str] | None:
 
 
 def last_named(
-    own: Alternative, combined: Shapes, found: Sequence[Alternative]
+    own: Alternative, combined: Shapes, shapes: Sequence[Alternative]
 ) -> Sequence[Alternative]:
-    """Return `found` with the properties of `own` ordered after those of `combined`."""
+    """Return `shapes` with the properties of `own` ordered after those of `combined`."""
     mine = own.facets.all_names() if isinstance(own.facets, Objects) else {}
     others = [
         name
@@ -294,12 +300,12 @@ def last_named(
     ]
     order = tuple(dict.fromkeys((*others, *mine)))
     if not mine or not others or order == tuple(dict.fromkeys((*mine, *others))):
-        return found
+        return shapes
     return [
         replace(shape, facets=replace(shape.facets, order=order))
         if isinstance(shape.facets, Objects)
         else shape
-        for shape in found
+        for shape in shapes
     ]
 
 
@@ -323,18 +329,18 @@ def disjoint(sets: Iterable[set[Constant]]) -> bool:
 
 def merged(shapes: Sequence[Alternative]) -> Shapes:
     """Return `shapes` without repetitions, merging those that differ only in their `values`."""
-    found: dict[Alternative, dict[Constant, None] | None] = {}
+    values_of: dict[Alternative, dict[Constant, None] | None] = {}
     for shape in shapes:
         if shape.values is None:
-            found[shape] = None
+            values_of[shape] = None
         else:
             alike = replace(shape, values=())
-            values = found.setdefault(alike, {})
+            values = values_of.setdefault(alike, {})
             if values is not None:
                 values.update(dict.fromkeys(shape.values))
     return tuple(
         shape if values is None else replace(shape, values=tuple(values))
-        for shape, values in found.items()
+        for shape, values in values_of.items()
     )
 
 

@@ -58,7 +58,7 @@ class Conflicts:
 
     def of_lists(self, formula: Formula) -> str:
         """Return how `const`, `enum` and `type` of one schema contradict each other, or ""."""
-        if not isinstance(formula, Leaf) or not formula.wanted:
+        if not isinstance(formula, Leaf) or not formula.positive:
             return ""
         node = formula.source.node
         listed = node.get("enum")
@@ -77,7 +77,7 @@ class Conflicts:
 
     def of_one_of(self, formula: Formula) -> str:
         """Return which schemas of `oneOf` every value fits at once that fits one of them, or ""."""
-        if not isinstance(formula, Leaf) or not formula.wanted:
+        if not isinstance(formula, Leaf) or not formula.positive:
             return ""
         every_part = self._split(formula)
         chosen = [part for part in every_part if isinstance(part.formula, ExactlyOne)]
@@ -145,7 +145,9 @@ class Conflicts:
                 name,
                 part,
                 {kind: self._normal.shapes(part, kind) for kind in KINDS},
-                part.source.node.get("type", ()) if isinstance(part, Leaf) and part.wanted else (),
+                part.source.node.get("type", ())
+                if isinstance(part, Leaf) and part.positive
+                else (),
             )
             for name, part in named
         ]

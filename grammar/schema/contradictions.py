@@ -76,7 +76,7 @@ class _Search:
             same = (
                 part
                 for part in self._conflicts.parts(formula)
-                if isinstance(part, Leaf) and part.wanted and not self._normal.possible(part)
+                if isinstance(part, Leaf) and part.positive and not self._normal.possible(part)
             )
             others = (part for part in chain(inner, same) if part not in (FALSE, *seen))
             formula = next(others, formula)
@@ -188,8 +188,8 @@ def _of_strings(strings: Strings) -> str:
     if strings.high is not None and strings.low > strings.high:
         return f"minLength {strings.low} is above maxLength {strings.high}"
     matched = [
-        f"{word} {text!r:.60}" if wanted else f"not {word} {text!r:.60}"
-        for word, text, wanted in sorted(strings.languages)
+        f"{word} {text!r:.60}" if positive else f"not {word} {text!r:.60}"
+        for word, text, positive in sorted(strings.languages)
     ]
     if strings.low or strings.high is not None:
         most = "" if strings.high is None else f" to {strings.high}"
@@ -281,8 +281,8 @@ def _words(formula: Formula) -> set[str]:
     match formula:
         case Leaf(source):
             return {word for word in source.node if word not in _NOT_ASSERTING}
-        case Every((first, *_)) | Some((first, *_)) | ExactlyOne((first, *_)):
-            return _words(first)
+        case Every((part, *_)) | Some((part, *_)) | ExactlyOne((part, *_)):
+            return _words(part)
         case Conditional(test):
             return _words(test)
     return set()

@@ -33,7 +33,7 @@ _SINCE = {
 _UNTIL = {"$recursiveRef": 2019, "id": 4}  # other old keywords keep their meaning if still used
 
 
-def known(draft: int, word: str) -> bool:
+def has_keyword(draft: int, word: str) -> bool:
     """Whether `draft` has the keyword `word`."""
     return draft == ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
 
@@ -70,7 +70,7 @@ def keywords_of(node: dict[str, Any], draft: int) -> dict[str, Any]:
     return {
         word: value
         for word, value in node.items()
-        if known(draft, word) and (value is not None or word in _VALUES)
+        if has_keyword(draft, word) and (value is not None or word in _VALUES)
     }
 
 
@@ -278,17 +278,17 @@ class DocumentReader:
         reference = source.node[keyword]
         base, _, fragment = self._absolute(source.base, reference).partition("#")
         fragment = unquote(fragment)
-        found = self._found(base, fragment, f"{source.where}/{keyword}", reference)
+        subschema = self._resolved(base, fragment, f"{source.where}/{keyword}", reference)
         name = fragment if keyword == "$dynamicRef" else ""
         if keyword != "$ref" and name in self._dynamic.get(base, ()):
             outer = (uri for uri in source.scope if name in self._dynamic[uri])
             base = next(outer, base)
-            found = self._anchors[base, name] if name else self._roots[base]
-        if not isinstance(found, dict | bool):
+            subschema = self._anchors[base, name] if name else self._roots[base]
+        if not isinstance(subschema, dict | bool):
             self._refuse(f"{source.where}/{keyword}", f"{reference!r:.80} leads to no schema")
-        return self.source(found, source)
+        return self.source(subschema, source)
 
-    def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
+    def _resolved(self, base: str, fragment: str, where: str, reference: str) -> Any:
         roots = [base] if base in self._roots or self._load(base) else []
         if fragment and not fragment.startswith("/"):
             if (base, fragment) in self._anchors:
@@ -296,9 +296,9 @@ class DocumentReader:
         else:
             # Identifiers in older schemas are often mere comments: then try the document itself.
             for root in dict.fromkeys([*roots, ""]):
-                found = self._within(self._roots[root], fragment)
-                if found is not None and (roots or reference.startswith("#")):
-                    return found
+                subschema = self._within(self._roots[root], fragment)
+                if subschema is not None and (roots or reference.startswith("#")):
+                    return subschema
         reason = f"{reference!r:.80} leads to no schema here, nor in the registry"
         return self._refuse(where, reason)
 
@@ -392,7 +392,7 @@ class DocumentReader:
                 if fragment:
                     self._anchors.setdefault((base, fragment), node)
         for word in ("$anchor", "$dynamicAnchor"):
-            if isinstance(node.get(word), str) and known(draft, word):
+            if isinstance(node.get(word), str) and has_keyword(draft, word):
                 self._anchors.setdefault((base, node[word]), node)
                 if word == "$dynamicAnchor":
                     self._dynamic.setdefault(base, set()).add(node[word])
@@ -416,9 +416,9 @@ def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -
         if word in DATA:
             return value
         if isinstance(value, list):
-            return [rewritten(one, change) for one in value]
+            return [rewritten(item, change) for item in value]
         if word in MAPS and isinstance(value, dict):
-            return {key: rewritten(one, change) for key, one in value.items()}
+            return {key: rewritten(subschema, change) for key, subschema in value.items()}
         return rewritten(value, change)
 
     if not isinstance(schema, dict):

@@ -21,14 +21,14 @@ from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, Wor
 from dlm.grammar.schema.formats import format_texts
 
 
-def plain(kind: str, given: Any, where: str = "") -> Any:
+def plain(kind: str, data: Any, where: str = "") -> Any:
     """Return a copy of JSON data, or the value of JSON text. Infinity and NaN are kept.
 
-    Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text, if `given`
+    Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text, if `data`
     is not JSON.
     """
     try:
-        read = json.loads(given if isinstance(given, str) else json.dumps(given))
+        read = json.loads(data if isinstance(data, str) else json.dumps(data))
         json.dumps(read, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         place = f"{where} line {error.lineno} column {error.colno}".strip()
@@ -38,7 +38,7 @@ def plain(kind: str, given: Any, where: str = "") -> Any:
     except TypeError as error:
         raise InvalidGrammarError(kind, f"not JSON data: {error}", where) from error
     except (ValueError, RecursionError) as error:
-        problem = json_problem(given if isinstance(given, str) else "", error)
+        problem = json_problem(data if isinstance(data, str) else "", error)
         raise InvalidGrammarError(kind, f"not JSON data: {problem}", where) from error
     return read
 
@@ -123,8 +123,10 @@ def check(
     """
     try:
         reader = DocumentReader(schema, registry, "", Work())
-        found = _Judge(reader, formats).problems(value, reader.root, ())
-        problem = next((one for one in found if about is None or about in one.about), None)
+        problems = _Judge(reader, formats).problems(value, reader.root, ())
+        problem = next(
+            (candidate for candidate in problems if about is None or about in candidate.about), None
+        )
     except UncheckableError:
         raise
     except TooLongError as error:
@@ -135,7 +137,7 @@ def check(
         _LOG.exception("a bug: a finished value could not be checked")
         raise UncheckableError(f"the JSON cannot be checked: {error!r:.200}") from error
     if problem is not None:
-        where, reason = pointer(*problem.path) or "/", problem.reason.format(problem.wanted)
+        where, reason = pointer(*problem.path) or "/", problem.reason.format(problem.expected)
         raise InvalidValueError(
             f"the JSON does not fit the schema at {where}: {problem.value!r:.80} {reason:.120}",
             problem.path,
@@ -146,7 +148,7 @@ Path = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """The part of a value that breaks its schema, and the reason, with a place for `wanted`.
+    """The part of a value that breaks its schema, and the reason, with a place for `expected`.
 
     `branches` has the first steps of the paths of problems in branches of `anyOf` or `oneOf`.
     """
@@ -154,7 +156,7 @@ class Problem(NamedTuple):
     value: Any
     path: Path
     reason: str
-    wanted: Any = None
+    expected: Any = None
     branches: frozenset[str | int] = frozenset()
 
     @property
@@ -203,8 +205,8 @@ class _Judge:
         self._depth += 1
         try:
             mine: Seen = None if seen is None and _UNEVALUATED.isdisjoint(node) else set()
-            for reason, wanted in self._own(value, source):
-                yield Problem(value, path, reason, wanted)
+            for reason, expected in self._own(value, source):
+                yield Problem(value, path, reason, expected)
             yield from self._combined(value, source, path, mine)
             if isinstance(value, dict):
                 yield from self._of_object(value, source, path, mine)
@@ -226,7 +228,7 @@ class _Judge:
         return next(self._part(value, part, source, (), seen), None) is None
 
     def _own(self, value: Any, source: Source) -> Iterator[tuple[str, Any]]:
-        """Yield the problems with keywords that have no subschemas: reason, and what is wanted."""
+        """Yield the problems with keywords without subschemas: reasons, and what is expected."""
         node, own_kind = source.node, kind(value)
         kinds = {own_kind}
         if own_kind == "number" and value % 1 == 0 and (source.draft != 4 or type(value) is int):
@@ -294,9 +296,9 @@ class _Judge:
         fitting, about = list[str](), set[str | int]()
         for i, part in enumerate(source.node[word]):
             mine: Seen = None if seen is None else set()
-            found = [*self._part(value, part, source, path, mine)]
-            about.update(*(problem.about for problem in found))
-            if not found:
+            problems = [*self._part(value, part, source, path, mine)]
+            about.update(*(problem.about for problem in problems))
+            if not problems:
                 fitting.append(f"{word}/{i}")
                 if seen is not None and mine is not None:
                     seen |= mine
@@ -351,10 +353,10 @@ class _Judge:
                 yield Problem(value, path, "has {} items that fit `contains`", len(fitting))
             if seen is not None and source.draft != 2019:
                 seen.update(fitting)
-        first = node.get("prefixItems", ())
+        prefix = node.get("prefixItems", ())
         for i, item in enumerate(value):
-            if i < len(first):
-                part = first[i]
+            if i < len(prefix):
+                part = prefix[i]
             elif "items" in node:
                 part = node["items"]
             elif "unevaluatedItems" in node and i not in (seen or ()):

@@ -125,26 +125,26 @@ class Comparison:
     def __init__(self) -> None:
         self.pairs = 0
 
-    def apart(self, one: Extent, other: Extent) -> bool:
+    def apart(self, extent: Extent, other: Extent) -> bool:
         """Whether no value is in both extents."""
         return all(
             self._pieces_apart(mine, its)
-            for kind in one.keys() & other.keys()
-            for mine in one[kind]
+            for kind in extent.keys() & other.keys()
+            for mine in extent[kind]
             for its in other[kind]
         )
 
-    def _pieces_apart(self, one: Piece, other: Piece) -> bool:
+    def _pieces_apart(self, piece: Piece, other: Piece) -> bool:
         self.pairs += 1
-        if one.values is not None and other.values is not None:
-            return one.values.isdisjoint(other.values)
-        if one.values is not None:
-            return not any(other.may_have(value) for value in one.values)
+        if piece.values is not None and other.values is not None:
+            return piece.values.isdisjoint(other.values)
+        if piece.values is not None:
+            return not any(other.may_have(value) for value in piece.values)
         if other.values is not None:
-            return self._pieces_apart(other, one)
-        if _gap(one.high, other.low) or _gap(other.high, one.low):
+            return self._pieces_apart(other, piece)
+        if _gap(piece.high, other.low) or _gap(other.high, piece.low):
             return True
-        mine, its = one.properties, other.properties
+        mine, its = piece.properties, other.properties
         return any(self.apart(mine[name], its[name]) for name in mine if name in its)
 
 

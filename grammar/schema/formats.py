@@ -90,8 +90,8 @@ def _json_text() -> str:
 
 
 def _listed(opening: str, part: str, closing: str) -> str:
-    rest = f"(?:{_SPACE},{_SPACE}{part})*"
-    return rf"\{opening}{_SPACE}(?:{part}{rest}{_SPACE})?\{closing}"
+    further = f"(?:{_SPACE},{_SPACE}{part})*"
+    return rf"\{opening}{_SPACE}(?:{part}{further}{_SPACE})?\{closing}"
 
 
 _UNIT = r"(?:[0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[dD][0-7])[0-9A-Fa-f]{2}"  # no surrogates
@@ -116,9 +116,9 @@ def _quantifier() -> str:
 def _regex_text() -> str:
     """Return a pattern of regexes that ECMAScript, Python and Rust accept."""
     member = rf"(?:{_ranges()}|{_CLASS_PLAIN}|{_ESCAPED})"
-    one = rf"(?:{_PLAIN}|\.|{_ESCAPED}|\[\^?{member}+-?\])"
+    piece = rf"(?:{_PLAIN}|\.|{_ESCAPED}|\[\^?{member}+-?\])"
     edge = r"(?:[\^$]|\\[bB])"
-    parts = rf"{edge}|\||{one}{_quantifier()}"
+    parts = rf"{edge}|\||{piece}{_quantifier()}"
     pattern = f"(?:{parts})*"
     for _ in range(_REGEX_LEVELS):
         group = rf"(?:\(\?[=!]{pattern}\)|\((?:\?:)?{pattern}\){_quantifier()})"
@@ -177,9 +177,9 @@ _FOREIGN = (  # RFC 3987
 _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
-def _uri(more: str = "", private: str = "", relative: bool = False) -> str:
-    """Return a pattern of URIs (RFC 3986), or, with `more` characters, of IRIs (RFC 3987)."""
-    free = rf"A-Za-z0-9\-._~{more}"
+def _uri(extra: str = "", private: str = "", relative: bool = False) -> str:
+    """Return a pattern of URIs (RFC 3986), or, with `extra` characters, of IRIs (RFC 3987)."""
+    free = rf"A-Za-z0-9\-._~{extra}"
 
     def run(others: str) -> str:
         return rf"(?:[{free}{_MARKS}{others}]|{_ESCAPE})"
@@ -200,8 +200,8 @@ def _multi_host_uri() -> str:
     """Return a pattern of pydantic's `MultiHostUrl`: `postgresql://user@a:1,b:2/c`."""
     free = rf"[A-Za-z0-9\-._~!$&'()*+;=]|{_ESCAPE}"
     host = rf"(?:(?:{free})+|\[(?:{IPV6})\])(?::\d{{1,4}})?"
-    rest = rf"(?:/(?:[:@,]|{free})*)*(?:\?(?:[:@/?,]|{free})*)?(?:#(?:[:@/?,]|{free})*)?"
-    return rf"[A-Za-z][A-Za-z0-9+.\-]*://(?:(?:[:,]|{free})*@)?{host}(?:,{host})*{rest}"
+    path_and_query = rf"(?:/(?:[:@,]|{free})*)*(?:\?(?:[:@/?,]|{free})*)?(?:#(?:[:@/?,]|{free})*)?"
+    return rf"[A-Za-z][A-Za-z0-9+.\-]*://(?:(?:[:,]|{free})*@)?{host}(?:,{host})*{path_and_query}"
 
 
 def _uuid(version: str = "") -> str:

@@ -24,10 +24,10 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Leaf(Formula):
-    """The condition of a subschema, or its complement if not `wanted`."""
+    """The condition of a subschema, or its complement if not `positive`."""
 
     source: Source
-    wanted: bool = True
+    positive: bool = True
 
     __hash__ = Formula.__hash__
 
@@ -97,8 +97,8 @@ def _flat(
 def complement(formula: Formula) -> Formula:
     """Return the negation of `formula`, pushed inward to the leaves."""
     match formula:
-        case Leaf(source, wanted):
-            return Leaf(source, not wanted)
+        case Leaf(source, positive):
+            return Leaf(source, not positive)
         case Every(parts):
             return some(*map(complement, parts))
         case Some(parts):
@@ -106,7 +106,7 @@ def complement(formula: Formula) -> Formula:
         case Conditional(test, then, otherwise):
             return Conditional(test, complement(then), complement(otherwise))
         case ExactlyOne(parts):
-            both = (every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :])
+            both = (every(part, other) for i, part in enumerate(parts) for other in parts[i + 1 :])
             return some(every(*map(complement, parts)), *both)
     raise TypeError(formula)
 
@@ -127,10 +127,10 @@ def pointer_of(formula: Formula) -> str:
     """Return the JSON pointer of the first subschema of `formula`; empty if it has none."""
     while not isinstance(formula, Leaf):
         match formula:
-            case Conditional(test=first) | Every((first, *_)) | Some((first, *_)):
-                formula = first
-            case ExactlyOne((first, *_)):
-                formula = first
+            case Conditional(test=part) | Every((part, *_)) | Some((part, *_)):
+                formula = part
+            case ExactlyOne((part, *_)):
+                formula = part
             case _:
                 return ""
     return formula.source.where

@@ -27,8 +27,8 @@ def key_sets(keys: Automaton, count: int) -> list[Automaton]:
                 waiting.append((longer, to))
     any_text = Repetition(Characters(EVERY))
     texts = ends + [Concatenation((*beginning.parts, any_text)) for beginning, _ in waiting]
-    sets = [alternation(*texts[first::count]) for first in range(min(count, len(texts)))]
-    return [keys.intersection(determinized(each)) for each in sets]
+    sets = [alternation(*texts[start::count]) for start in range(min(count, len(texts)))]
+    return [keys.intersection(determinized(node)) for node in sets]
 
 
 def _cut(low: int, high: int, most: int) -> list[tuple[int, int]]:

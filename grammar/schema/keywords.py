@@ -155,7 +155,7 @@ class Keywords:
             lists = [[source.node["const"]]] if "const" in source.node else []
             lists += [source.node["enum"]] if "enum" in source.node else []
             self.languages.work.count(sum(map(len, lists)) // 2, source.where)
-            self._lists[source] = [tuple(dict.fromkeys(map(constant, each))) for each in lists]
+            self._lists[source] = [tuple(dict.fromkeys(map(constant, values))) for values in lists]
         return self._lists[source]
 
     def _strings(self, source: Source) -> Strings:
@@ -169,8 +169,8 @@ class Keywords:
 
     def _arrays(self, source: Source, annotate: bool) -> Arrays:
         node = source.node
-        prefix, rest = self.items(source)
-        found = rest is not None
+        prefix, further = self.items(source)
+        has_items = further is not None
         contains, matched = (), ()
         if "contains" in node:
             item = self.formula(node["contains"], source)
@@ -180,41 +180,41 @@ class Keywords:
             matched = (item,) if annotate and source.draft != 2019 else ()
         return Arrays(
             prefix,
-            TRUE if rest is None else rest,
+            TRUE if further is None else further,
             node.get("minItems", 0),
             node.get("maxItems"),
             contains,
             unique=bool(node.get("uniqueItems")),
-            evaluated=0 if not annotate else None if found else len(prefix),
+            evaluated=0 if not annotate else None if has_items else len(prefix),
             matched=matched,
         )
 
     def items(self, source: Source) -> tuple[tuple[Formula, ...], Formula | None]:
         """Return the schemas of the first items, and of the rest; None if the rest has none."""
         node = source.node
-        first = tuple(self.formula(part, source) for part in node.get("prefixItems", ()))
-        return first, self.formula(node["items"], source) if "items" in node else None
+        prefix = tuple(self.formula(part, source) for part in node.get("prefixItems", ()))
+        return prefix, self.formula(node["items"], source) if "items" in node else None
 
     def key_patterns(self, source: Source) -> dict[str, Any]:
         """Return the `patternProperties` whose patterns have automata."""
         return {
             pattern: part
             for pattern, part in source.node.get("patternProperties", {}).items()
-            if self.languages.known(
+            if self.languages.has_automaton(
                 "pattern", pattern, source.where + pointer("patternProperties", pattern)
             )
         }
 
     def _objects(self, source: Source, annotate: bool) -> Objects:
         node = source.node
-        rest = node.get("additionalProperties")
+        additional = node.get("additionalProperties")
         patterns = self.key_patterns(source)
         # Any key may match a pattern without an automaton.
         inexact = len(patterns) < len(node.get("patternProperties", ()))
         clause = Clause(
             tuple((n, self.formula(v, source)) for n, v in node.get("properties", {}).items()),
             tuple((p, self.formula(v, source)) for p, v in patterns.items()),
-            TRUE if rest is None or inexact else self.formula(rest, source),
+            TRUE if additional is None or inexact else self.formula(additional, source),
         )
         names = ()
         if "propertyNames" in node:
@@ -225,14 +225,14 @@ class Keywords:
             tuple(dict.fromkeys(node.get("required", ()))),
             node.get("minProperties", 0),
             node.get("maxProperties"),
-            opened=inexact or (rest is not None and rest is not False),
+            opened=inexact or (additional is not None and additional is not False),
             named="properties" in node,
             depending=frozenset(node["required"] if _DEPENDING in node else ()),
         )
         if not annotate or objects == EMPTY["object"]:
             return objects
         seen = frozenset(node.get("properties", ())), frozenset(node.get("patternProperties", ()))
-        return objects.both(Objects(evaluated=(*seen, rest is not None)))
+        return objects.both(Objects(evaluated=(*seen, additional is not None)))
 
 
 def _condition(source: Source) -> Formula:
@@ -256,13 +256,13 @@ def bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
 
 
 def _numbers(source: Source, integer: bool) -> Numbers:
-    found = Numbers(integer=integer)
+    numbers = Numbers(integer=integer)
     for end, bound in bounds(source.node):
-        found = found.both(Numbers(low=bound) if end == "minimum" else Numbers(high=bound))
+        numbers = numbers.both(Numbers(low=bound) if end == "minimum" else Numbers(high=bound))
     if "multipleOf" in source.node:
         step = Fraction(exact(source.node["multipleOf"]))
-        found = found.both(Numbers(multiples=frozenset((step,))))
-    return found
+        numbers = numbers.both(Numbers(multiples=frozenset((step,))))
+    return numbers
 
 
 class NegatedKeywords:
@@ -296,8 +296,8 @@ class NegatedKeywords:
     ) -> Formula | Alternative | None:
         mine = {value for value in values if value.kind == kind}
         if (all_of_them := whole(kind).values) is not None:
-            rest = tuple(value for value in all_of_them if value not in mine)
-            return Alternative(None, rest) if rest else None
+            others = tuple(value for value in all_of_them if value not in mine)
+            return Alternative(None, others) if others else None
         if kind == "string":
             return Alternative(Strings(excluded=frozenset(value.value for value in mine)))
         if kind == "number":
@@ -318,19 +318,19 @@ class NegatedKeywords:
         for word in ("pattern", "format"):
             if word not in node:
                 continue
-            if self._keywords.languages.asserts(word, source, wanted=False):
+            if self._keywords.languages.asserts(word, source, positive=False):
                 yield Alternative(Strings(languages=frozenset(((word, node[word], False),))))
             elif word == "pattern":
                 yield whole("string")  # the pattern may refuse any text
 
     def _not_arrays(self, source: Source) -> Iterator[Alternative]:
         node = source.node
-        prefix, rest = self._keywords.items(source)
+        prefix, further = self._keywords.items(source)
         for i, item in enumerate(prefix):
             if item != TRUE:
                 yield Alternative(Arrays((TRUE,) * i + (complement(item),), low=i + 1))
-        if rest is not None and rest != TRUE:
-            at_least = (Contains(complement(rest), 1, None, len(prefix)),)
+        if further is not None and further != TRUE:
+            at_least = (Contains(complement(further), 1, None, len(prefix)),)
             yield Alternative(Arrays(low=len(prefix) + 1, contains=at_least))
         yield from _uncounted(Arrays, node.get("minItems"), node.get("maxItems"))
         if "contains" in node:
@@ -360,12 +360,12 @@ class NegatedKeywords:
             if (value := self._keywords.formula(part, source)) != TRUE:
                 keys = self._keywords.languages.of("pattern", pattern, True)
                 yield Alternative(Objects(low=1, some=((keys, complement(value)),)))
-        rest = self._keywords.formula(node.get("additionalProperties", True), source)
-        if rest != TRUE:
+        additional = self._keywords.formula(node.get("additionalProperties", True), source)
+        if additional != TRUE:
             keys = Automaton.words(tuple(named)).complement()
             for pattern in patterns:
                 keys = keys.intersection(self._keywords.languages.of("pattern", pattern, False))
-            yield Alternative(Objects(low=1, some=((keys, complement(rest)),)))
+            yield Alternative(Objects(low=1, some=((keys, complement(additional)),)))
         if "propertyNames" in node:
             names = self._keywords.formula(node["propertyNames"], source)
             if names != TRUE:

@@ -37,7 +37,7 @@ class Languages:
     def __init__(self, formats: bool, work: Work):
         self.inexact: dict[str, str] = {}
         self._formats, self.work = formats, work
-        self._known: dict[tuple[str, str], BoundedTexts | None] = {}
+        self._bounded_texts: dict[tuple[str, str], BoundedTexts | None] = {}
         self._unreadable: dict[str, str] = {}  # patterns without an automaton, and the reason
         self._pieces = Pieces(work)
         self._properties: set[str] = set()  # Unicode properties in patterns so far
@@ -45,21 +45,21 @@ class Languages:
         self._texts: dict[Strings, BoundedTexts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
-    def asserts(self, word: str, source: Source, wanted: bool = True) -> bool:
+    def asserts(self, word: str, source: Source, positive: bool = True) -> bool:
         """Whether the keyword `word`, `pattern` or `format`, is asserted and can be enforced.
 
-        If it is `wanted`, a pattern without an automaton can be if it is one of several pieces.
+        If it is `positive`, a pattern without an automaton can be if it is one of several pieces.
         """
         text, where = source.node[word], f"{source.where}/{word}"
         if word == "format" and not (self._formats and isinstance(text, str)):
             return False
-        if word == "pattern" and wanted and self._read_once(word, text, where) is None:
+        if word == "pattern" and positive and self._read_once(word, text, where) is None:
             self._pieces.places.setdefault(text, where)
             if text in self._pieces:
                 return True
-        return self.known(word, text, where)
+        return self.has_automaton(word, text, where)
 
-    def known(self, word: str, text: str, where: str) -> bool:
+    def has_automaton(self, word: str, text: str, where: str) -> bool:
         """Whether `text` has an automaton. A pattern without one is recorded in `inexact`."""
         texts = self._read_once(word, text, where)
         if word == "pattern" and text in self._unreadable:
@@ -67,9 +67,9 @@ class Languages:
         return texts is not None
 
     def _read_once(self, word: str, text: str, where: str) -> BoundedTexts | None:
-        if (word, text) not in self._known:
-            self._known[word, text] = self._new(word, text, where)
-        return self._known[word, text]
+        if (word, text) not in self._bounded_texts:
+            self._bounded_texts[word, text] = self._new(word, text, where)
+        return self._bounded_texts[word, text]
 
     def _new(self, word: str, text: str, where: str) -> BoundedTexts | None:
         """Return the texts; None if they have no automaton. Raises `InvalidGrammarError`."""
@@ -122,18 +122,18 @@ class Languages:
             return strings.high is None or strings.low <= strings.high
         return self.texts(strings) is not None
 
-    def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
-        """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
-        automaton = with_bounds(self._read(word, text, wanted))
-        return automaton if wanted else automaton.complement()
+    def of(self, word: str, text: str, positive: bool = True) -> Automaton:
+        """Return the texts that a pattern or a format accepts, or, if not `positive`, refuses."""
+        automaton = with_bounds(self._read(word, text, positive))
+        return automaton if positive else automaton.complement()
 
-    def _read(self, word: str, text: str, wanted: bool) -> BoundedTexts:
-        """Return the texts that all regex engines match, or, if not `wanted`, that any engine does.
+    def _read(self, word: str, text: str, positive: bool) -> BoundedTexts:
+        """Return the texts that all regex engines match, or, if not `positive`, that any does.
 
         Raises `TooLargeError`.
         """
-        if wanted or word == "format" or text in self._unreadable:
-            return self._known[word, text] or _ALL
+        if positive or word == "format" or text in self._unreadable:
+            return self._bounded_texts[word, text] or _ALL
         if (word, text) not in self._refused:
             try:
                 self._refused[word, text] = bounded(text, False, wide=True)
@@ -150,52 +150,52 @@ class Languages:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
             # Patterns in pieces are last: others may limit the length.
             in_pieces = {part for part in strings.languages if part[1] in self._pieces}
-            for word, text, wanted in sorted(strings.languages - in_pieces) + sorted(in_pieces):
+            for word, text, positive in sorted(strings.languages - in_pieces) + sorted(in_pieces):
                 if word == "pattern" and text in self._pieces:
-                    one = self._pieces.up_to(text, high)
-                    if one is None:
+                    language = self._pieces.up_to(text, high)
+                    if language is None:
                         reason = f"{self._unreadable[text]}{beside(strings)}"
                         self.inexact[self._pieces.places[text]] = reason
                         continue
-                elif wanted:
-                    one, least, most = self._known[word, text] or _ALL
+                elif positive:
+                    language, least, most = self._bounded_texts[word, text] or _ALL
                     low, high = max(low, least), lesser(high, most)
                 else:
-                    one = self.of(word, text, False)
-                automaton = self.common(automaton, one)
+                    language = self.of(word, text, False)
+                automaton = self.common(automaton, language)
             if strings.excluded:
                 automaton = automaton.difference(Automaton.words(sorted(strings.excluded)))
-            found = (automaton, low, high) if any_of_length(automaton, low, high) else None
-            self._texts[strings] = found
+            texts = (automaton, low, high) if any_of_length(automaton, low, high) else None
+            self._texts[strings] = texts
         return self._texts[strings]
 
-    def common(self, one: Automaton, other: Automaton) -> Automaton:
+    def common(self, automaton: Automaton, other: Automaton) -> Automaton:
         """Return the intersection of two automata, and count the work."""
-        if Automaton.ANY not in (one, other):
-            pairs = len(one.edges) * len(other.edges)
-            branching = sum(map(len, one.edges)) // len(one.edges)
+        if Automaton.ANY not in (automaton, other):
+            pairs = len(automaton.edges) * len(other.edges)
+            branching = sum(map(len, automaton.edges)) // len(automaton.edges)
             self.work.count(1 + min(pairs, MOST_STATES) * (1 + branching) // 16, "")
-        return one.intersection(other)
+        return automaton.intersection(other)
 
     def admits(self, strings: Strings, text: str) -> bool:
         """Whether `text` fits `strings`."""
         if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
             return False
-        for word, name, wanted in strings.languages:
+        for word, name, positive in strings.languages:
             if word == "pattern" and name in self._pieces:
                 if not self._pieces.matches(name, text):
                     return False
                 continue
-            automaton, low, high = self._read(word, name, wanted)
+            automaton, low, high = self._read(word, name, positive)
             fits = low <= len(text) and (high is None or len(text) <= high)
-            if (fits and automaton.accepts(text)) != wanted:
+            if (fits and automaton.accepts(text)) != positive:
                 return False
         return text not in strings.excluded
 
     def numbers(self, numbers: Numbers) -> Automaton:
         """Return the automaton of the numbers that fit `numbers`. Raises `TooLargeError`."""
         if numbers not in self._numbers:
-            found, low = Automaton.NONE, numbers.low
+            joined, low = Automaton.NONE, numbers.low
             for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
                 high = numbers.high if value is None else (value, False)
                 steps = max((abs(n.numerator) for n in numbers.multiples), default=0)
@@ -208,9 +208,9 @@ class Languages:
                     not_multiples=tuple(sorted(numbers.not_multiples)),
                     integer=numbers.integer,
                 )
-                found = found.union(part)
+                joined = joined.union(part)
                 low = high
-            self._numbers[numbers] = found
+            self._numbers[numbers] = joined
         return self._numbers[numbers]
 
 

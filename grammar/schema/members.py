@@ -61,9 +61,9 @@ def members(
             order = {name: index for index, name in enumerate(_listed(objects, normal))}
             words.sort(key=lambda word: order.get(word, len(order)))
             named |= dict.fromkeys(words, member.value)
-    found = [Members((), tuple(free))]
-    found[0] = replace(
-        found[0],
+    alternatives = [Members((), tuple(free))]
+    alternatives[0] = replace(
+        alternatives[0],
         named=tuple(
             Member(v, n, n in required, n in in_order)
             for n, v in named.items()
@@ -72,11 +72,13 @@ def members(
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
-        rest = _classes(objects, list(named), normal, keys_of, False) if closed else free
-        found = [new for old in found for new in _with(old, language, value, rest)]
-        if len(found) > _MOST_CLASSES:
+        other_keys = _classes(objects, list(named), normal, keys_of, False) if closed else free
+        alternatives = [
+            new for old in alternatives for new in _with(old, language, value, other_keys)
+        ]
+        if len(alternatives) > _MOST_CLASSES:
             raise TooManyError
-    return found
+    return alternatives
 
 
 def _listed(objects: Objects, normal: NormalForm) -> Iterator[str]:
@@ -122,34 +124,37 @@ def _classes(
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
-    found: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
+    classes: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
     for clause in objects.clauses:
         if not clause.patterns:
-            found = [
-                (k, (*values, clause.rest), hit) for k, values, hit in found if clause.rest != FALSE
+            classes = [
+                (k, (*values, clause.rest), hit)
+                for k, values, hit in classes
+                if clause.rest != FALSE
             ]
             continue
-        split = [(k, values, hit, False) for k, values, hit in found]
+        split = [(k, values, hit, False) for k, values, hit in classes]
         for pattern, value in clause.patterns:
             normal.work.count(20 * len(split), "")
             matching = normal.languages.of("pattern", pattern)
             others = normal.languages.of("pattern", pattern, False)
             split = [
                 part  # keys for which regex engines disagree are in neither part
-                for k, values, hit, here in split
+                for k, values, hit, matched in split
                 for part in (
                     (k.intersection(matching), (*values, value), True, True),
-                    (k.intersection(others), values, hit, here),
+                    (k.intersection(others), values, hit, matched),
                 )
                 if not part[0].is_empty and FALSE not in part[1]
             ]
             if len(split) > _MOST_CLASSES:
                 raise TooManyError
-        found = [
-            (k, values if here else (*values, clause.rest), hit) for k, values, hit, here in split
+        classes = [
+            (k, values if matched else (*values, clause.rest), hit)
+            for k, values, hit, matched in split
         ]
     joined: dict[Formula, Automaton] = {}
-    for k, values, hit in found:
+    for k, values, hit in classes:
         value = every(*values)
         if not k.is_empty and (hit or not closed) and normal.possible(value):
             joined[value] = joined[value].union(k) if value in joined else k

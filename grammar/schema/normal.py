@@ -74,7 +74,7 @@ class NormalForm:
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
         self._negated = NegatedKeywords(keywords)
-        self._known: dict[tuple[Formula, str, bool], Shapes] = {}
+        self._shapes: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
         self._extents: dict[Formula, Extent] = {}
@@ -88,18 +88,18 @@ class NormalForm:
         """
         annotate = annotate and kind in ("array", "object")
         key = formula, kind, annotate
-        if key not in self._known:
+        if key not in self._shapes:
             if key in self._reading:
                 reason = "it refers to itself, for the same value"
                 raise InvalidGrammarError("JSON schema", reason, pointer_of(formula) or "/")
             self._reading.add(key)
             self.work.count(1, "")
             try:
-                found = self._read(formula, kind, annotate)
+                alternatives = self._read(formula, kind, annotate)
             finally:
                 self._reading.discard(key)
-            self._known[key] = merged(found)
-        return self._known[key]
+            self._shapes[key] = merged(alternatives)
+        return self._shapes[key]
 
     def narrowed(self, formula: Formula, kind: str) -> Shapes:
         """Return the alternatives for `kind`, without those that only imply other types."""
@@ -111,19 +111,19 @@ class NormalForm:
 
     def _read(self, formula: Formula, kind: str, annotate: bool) -> Sequence[Alternative]:
         match formula:
-            case Leaf(_, wanted):
-                read = self._positive if wanted else self._negative
+            case Leaf(_, positive):
+                read = self._positive if positive else self._negative
                 return read(formula, kind, annotate)
             case Every(parts):
                 if not parts:
                     return (whole(kind),)
-                each = [(part, self.shapes(part, kind, annotate)) for part in parts]
+                pairs = [(part, self.shapes(part, kind, annotate)) for part in parts]
                 if kind == "object" and not annotate:
-                    each = with_choices(each)
-                found: Sequence[Alternative] = each[0][1]
-                for part, shapes in each[1:]:
-                    found = self._both(found, shapes, part)
-                return found
+                    pairs = with_choices(pairs)
+                combined: Sequence[Alternative] = pairs[0][1]
+                for part, shapes in pairs[1:]:
+                    combined = self._both(combined, shapes, part)
+                return combined
             case Some(parts):
                 return self._some(parts, kind, annotate)
             case Conditional(test, then, otherwise):
@@ -135,61 +135,66 @@ class NormalForm:
 
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
-        word, rest = _UNEVALUATED.get(kind), None
+        word, unevaluated = _UNEVALUATED.get(kind), None
         if word in source.node:
-            rest = self._keywords.formula(source.node[word], source)
-        noted = annotate or (rest is not None and rest != TRUE)
+            unevaluated = self._keywords.formula(source.node[word], source)
+        noted = annotate or (unevaluated is not None and unevaluated != TRUE)
         own = self._keywords.own(source, kind, noted)
         if own is None:
             return ()
         combined = self.shapes(self._keywords.combined(source, kind, noted), kind, noted)
-        found = self._both((own,), combined, leaf)
+        alternatives = self._both((own,), combined, leaf)
         if kind == "object" and not self._closed:
-            found = last_named(own, combined, found)
-        if rest is None:
-            return found
-        return [replace(shape, facets=with_evaluated(shape.facets, rest)) for shape in found]
+            alternatives = last_named(own, combined, alternatives)
+        if unevaluated is None:
+            return alternatives
+        return [
+            replace(shape, facets=with_evaluated(shape.facets, unevaluated))
+            for shape in alternatives
+        ]
 
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
-        source, found = leaf.source, []
+        source, alternatives = leaf.source, []
         combined = self._keywords.combined(source, kind)
         self.work.count(count_pairs(combined) // 2, source.where)
         for part in (complement(combined), *self._negated.of(source, kind)):
-            found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
+            alternatives += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind)
         if word in source.node and source.node[word] is not True:
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
-        return found
+        return alternatives
 
     def _some(self, parts: tuple[Formula, ...], kind: str, annotate: bool) -> Sequence[Alternative]:
-        found = [shape for part in parts for shape in self.shapes(part, kind, annotate)]
+        alternatives = [shape for part in parts for shape in self.shapes(part, kind, annotate)]
         if annotate and 1 < len(parts) <= _MOST_COMBINED:
             for number in range(2, len(parts) + 1):
                 for group in combinations(parts, number):
-                    found += self.shapes(every(*group), kind, True)
-        return found
+                    alternatives += self.shapes(every(*group), kind, True)
+        return alternatives
 
     def _exactly_one(
         self, parts: tuple[Formula, ...], kind: str, annotate: bool
     ) -> Sequence[Alternative]:
-        known = {part: self.shapes(part, kind, annotate) for part in dict.fromkeys(parts)}
-        left = [part for part in parts if known[part]]
-        if len(left) <= 1 or self._exclusive([known[part] for part in left]):
-            return [shape for part in left for shape in known[part]]
-        branches = [ComparedBranch(known[part], kind, self._property_extent) for part in left]
+        shapes_of = {part: self.shapes(part, kind, annotate) for part in dict.fromkeys(parts)}
+        fitting = [part for part in parts if shapes_of[part]]
+        if len(fitting) <= 1 or self._exclusive([shapes_of[part] for part in fitting]):
+            return [shape for part in fitting for shape in shapes_of[part]]
+        branches = [
+            ComparedBranch(shapes_of[part], kind, self._property_extent) for part in fitting
+        ]
         comparison = Comparison()
         closed = self._closed and kind == "object"
-        found: list[Alternative] = []
-        for i, part in enumerate(left):
-            shapes: Sequence[Alternative] = known[part]
+        alternatives: list[Alternative] = []
+        for i, part in enumerate(fitting):
+            shapes: Sequence[Alternative] = shapes_of[part]
             foreign: dict[str, None] = {}  # properties without which the others do not fit
-            for j, other in enumerate(left):
+            for j, other in enumerate(fitting):
                 if i == j or branches[i].apart(branches[j], comparison):
                     continue
                 if closed and (name := branches[i].foreign(branches[j])) is not None:
                     foreign[name] = None
-                elif not self._apart(shapes, known[other]):
+                elif not self._apart(shapes, shapes_of[other]):
                     try:
                         shapes = self._without(shapes, other, kind)
                     except TooMuchWorkError as error:
@@ -199,8 +204,8 @@ class NormalForm:
             if foreign:
                 without = Objects((Clause(tuple((name, FALSE) for name in foreign)),))
                 shapes = self._both(shapes, (Alternative(without),), part)
-            found += shapes
-        return found
+            alternatives += shapes
+        return alternatives
 
     def _property_extent(self, objects: Objects, name: str) -> Extent:
         """Return the extent of the values of a required property."""
@@ -224,13 +229,13 @@ class NormalForm:
         refused = self.shapes(complement(other), kind)
         if kind != "object" or not self._closed:
             return self._both(shapes, refused, other)
-        found: list[Alternative] = []
+        alternatives: list[Alternative] = []
         for shape in shapes:
             # A closed object never has properties that only other schemas name.
             named = closed_names(shape)
             apart = tuple(r for r in refused if named is None or required_names(r) <= named)
-            found += self._both((shape,), apart or refused, other)
-        return found
+            alternatives += self._both((shape,), apart or refused, other)
+        return alternatives
 
     def _exclusive(self, branches: list[Shapes]) -> bool:
         """Whether listed values, or those of one required property, show that no two overlap."""
@@ -254,9 +259,9 @@ class NormalForm:
         """Return the values that the property `name` may have; None if they are not listed."""
         if not isinstance(shape.facets, Objects):
             return None
-        found = [self.listed(self.property_of(clause, name)) for clause in shape.facets.clauses]
-        known = [values for values in found if values is not None]
-        return frozenset.intersection(*known) if known else None
+        lists = [self.listed(self.property_of(clause, name)) for clause in shape.facets.clauses]
+        listed = [values for values in lists if values is not None]
+        return frozenset.intersection(*listed) if listed else None
 
     def listed(self, formula: Formula) -> frozenset[Constant] | None:
         """Return all values that may fit `formula`; None if they are not listed."""
@@ -281,10 +286,10 @@ class NormalForm:
 
     def _apart(self, ones: Sequence[Alternative], others: Sequence[Alternative]) -> bool:
         """Whether no value fits both one of `ones` and one of `others`."""
-        for one in ones:
+        for shape in ones:
             for other in others:
-                self.work.count(1 + weight_of(one) + weight_of(other), "")
-                if self.fits_some(one.both(other)):
+                self.work.count(1 + weight_of(shape) + weight_of(other), "")
+                if self.fits_some(shape.both(other)):
                     return False
         return True
 
@@ -300,13 +305,13 @@ class NormalForm:
             return ones
         weight = max(map(weight_of, ones), default=0) + max(map(weight_of, others), default=0)
         self.work.count(len(ones) * len(others) * (1 + weight), pointer_of(why))
-        found = [one.both(other) for one in ones for other in others]
-        if len(found) > 1:
-            found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
-        if len(found) > _MOST_SHAPES:
+        alternatives = [shape.both(other) for shape in ones for other in others]
+        if len(alternatives) > 1:
+            alternatives = [shape for shape in dict.fromkeys(alternatives) if self.fits_some(shape)]
+        if len(alternatives) > _MOST_SHAPES:
             self.inexact[pointer_of(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
-        return found
+        return alternatives
 
     def possible(self, formula: Formula) -> bool:
         """Whether a value may fit `formula`; if False, none does."""
@@ -408,9 +413,9 @@ class NormalForm:
             return False
         if (arrays.unique and repeated) or (arrays.repeats and not repeated):
             return False
-        for wanted in arrays.contains:
-            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
-            if number < wanted.low or (wanted.high is not None and number > wanted.high):
+        for contains in arrays.contains:
+            number = sum(self.admits(contains.item, item) for item in items[contains.start :])
+            if number < contains.low or (contains.high is not None and number > contains.high):
                 return False
         return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
 
@@ -429,7 +434,7 @@ class NormalForm:
                 for k, value in objects.some
             )
             and all(
-                any(self._admits_object(each, parts) for each in choice)
+                any(self._admits_object(alternative, parts) for alternative in choice)
                 for choice in objects.choices
             )
         )

@@ -47,15 +47,17 @@ def number_automaton(
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)
-    found = _between(low, high)
+    automaton = _between(low, high)
     if integer:
-        found = found.intersection(automaton_of(r"-?(?:0|[1-9]\d*)", whole=True))
-    found = reduce(Automaton.intersection, map(_multiples, multiples), found)
-    found = reduce(Automaton.difference, map(_multiples, not_multiples), found)
+        automaton = automaton.intersection(automaton_of(r"-?(?:0|[1-9]\d*)", whole=True))
+    automaton = reduce(Automaton.intersection, map(_multiples, multiples), automaton)
+    automaton = reduce(Automaton.difference, map(_multiples, not_multiples), automaton)
     if integer or multiples or not_multiples or any(bound and bound[0] for bound in (low, high)):
-        return found
+        return automaton
     signs = "-?" if not low and not high else "-" if not low else "" if not high else None
-    return found if signs is None else found.union(automaton_of(f"{signs}(?:{_EXPONENT})", True))
+    if signs is None:
+        return automaton
+    return automaton.union(automaton_of(f"{signs}(?:{_EXPONENT})", True))
 
 
 def _double(bound: Bound, towards: float) -> Bound:
@@ -98,36 +100,36 @@ class _Comparison:
         value, self._allowed = bound or (Fraction(0), True)
         self._side = side if bound else 0
         self._digits = [int(digit) for digit in str(floor(value))]
-        self._rest = Fraction(value) - floor(value)
+        self._fraction = Fraction(value) - floor(value)
 
     def read(self, state: _State, letter: int) -> _State:
         """Return the state after the digit or point `letter`."""
-        count, sign, rest = state
+        count, sign, fraction = state
         if not self._side:
-            return 0, 0, None if rest is None and letter != _POINT else Fraction(0)
+            return 0, 0, None if fraction is None and letter != _POINT else Fraction(0)
         if letter == _POINT:
             sign = self._longer(count) or sign
-            return 0, sign, Fraction(0) if sign else self._rest
-        if rest is None:
+            return 0, sign, Fraction(0) if sign else self._fraction
+        if fraction is None:
             if count >= len(self._digits):
                 return len(self._digits) + 1, 0, None
             digit = self._digits[count]
             return count + 1, sign or (letter > digit) - (letter < digit), None
         if sign:
             return state
-        digit = floor(rest * 10)
+        digit = floor(fraction * 10)
         sign = (letter > digit) - (letter < digit)
-        return 0, sign, Fraction(0) if sign else rest * 10 - digit
+        return 0, sign, Fraction(0) if sign else fraction * 10 - digit
 
     def _longer(self, count: int) -> int:
         return (count > len(self._digits)) - (count < len(self._digits))
 
     def holds(self, state: _State) -> bool:
         """Whether a number that ends in `state` is within the bound."""
-        count, sign, rest = state
-        if rest is None:
-            sign, rest = self._longer(count) or sign, self._rest
-        sign = sign or -(rest > 0)
+        count, sign, fraction = state
+        if fraction is None:
+            sign, fraction = self._longer(count) or sign, self._fraction
+        sign = sign or -(fraction > 0)
         return not self._side or sign == self._side or (not sign and self._allowed)
 
 
@@ -135,16 +137,16 @@ def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
     """Return the automaton of the unsigned numbers within bounds."""
     if high and high[0] < 0:
         return Automaton.NONE
-    one = _Comparison(low if low and low[0] >= 0 else None, 1)
-    other = _Comparison(high, -1)
+    lower = _Comparison(low if low and low[0] >= 0 else None, 1)
+    upper = _Comparison(high, -1)
 
     def follow(pair: tuple[_State, _State]) -> Iterable[tuple[int, tuple[_State, _State]]]:
         letters = range(11 if pair[0][2] is None else 10)
-        return ((c, (one.read(pair[0], c), other.read(pair[1], c))) for c in letters)
+        return ((c, (lower.read(pair[0], c), upper.read(pair[1], c))) for c in letters)
 
     start = (0, 0, None), (0, 0, None)
     table = explored(
-        start, follow, lambda pair: one.holds(pair[0]) and other.holds(pair[1]), _LETTERS
+        start, follow, lambda pair: lower.holds(pair[0]) and upper.holds(pair[1]), _LETTERS
     )
     return minimal(table).intersection(automaton_of(_PLAIN, whole=True))
 
@@ -165,38 +167,38 @@ def _multiples(unit: Fraction) -> Automaton:
     if max(places, len(str(size))) > _MOST_DIGITS:
         raise TooLargeError(f"a multiple of over {_MOST_DIGITS} digits")
 
-    def needed(value: int, left: int) -> int:
-        """Return what the `left` digits after `value` must be, modulo `size`; -1 if impossible."""
-        number = -value * 10**left % size
-        return number if number < 10**left else -1
+    def needed(value: int, digits: int) -> int:
+        """Return what the `digits` digits after `value` must be modulo `size`; -1 if impossible."""
+        number = -value * 10**digits % size
+        return number if number < 10**digits else -1
 
-    known: dict[tuple[int, ...], int] = {}
+    representatives: dict[tuple[int, ...], int] = {}
 
     def whole(value: int) -> tuple[int, int]:
         """Return the state after integer digits `value`: any number of digits may follow."""
         lefts = range(places, max(twos, fives, places))
-        key = (value % core, *(needed(value, left) for left in lefts))
-        return _WHOLE, known.setdefault(key, value % size)
+        key = (value % core, *(needed(value, digits) for digits in lefts))
+        return _WHOLE, representatives.setdefault(key, value % size)
 
     def follow(state: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
-        left, value = state
-        if left == _UNSIGNED:
+        remaining, value = state
+        if remaining == _UNSIGNED:
             yield _MINUS, whole(0)
-        if left < 0:
+        if remaining < 0:
             yield from ((digit, whole(10 * value + digit)) for digit in range(10))
-            if (rest := needed(value, places)) >= 0:
-                yield _POINT, (places, rest)
-        elif left == 0:
+            if (decimals := needed(value, places)) >= 0:
+                yield _POINT, (places, decimals)
+        elif remaining == 0:
             yield 0, state
         else:
             for digit in range(10):
-                rest = (value - digit * 10 ** (left - 1)) % size
-                if rest < 10 ** (left - 1):
-                    yield digit, (left - 1, rest)
+                decimals = (value - digit * 10 ** (remaining - 1)) % size
+                if decimals < 10 ** (remaining - 1):
+                    yield digit, (remaining - 1, decimals)
 
     def accepts(state: tuple[int, int]) -> bool:
-        left, value = state
-        return (value if left >= 0 else needed(value, places)) == 0
+        remaining, value = state
+        return (value if remaining >= 0 else needed(value, places)) == 0
 
     table = explored((_UNSIGNED, 0), follow, accepts, _LETTERS)
     return minimal(table).intersection(automaton_of(f"-?{_PLAIN}", whole=True))

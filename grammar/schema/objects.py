@@ -105,8 +105,8 @@ class ObjectWriter:
         """Whether there are at least `low` different keys, as far as they can be listed."""
         most = min(self.low, _MOST_COUNTED)
         words = [member.keys.words_up_to(most) for member in self._unnamed]
-        known = {word for some in words if some is not None for word in some}
-        return None in words or len(self.members.named) + len(known) >= self.low
+        listed = {word for some in words if some is not None for word in some}
+        return None in words or len(self.members.named) + len(listed) >= self.low
 
     def _parts(self) -> list[Component]:
         last = self.order == "schema"

@@ -124,11 +124,11 @@ def write(
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
     if inexact and unenforced == "refuse":
-        (first, reason), *others = inexact
-        more = [f"{where or '/'}: {why}" for where, why in others[: _MOST_LISTED - 1]]
-        more += ["..."] * (len(others) >= _MOST_LISTED)
-        reasons = "; ".join([reason, *more])
-        raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", first or "/")
+        (location, reason), *others = inexact
+        other_reasons = [f"{where or '/'}: {why}" for where, why in others[: _MOST_LISTED - 1]]
+        other_reasons += ["..."] * (len(others) >= _MOST_LISTED)
+        reasons = "; ".join([reason, *other_reasons])
+        raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", location or "/")
     if node == NOTHING:
         reason = f"no finite value fits{': ' if why else ''}{why}"
         raise InvalidGrammarError("JSON schema", reason, where_not or where or "/")
@@ -169,7 +169,7 @@ class Writer:
         self._closed, self._whole = closed, whole
         self._order: PropertyOrder = order
         self.alternatives = normal.narrowed if implied_types else normal.shapes
-        self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
+        self._nodes: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Alternative, ...], Node] = {}
         self._listing = listing
         self._formula: Formula = TRUE  # the one that is being written
@@ -190,17 +190,17 @@ class Writer:
     def value(self, formula: Formula, kinds: Sequence[str] = KINDS) -> Node:
         """Return the node of the values of the types `kinds` that fit `formula`."""
         key = formula, tuple(kinds)
-        if key not in self._known:
+        if key not in self._nodes:
             shapes = self.shapes(formula, kinds)
             if shapes not in self._alike:
                 self._alike[shapes] = self._new(list(shapes), formula)
-            self._known[key] = self._alike[shapes]
-        return self._known[key]
+            self._nodes[key] = self._alike[shapes]
+        return self._nodes[key]
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
-        found = (s for kind in kinds for s in self.alternatives(formula, kind))
-        return tuple(dict.fromkeys(s.bare() for s in found if self._normal.fits_some(s)))
+        alternatives = (s for kind in kinds for s in self.alternatives(formula, kind))
+        return tuple(dict.fromkeys(s.bare() for s in alternatives if self._normal.fits_some(s)))
 
     def _new(self, shapes: list[Alternative], formula: Formula) -> Node:
         if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
@@ -249,10 +249,10 @@ class Writer:
                 return self._dialect.string(Automaton.ANY, low, high)
             case Numbers(integer=integer):
                 return self._number(Numbers(integer=integer))
-            case Arrays(prefix, rest):
-                low = max([facets.low, *(one.low for one in facets.contains)])
+            case Arrays(prefix, further):
+                low = max([facets.low, *(condition.low for condition in facets.contains)])
                 return write_array(
-                    Arrays(prefix, rest, low), self.value, self._dialect, self._rules
+                    Arrays(prefix, further, low), self.value, self._dialect, self._rules
                 )
         self.free_keys = True
         written = members(Objects(), self._normal, self._keys)[0]
@@ -269,11 +269,11 @@ class Writer:
             return write_array(arrays, self.value, self._dialect, self._rules)
         columns = None if arrays.contains or arrays.repeats else self._columns(arrays)
         if columns is not None:
-            rest = arrays.rest != FALSE
-            most = len(columns) if rest else len(columns) - 1
+            has_further = arrays.rest != FALSE
+            most = len(columns) if has_further else len(columns) - 1
             values = len({value for column in columns for value in column})
             high = min(values, maxsize if arrays.high is None else arrays.high)
-            high = high if rest else min(high, most)
+            high = high if has_further else min(high, most)
             if high < arrays.low:
                 return NOTHING
             if sum(comb(values, k) for k in range(min(high, _MOST_DISTINCT))) <= _MOST_SETS:
@@ -298,13 +298,13 @@ class Writer:
 
     def _columns(self, arrays: Arrays) -> list[list[Constant]] | None:
         """Return the values of each item, the last list for all others; None if not listed."""
-        found = []
+        columns = []
         for item in (*arrays.prefix, arrays.rest):
             listed = self._normal.listed(item)
             if listed is None:
                 return None
-            found.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
-        return found
+            columns.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
+        return columns
 
     def texts(self, shape: Alternative) -> BoundedTexts | None:
         """Return the strings that fit `shape`; None if none does."""
@@ -321,9 +321,15 @@ class Writer:
             return self._chosen(objects, value, dialect)
         limits = objects.low, objects.high
         options = []
-        for each in members(objects, self._normal, self._keys):
+        for properties in members(objects, self._normal, self._keys):
             writer = ObjectWriter(
-                each, *limits, value, dialect, self._rules, self._order, distinct=not self._whole
+                properties,
+                *limits,
+                value,
+                dialect,
+                self._rules,
+                self._order,
+                distinct=not self._whole,
             )
             self.free_keys |= writer.repeats
             self.few_keys |= writer.few_keys
@@ -338,12 +344,12 @@ class Writer:
         closed = objects.closes_names
         options: list[Node] = []
         count = partial(self._normal.work.count, where=pointer_of(self._formula))
-        for each in members(wider, self._normal, self._keys):
-            self.free_keys |= bool(each.free)
-            self.few_keys |= not all(member.keys.is_roomy for member in each.free)
+        for properties in members(wider, self._normal, self._keys):
+            self.free_keys |= bool(properties.free)
+            self.few_keys |= not all(member.keys.is_roomy for member in properties.free)
             try:
                 writer = ChoiceWriter(
-                    each, objects, self._order, closed, self._normal.possible, count
+                    properties, objects, self._order, closed, self._normal.possible, count
                 )
             except TooManyError:
                 self.inexact[pointer_of(self._formula)] = _too_many_choices(self._formula)
@@ -421,10 +427,10 @@ class Elements(Dialect):
                     continue
                 automaton, low, high = texts
                 automaton = automaton.intersection(free_of([PARAMETER_END]))
-                first, last = self._edges(automaton)
+                unopened, unclosed = self._edges(automaton)
                 # A line feed at an end is not part of the value.
-                forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
-                forms.append(("", first.intersection(last), ""))
+                forms = [("\n", automaton, "\n"), ("\n", unclosed, ""), ("", unopened, "\n")]
+                forms.append(("", unopened.intersection(unclosed), ""))
             except TooLargeError as error:
                 raise InvalidGrammarError("schema", f"a string is too large: {error}") from error
             for before, inner, after in forms:
