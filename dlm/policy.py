@@ -70,6 +70,7 @@ class Policy:
     token_work: int = 500  # a token that needs a new mask takes 34 at the median, and 2,100 at p99
     flags: bool = True  # whether errors name the server's flag for a limit
     max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
+    ignore_unsupported: bool = False  # fields such as penalties have no effect instead of an error
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -119,7 +120,10 @@ class Policy:
         its limits."""
         if kind not in self.kinds:
             served = ", ".join(sorted(self.kinds)) or "no constraints"
-            raise RequestError(f"a {kind} is not served here; this server serves {served}")
+            right = f"; `--policy {'data' if kind in DATA else 'all'}` serves it"
+            raise RequestError(
+                f"a {kind} is not served here; this server serves {served}{right * self.flags}"
+            )
         if kind == Choice.kind and isinstance(source, list):
             self._within("options", len(source), "max_options")
         if kind == TOOLS and isinstance(source, list | tuple):

@@ -47,7 +47,7 @@ from dlm.openai.body import (
 )
 from dlm.openai.formats import Order, Schema
 from dlm.openai.messages import EFFORT, CallBook, arguments_of
-from dlm.openai.other_fields import LenientModel, NeutralFields
+from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, choice_requests, given_fields
 from dlm.openai.response_items import UnknownResponseError
 from dlm.openai.tools import ToolChoice, tools_spec
@@ -275,7 +275,7 @@ it ends within them, and `stop_reason` is `max_tokens` if they made it another a
 def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
-    parsed = validated(MessagesBody.model_validate, body)
+    parsed = validated(MessagesBody.model_validate, admitted(body, policy))
     fields = parsed.prompt() | {
         "constraint": parsed.spec(policy),
         "max_tokens": min(parsed.max_tokens, policy.max_answer_tokens),

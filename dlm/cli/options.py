@@ -61,6 +61,11 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add("--policy", choices=POLICIES, default=policy, help=purpose)
     for limit, purpose in LIMITS.items():
         add(flag_of(limit), type=int, metavar="N", help=purpose)
+    purpose = (
+        "Ignore fields that have no effect here, such as penalties and logit_bias. Default: refuse "
+        "them."
+    )
+    add("--ignore-unsupported", action="store_true", help=purpose)
     purpose = "The share of max_tokens that reasoning leaves to the answer. Default: 0.25."
     add("--answer-share", type=float, metavar="SHARE", help=purpose)
     purpose = "The hosts from which images may be fetched. Default: none; images are data URLs."
@@ -142,7 +147,10 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         device=args.device,
         slots=args.slots,
         policy=dlm.Policy.server(
-            POLICIES[args.policy], image_hosts=hosts, **given(args, (*LIMITS, "answer_share"))
+            POLICIES[args.policy],
+            image_hosts=hosts,
+            ignore_unsupported=args.ignore_unsupported,
+            **given(args, (*LIMITS, "answer_share")),
         ),
         kv=args.kv,
         activation_bits=args.activation_bits,

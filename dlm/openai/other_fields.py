@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from dlm.errors import RequestError
 from dlm.openai.body import JsonModel, shown
+from dlm.policy import Policy
 
 # Fields that label a request; they change no answer of OpenAI's either.
 LABELS = frozenset(
@@ -67,6 +68,13 @@ NEUTRAL: NeutralFields = {
     "prediction": ((), "predicted outputs are not used"),
     "web_search_options": ((), "this server searches nothing"),
 }
+# Fields that an operator may let be ignored: without them an answer is another draw, and has still
+# all that its client asked for.
+IGNORABLE = frozenset(
+    """frequency_penalty presence_penalty repetition_penalty length_penalty logit_bias
+    use_beam_search best_of min_tokens ignore_eos priority service_tier verbosity
+    prediction""".split()
+)
 _SCHEMA = (
     'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
     '"schema": ...}}, or to structured_outputs.json'
@@ -116,7 +124,16 @@ def check_neutral(field: str, value: Any, neutral: Collection[Any], reason: str)
     """Raise `RequestError` for a value that is none of those that have no effect."""
     if not any(type(value) in _equal_types(accepted) and value == accepted for accepted in neutral):
         message = f"{field} is {shown(value)}, which is not supported: {reason}"
+        if field in IGNORABLE:
+            message += ". A server with `--ignore-unsupported` ignores it"
         raise RequestError(message, field=field)
+
+
+def admitted(body: Any, policy: Policy) -> Any:
+    """Return a body without the fields that the operator lets be ignored."""
+    if not (policy.ignore_unsupported and isinstance(body, dict)):
+        return body
+    return {name: value for name, value in body.items() if name not in IGNORABLE}
 
 
 def closest(name: str, names: Collection[str]) -> str | None:

@@ -32,7 +32,7 @@ from dlm.openai.body import (
 from dlm.openai.constraint import ConstraintFields
 from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
 from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
-from dlm.openai.other_fields import RequestModel
+from dlm.openai.other_fields import RequestModel, admitted
 from dlm.openai.tools import ToolList, tools_spec
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
@@ -326,7 +326,7 @@ def request_of(body: Any, policy: Policy) -> Request:
     unchanged. Tools are declared to the model unless `tool_choice` is "none". Fields about the
     form of the answer (`stream`, `model`) have no effect. Raises `RequestError`.
     """
-    parsed = validated(LibraryBody.model_validate, body)
+    parsed = validated(LibraryBody.model_validate, admitted(body, policy))
     if parsed.n not in (None, 1):
         raise RequestError(f"n must be 1 here, got {shown(parsed.n)}")
     fields, prompt = parsed.fields(policy), parsed.prompt
@@ -342,7 +342,7 @@ def request_of(body: Any, policy: Policy) -> Request:
 
 def chat_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
-    chat = validated(ChatBody.model_validate, body)
+    chat = validated(ChatBody.model_validate, admitted(body, policy))
     field, tokens = chat.budget
     fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None} | chat.fields(policy)
     fields["messages"] = chat_messages(chat.messages)
@@ -358,7 +358,7 @@ def chat_of(body: Any, policy: Policy) -> Generation:
 def completion_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/completions`: a text or tokens, or a list of either, which the model
     continues without a chat template. Raises `RequestError`."""
-    completion = validated(CompletionBody.model_validate, body)
+    completion = validated(CompletionBody.model_validate, admitted(body, policy))
     fields: dict[str, Any] = {"constraint": completion.content_spec(policy)}
     fields["logprobs"] = completion.alternatives
     fields |= completion.draws | completion.stops

@@ -33,7 +33,7 @@ from dlm.openai.body import (
 )
 from dlm.openai.formats import Schema, StructuredOutputs
 from dlm.openai.messages import EFFORT, Effort
-from dlm.openai.other_fields import LenientModel, NeutralFields
+from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, admitted_tokens, choice_requests
 from dlm.openai.response_items import (
     ITEMS,
@@ -266,7 +266,7 @@ class ResponseGeneration(Generation):
 def response_of(body: Any, policy: Policy, responses: ClientResponses) -> ResponseGeneration:
     """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
     `RequestError`."""
-    parsed = validated(ResponsesBody.model_validate, body)
+    parsed = validated(ResponsesBody.model_validate, admitted(body, policy))
     conversation = [*_earlier_items(parsed, responses), *parsed.placed_items]
     offered = parsed.offered()
     for path, item in conversation:

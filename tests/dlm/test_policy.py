@@ -47,6 +47,9 @@ def test_a_library_serves_every_kind_of_spec_and_a_server_no_grammars_of_clients
     assert (refusal(Policy.server("data"), spec) is None) == (spec in DATA)
     assert "is not served here" in refusal(Policy.server(), spec)
     assert f"a {spec.kind} is not served here" in refusal(Policy(kinds=frozenset()), spec)
+    flag = "data" if spec in DATA else "all"
+    assert f"`--policy {flag}` serves it" in refusal(Policy(kinds=frozenset()), spec)
+    assert "--policy" not in refusal(Policy(kinds=frozenset(), flags=False), spec)
 
 
 @pytest.mark.parametrize(
