@@ -226,7 +226,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/loop": 1_850,
     "dlm/openai": 4_150,
     "dlm/samplers": 300,
-    "dlm/serving": 2_850,
+    "dlm/serving": 3_100,
     "grammar": 800,
     "grammar/calls": 550,
     "grammar/canvas": 1_800,

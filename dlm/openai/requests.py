@@ -56,6 +56,11 @@ def _prompts(value: Any) -> list[str | list[int]]:
     return [_PROMPT.validate_python(value)]
 
 
+_PROMPTS_READ = PlainValidator(
+    _prompts, json_schema_input_type=str | list[int] | list[str | list[int]]
+)
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -173,7 +178,7 @@ class CompletionBody(
 ):
     """Body of `/v1/completions`."""
 
-    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)] = Field(
+    prompt: Annotated[list[str | list[int]], _PROMPTS_READ] = Field(
         REQUIRED,
         description="text or token ids, or a list of either. It is continued as it is, and names \
 of control tokens mean the tokens",

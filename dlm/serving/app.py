@@ -7,6 +7,7 @@ requests on.
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from dlm.errors import DlmError
 from dlm.openai.answers import status_of
+from dlm.openai.body import Body
 from dlm.serving.guard import (
     ClientGoneError,
     Entrance,
@@ -27,6 +29,7 @@ from dlm.serving.guard import (
     status_body,
 )
 from dlm.serving.middleware import RequestIds, UnexpectedErrors
+from dlm.serving.openapi import docs_page, document
 from dlm.serving.paths import advice
 from dlm.serving.settings import Settings
 
@@ -35,6 +38,7 @@ _PAGE_POLICY = (  # the page may connect to this server only
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_DOCS_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 _READ_METHODS = ["GET", "HEAD"]
 
 
@@ -110,6 +114,17 @@ class Routes(ABC):
     async def page(self) -> Response:
         return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _PAGE_POLICY})
 
+    async def openapi(self) -> Response:
+        return JSONResponse(self._document)
+
+    async def docs(self) -> Response:
+        policy = {"Content-Security-Policy": _DOCS_POLICY}
+        return HTMLResponse(docs_page(self._document), headers=policy)
+
+    @cached_property
+    def _document(self) -> Body:
+        return document(self.settings.root_path)
+
     async def version(self) -> Response:
         return JSONResponse({"version": version("dlm")})
 
@@ -136,7 +151,7 @@ def application(service: Routes) -> FastAPI:
     settings = service.settings
     app = FastAPI(
         title="dlm",
-        openapi_url=None,  # without it there are no docs pages, which load scripts from elsewhere
+        openapi_url=None,  # `openapi.py` knows the bodies, and its page loads no scripts
         lifespan=service.serving,
         redirect_slashes=False,
     )
@@ -169,6 +184,8 @@ def application(service: Routes) -> FastAPI:
         "/health": service.health,
         "/metrics": service.read_metrics,
         "/version": service.version,
+        "/openapi.json": service.openapi,
+        "/docs": service.docs,
     }.items():
         app.add_api_route(path, handler, methods=_READ_METHODS)
     app.add_exception_handler(HTTPException, service.on_http_error)

@@ -14,7 +14,7 @@ POSTED = (
     "/tokenize",
     "/detokenize",
 )
-READ = ("/v1/models", "/health", "/metrics", "/version")
+READ = ("/v1/models", "/health", "/metrics", "/version", "/openapi.json", "/docs")
 _BY_LENGTH = sorted(POSTED + READ, key=lambda path: -path.count("/"))
 _OTHERS = {  # routes of other servers, and what serves the same here
     "/api/chat": "/v1/chat/completions",

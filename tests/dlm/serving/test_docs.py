@@ -13,6 +13,7 @@ from dlm.occupancy import Occupancy
 from dlm.openai.decisions import DecisionFields
 from dlm.serving.fields import with_tables
 from dlm.serving.metrics import Metrics
+from dlm.serving.openapi import document
 from dlm.serving.service import app_of
 from dlm.serving.settings import Settings
 
@@ -44,10 +45,17 @@ def test_every_field_of_decisions_is_documented():
     assert not left_out
 
 
+def test_every_route_is_described_by_openapi_and_no_other(engine_of):
+    app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
+    paths = {re.sub(r"\{.*\}", "{id}", path) for path in _paths(app)}
+    refusal, pages = "/v1/responses/compact", {"/", "/docs", "/openapi.json"}
+    assert paths == {*document()["paths"], refusal, *pages}
+
+
 def test_every_route_is_documented(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
-    assert len(paths) == 15
+    assert len(paths) == 17
     assert not {path for path in paths if path not in DOC}
 
 

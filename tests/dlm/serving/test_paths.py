@@ -72,7 +72,5 @@ def test_a_wrong_path_below_a_prefix_names_the_right_one_below_it(serve_random):
 def test_an_unknown_route_is_an_error_of_the_same_form(tiny):
     assert tiny.http.get("/v1/nothing").json()["error"]["code"] == 404
     assert tiny.http.get("/v1/chat/completions").json()["error"]["code"] == 405
-    assert tiny.http.get("/docs").status_code == 404  # a page of scripts from elsewhere
-    assert tiny.http.get("/openapi.json").status_code == 404
     for path in ("/v1/chat/completions/", "/tokenize/"):  # never a redirect, which a proxy breaks
         assert tiny.http.post(path, json={}).status_code == 404
