@@ -73,22 +73,22 @@ class CanvasLogits:
 
     def __init__(
         self,
-        found: VocabPass,
+        results: VocabPass,
         logits: Float[Tensor, "L V"],
         inverse_temperature: float,
         softcap: float | None,
         copies: DeviceCopies,
     ):
-        """`found` are the results of a pass over `logits`, unmasked and on the host. It lists the
+        """`results` are those of a pass over `logits`, unmasked and on the host. They list the
         tokens of probability `THRESHOLD` or more, at most `CANDIDATES`. Rows of `logits` are
         fetched by `copies`."""
         # A row without a possible token has no argmax: any token stands for it.
-        self.argmax: list[int] = found.argmax.numpy().clip(0, logits.shape[1] - 1).tolist()
+        self.argmax: list[int] = results.argmax.numpy().clip(0, logits.shape[1] - 1).tolist()
         self.rows = 0  # rows that were searched or fetched
         self._searches = 0 if copies.device.type == "cpu" else _SEARCHES  # that are left
-        self._above, self._tail = found.above.numpy(), found.tail.numpy()
-        self._lse = found.lse.numpy()
-        self._ids, self._listed_logits = found.ids.numpy(), found.logits.numpy()
+        self._above, self._tail = results.above.numpy(), results.tail.numpy()
+        self._lse = results.lse.numpy()
+        self._ids, self._listed_logits = results.ids.numpy(), results.logits.numpy()
         self._logits, self._copies, self._fetched = logits, copies, dict[int, Tensor]()
         self._heat, self._softcap = inverse_temperature, softcap
 
@@ -103,8 +103,8 @@ class CanvasLogits:
         if len(tokens):
             return int(tokens[logits.argmax()])
         if self._searches_there(position):
-            found = self._search_on_device(position, allowed, 1)
-            return found.ranked[0][0] if found.ranked else 0
+            results = self._search_on_device(position, allowed, 1)
+            return results.ranked[0][0] if results.ranked else 0
         if _nearly_full(allowed):
             tokens, logits, others = self._likeliest(position, allowed)
             if len(tokens) and logits.max() > others:
@@ -119,9 +119,9 @@ class CanvasLogits:
         if not self._list_suffices(position, logp, count):
             if self._searches_there(position):
                 return self._search_on_device(position, allowed, count)
-            found = self._search_blocks(position, allowed, count)
-            if found is not None:
-                return found
+            candidates = self._search_blocks(position, allowed, count)
+            if candidates is not None:
+                return candidates
             tokens, logp = self._search_row(position, allowed)
         ranked = _ranked(tokens, logp, count)
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
@@ -153,8 +153,8 @@ class CanvasLogits:
         above = int(self._above[position])
         above = above if above <= self._ids.shape[1] else 0
         tokens = self._ids[position, :above]
-        here = np.flatnonzero(allows(allowed, tokens))
-        return tokens[here], self._listed_logits[position, here]
+        indices = np.flatnonzero(allows(allowed, tokens))
+        return tokens[indices], self._listed_logits[position, indices]
 
     def _list_suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
         """Whether tokens that are not listed are no candidates and change the mass by little."""
@@ -200,8 +200,8 @@ class CanvasLogits:
         blocks = row[: len(row) // _BLOCK * _BLOCK].view(-1, _BLOCK)
         most = blocks.amax(-1).float().numpy()
         order = np.argpartition(most, -_BLOCKS) if len(most) > _BLOCKS else np.arange(len(most))
-        here = np.sort(order[-_BLOCKS:])
-        tokens = (here[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+        chosen = np.sort(order[-_BLOCKS:])
+        tokens = (chosen[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
         tokens = np.append(tokens, np.arange(blocks.numel(), len(row)))
         tokens = tokens[np.flatnonzero(allows(allowed, tokens))]
         others = most[order[:-_BLOCKS]].max(initial=-np.inf)

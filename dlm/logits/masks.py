@@ -38,14 +38,14 @@ class MaskTable:
             self._begin_anew(0, device)
 
     def place(
-        self, wanted: Sequence[tuple[Tensor, Sequence[int]]], copies: DeviceCopies
+        self, grammar_rows: Sequence[tuple[Tensor, Sequence[int]]], copies: DeviceCopies
     ) -> list[int]:
         """Return the rows of this table for rows of grammars' tables; new ones are sent in one
         copy."""
-        new = self._new(wanted)
+        new = self._new(grammar_rows)
         if self.count + sum(map(len, new.values())) > len(self.bitmask):
-            self._begin_anew(sum(len(rows) for _, rows in wanted), copies.device)
-            new = self._new(wanted)
+            self._begin_anew(sum(len(rows) for _, rows in grammar_rows), copies.device)
+            new = self._new(grammar_rows)
         if new:
             words = [table[list(rows), : self._words] for table, rows in new.items()]
             (sent,) = copies.to_device(torch.cat(words))
@@ -54,16 +54,20 @@ class MaskTable:
             places = self._places.setdefault(table, {})
             places.update((row, self.count + i) for i, row in enumerate(rows))
             self.count += len(rows)
-        return [place for table, rows in wanted for place in map(self._places[table].get, rows)]
+        return [
+            place for table, rows in grammar_rows for place in map(self._places[table].get, rows)
+        ]
 
-    def _new(self, wanted: Sequence[tuple[Tensor, Sequence[int]]]) -> dict[Tensor, dict[int, None]]:
+    def _new(
+        self, grammar_rows: Sequence[tuple[Tensor, Sequence[int]]]
+    ) -> dict[Tensor, dict[int, None]]:
         """Return the rows that are not in this table, each once, by their own table."""
         new: dict[Tensor, dict[int, None]] = {}
-        for table, rows in wanted:
-            known = self._places.get(table, ())
-            here = {row: None for row in rows if row not in known}
-            if here:
-                new.setdefault(table, {}).update(here)
+        for table, rows in grammar_rows:
+            places = self._places.get(table, ())
+            missing = {row: None for row in rows if row not in places}
+            if missing:
+                new.setdefault(table, {}).update(missing)
         return new
 
     def _begin_anew(self, rows: int, device: torch.device) -> None:
@@ -113,23 +117,25 @@ def is_forced(guidance: Guidance, position: int) -> bool:
 
 
 def changed_by_masks(
-    found: VocabPass, rows: np.ndarray, words: np.ndarray, masks: np.ndarray
+    results: VocabPass, rows: np.ndarray, words: np.ndarray, masks: np.ndarray
 ) -> np.ndarray:
     """Return which of `rows` of a pass change under their masks, rows of `words`. A row changes if
     its drawn token or a listed one is forbidden, or if too much is not listed."""
-    above, tail, draw = (one.numpy()[rows] for one in (found.above, found.tail, found.draw))
-    ids = found.ids.numpy()
+    above, tail, draw = (
+        column.numpy()[rows] for column in (results.above, results.tail, results.draw)
+    )
+    ids = results.ids.numpy()
     changed = (above > CANDIDATES) | (tail > _UNNOTICED) | ~allows(words, draw, masks)
     # Most rows list their drawn token alone.
-    more = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
-    if len(more):
-        tokens = ids[rows[more], : int(above[more].max())]
-        there = np.arange(tokens.shape[1]) < above[more, None]
-        changed[more] = (there & ~allows(words, tokens, masks[more, None])).any(1)
+    doubtful = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
+    if len(doubtful):
+        tokens = ids[rows[doubtful], : int(above[doubtful].max())]
+        listed = np.arange(tokens.shape[1]) < above[doubtful, None]
+        changed[doubtful] = (listed & ~allows(words, tokens, masks[doubtful, None])).any(1)
     return changed
 
 
-def certain(found: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def certain(results: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Return which of `rows` of a pass take only their token of `tokens` even without a mask."""
-    alone = (found.above.numpy()[rows] == 1) & (found.tail.numpy()[rows] <= _UNNOTICED)
-    return alone & (found.argmax.numpy()[rows] == tokens)
+    alone = (results.above.numpy()[rows] == 1) & (results.tail.numpy()[rows] <= _UNNOTICED)
+    return alone & (results.argmax.numpy()[rows] == tokens)

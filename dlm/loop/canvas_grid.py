@@ -37,8 +37,8 @@ class CanvasGrid:
     def begin(self, prompt: int, at: int) -> int:
         """Return the position at which the canvas of the answer's token `at` begins, after `prompt`
         tokens; it may lie in the prompt."""
-        first = prompt - self.encodable(prompt)  # tokens of the prompt in the first canvas
-        return prompt - first + (first + at) // self.length * self.length
+        prompted = prompt - self.encodable(prompt)  # tokens of the prompt in the first canvas
+        return prompt - prompted + (prompted + at) // self.length * self.length
 
     def first_room(self, prompt: int) -> int:
         """Return how many tokens the first canvas after `prompt` tokens takes."""

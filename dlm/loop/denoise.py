@@ -144,17 +144,17 @@ def settle(
     the outcome of its slot: that canvas stays as it is."""
     start = perf_counter()
     outcomes: dict[int, Outcome | Exception] = {
-        slot: each
-        for slot, each in zip(output.plan.canvases, guided, strict=True)
-        if isinstance(each, Exception)
+        slot: answer
+        for slot, answer in zip(output.plan.canvases, guided, strict=True)
+        if isinstance(answer, Exception)
     }
-    if any(isinstance(each, Guidance) for each in guided):
+    if any(isinstance(answer, Guidance) for answer in guided):
         outcomes |= _advance(context, output, guided)
     seconds = perf_counter() - start
-    for sequence, each in zip(output.plan.canvases.values(), output.scores, strict=True):
+    for sequence, scores in zip(output.plan.canvases.values(), output.scores, strict=True):
         sequence.stats.spend(settle=seconds)
-        sequence.stats.copies += output.distributions.copies.count + each.copies
-        sequence.stats.fetched_rows += each.rows
+        sequence.stats.copies += output.distributions.copies.count + scores.copies
+        sequence.stats.fetched_rows += scores.rows
         sequence.stats.graphed += output.graphed
     return outcomes
 
@@ -166,18 +166,18 @@ def _read_questions(
     fail, by index. The first is read whatever it takes, further ones while there is `work` left.
     Canvases that are not read now are denoised again."""
     failed: dict[int, Exception] = {}
-    left = work
+    work_left = work
     for i, sequence in enumerate(running):
         question = sequence.question
         if question is None or i in undefined:
             continue
-        if left < question.reading_units and left < work:
+        if work_left < question.reading_units and work_left < work:
             continue
         try:
             question.read(scores[i])
         except Exception as error:
             failed[i] = error
-        left -= question.reading_units
+        work_left -= question.reading_units
     return failed
 
 
@@ -191,22 +191,22 @@ def _advance(
     distributions.mask()
     entropies, sampler = distributions.entropies, config.sampler
     free = torch.zeros(entropies.shape, dtype=torch.bool)
-    for i, (sequence, each) in enumerate(zip(running, guided, strict=True)):
-        if not isinstance(each, Guidance):
+    for i, (sequence, answer) in enumerate(zip(running, guided, strict=True)):
+        if not isinstance(answer, Guidance):
             distributions.exclude(i)
         elif sampler.mask is None:
-            free[i, sequence.canvas.prompted :][: each.suspect] = True
+            free[i, sequence.canvas.prompted :][: answer.suspect] = True
         else:
-            free[i, sequence.canvas.prompted :][sequence.canvas.masked(each)] = True
+            free[i, sequence.canvas.prompted :][sequence.canvas.masked(answer)] = True
     accepted = sampler.accept(distributions, free) & free
     if sampler.mask is None:
         chosen = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
     else:
         chosen = torch.full(accepted.shape, -1)
-        for i, (sequence, each) in enumerate(zip(running, guided, strict=True)):
-            if isinstance(each, Guidance):
+        for i, (sequence, answer) in enumerate(zip(running, guided, strict=True)):
+            if isinstance(answer, Guidance):
                 begin = sequence.canvas.prompted
-                chosen[i, begin:] = torch.tensor(each.guess)
+                chosen[i, begin:] = torch.tensor(answer.guess)
                 accepted[i, begin:][sequence.canvas.standing] = True  # what stands already
     (kept,) = distributions.copies.to_device(torch.where(accepted, chosen, -1))
     before, _ = shown([sequence.canvas for sequence in running])
@@ -223,11 +223,11 @@ def _advance(
         soft_embeddings = expected.unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     rows = zip(entropies.numpy(), accepted.tolist(), tokens, soft_embeddings, strict=True)
-    for i, (slot, sequence, each, row) in enumerate(
+    for i, (slot, sequence, answer, row) in enumerate(
         zip(canvases, running, guided, rows, strict=True)
     ):
-        if isinstance(each, Guidance):
-            outcomes[slot] = outcome = _update_canvas(sequence, each, *row, config)
+        if isinstance(answer, Guidance):
+            outcomes[slot] = outcome = _update_canvas(sequence, answer, *row, config)
             top = sequence.request.logprobs
             if top is not None and isinstance(outcome, Outcome):
                 _judge_fixed(sequence.canvas, outcome, top, partial(distributions.logprobs, i))

@@ -100,9 +100,9 @@ class Drafts:
         soft_embedding = first_embedding(model, self._sampler)
         tokens = self._sampler.start(sequence.rng, model.canvas_length, model.vocab_size)
         begin = state.guessed_at
-        known = [] if begin is None else [*sequence.tokens[begin:], *draft]
-        if begin is not None and known == state.guess[: len(known)]:
-            canvas = _after(sequence.canvas, len(known))
+        written = [] if begin is None else [*sequence.tokens[begin:], *draft]
+        if begin is not None and written == state.guess[: len(written)]:
+            canvas = _after(sequence.canvas, len(written))
             n = len(canvas.tokens)
             canvas.tokens = torch.cat((canvas.tokens, tokens[n:]))
             if canvas.soft_embedding is not None and soft_embedding is not None:

@@ -94,13 +94,17 @@ def pick(
     else:
         numbers = copies.to_device(*numbers)
     heat, drawn_by, places, drawn = numbers
-    cut = [(place, one) for place, i in enumerate(read) if cuts and (one := cuts[i]) is not None]
+    cut = [
+        (place, row_cut)
+        for place, i in enumerate(read)
+        if cuts and (row_cut := cuts[i]) is not None
+    ]
     if cut:
         masks = _cut_rows(logits, places, masks, cut, softcap, copies, by_kernel)
     options = {"softcap": softcap, "by_kernel": by_kernel}
-    found = vocab_pass(logits, heat, drawn_by, masks, places, k=0, **options)
-    tokens = torch.where(drawn, found.draw, found.argmax)
-    tokens = copies.to_host(tokens.masked_fill(found.lse.isnan(), UNDEFINED)).tolist()
+    results = vocab_pass(logits, heat, drawn_by, masks, places, k=0, **options)
+    tokens = torch.where(drawn, results.draw, results.argmax)
+    tokens = copies.to_host(tokens.masked_fill(results.lse.isnan(), UNDEFINED)).tolist()
     for i, token in zip(read, tokens, strict=True):
         picks[i] = token
     return picks
@@ -117,18 +121,18 @@ def _cut_rows(
 ) -> RowMasks:
     """Return the masks of `rows` after `cut` was applied: pairs of an index into `rows` and its
     cut."""
-    heat, cuts = columns([one for _, one in cut])
+    heat, cuts = columns([row_cut for _, row_cut in cut])
     at = torch.tensor([place for place, _ in cut])
     at, heat, *columns_sent = copies.to_device(at, heat, *cuts)
     chosen = None if masks is None else RowMasks(masks.bitmask, masks.rows[at])
     options = {"softcap": softcap, "by_kernel": by_kernel}
-    left = cut_masks(logits, heat, Cuts(*columns_sent), chosen, rows[at], **options)
+    remaining = cut_masks(logits, heat, Cuts(*columns_sent), chosen, rows[at], **options)
     if masks is None:
-        bitmask, of = left.bitmask, torch.full_like(rows, -1)
+        bitmask, of = remaining.bitmask, torch.full_like(rows, -1)
     else:
-        words = left.bitmask.shape[1]
-        bitmask, of = torch.cat((masks.bitmask[:, :words], left.bitmask)), masks.rows.clone()
-    of[at] = left.rows + (len(bitmask) - len(left.bitmask))
+        words = remaining.bitmask.shape[1]
+        bitmask, of = torch.cat((masks.bitmask[:, :words], remaining.bitmask)), masks.rows.clone()
+    of[at] = remaining.rows + (len(bitmask) - len(remaining.bitmask))
     return RowMasks(bitmask, of)
 
 

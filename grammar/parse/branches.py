@@ -75,18 +75,18 @@ class Branch:
         return nodes[fit if high is None else fit & (counts <= high)]
 
     def costs(
-        self, bounds: Bounds, first: int
+        self, bounds: Bounds, before: int
     ) -> tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
         """Return the nodes that can reach the end, the fewest bytes to it, and their places.
 
         Nodes have equal places if they are in the same state after equally many characters.
-        `first` is the number of characters before the branch.
+        `before` is the number of characters before the branch.
         """
         costs = self._costs(np.arange(self.size), bounds)
         fit = costs >= 0
         places = self._reached.states[fit].astype(np.int64) << 24
         if len(self._reached.counts):
-            places += self._reached.counts[fit] + first
+            places += self._reached.counts[fit] + before
         return self._reached.nodes[fit], costs[fit], places
 
     @cached_property
@@ -117,12 +117,12 @@ class Branch:
         at = self._reached.states[which] * most  # small numbers: `bincount` is cheap
         if len(counts):
             at += counts[which]
-        found = np.flatnonzero(np.bincount(at))
-        costs = np.zeros(found[-1] + 1 if len(found) else 0, np.int64)
-        for place in found.tolist():
+        places = np.flatnonzero(np.bincount(at))
+        costs = np.zeros(places[-1] + 1 if len(places) else 0, np.int64)
+        for place in places.tolist():
             state, count = divmod(place, most)
-            rest = None if high is None else high - count
-            cost = self.scanner.cost(state, low - count, rest)
+            remaining = None if high is None else high - count
+            cost = self.scanner.cost(state, low - count, remaining)
             costs[place] = -1 if cost is None else min(cost, FAR)
         return costs[at]
 
@@ -142,10 +142,10 @@ def branches(
     begins = np.cumsum([0, *np.bincount(owner, minlength=count)])
     cuts, ends = np.searchsorted(at, begins).tolist(), np.searchsorted(final, begins).tolist()
     for i, (begin, end) in enumerate(pairwise(begins.tolist())):
-        here, own = slice(begin, end), slice(cuts[i], cuts[i + 1])
+        span, own = slice(begin, end), slice(cuts[i], cuts[i + 1])
         yield Branch(
             scanner,
-            Reached(nodes[here], states[here], counts[here]),
+            Reached(nodes[span], states[span], counts[span]),
             final[ends[i] : ends[i + 1]] - begin,
             (tokens[own], at[own] - begin),
         )
@@ -165,8 +165,8 @@ class AnyText:
         table = WalkTable(lambda state: moves_of(scanner, state), scanner.final)
         (_, _, self.inside), *_ = scanner.moves(scanner.start)
         self.characters = scanner.repeated(self.inside)
-        self._found = {True: _sorted(table, scanner, scanner.start, trie)}
-        self._found[False] = _sorted(table, scanner, self.inside, trie)
+        self._walks = {True: _sorted(table, scanner, scanner.start, trie)}
+        self._walks[False] = _sorted(table, scanner, self.inside, trie)
 
     def below(
         self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
@@ -176,14 +176,16 @@ class AnyText:
         `start`: they were reached from before the opening quote.
         """
         at = np.flatnonzero(reached.states == state)
-        nodes, (places, known) = reached.nodes[at], self._found[start]
-        first = self._trie.places[nodes]
-        begin, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
-        found, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
+        nodes, (places, walked) = reached.nodes[at], self._walks[start]
+        node_places = self._trie.places[nodes]
+        begin, end = np.searchsorted(places, (node_places, node_places + self._trie.sizes[nodes]))
+        indices, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
         like, counts = np.array(scanner.like(self.scanner, state), np.int32), reached.counts
         if len(counts):
-            counts = known.counts[found] + (counts[at] - known.counts[begin])[which]
-        return Reached(known.nodes[found], like[known.states[found]], counts), owner[at[which]]
+            counts = walked.counts[indices] + (counts[at] - walked.counts[begin])[which]
+        return Reached(walked.nodes[indices], like[walked.states[indices]], counts), owner[
+            at[which]
+        ]
 
 
 def completed(
@@ -201,9 +203,9 @@ def completed(
     for state in np.flatnonzero(np.bincount(reached.states)).tolist():
         if (shared := any_text.get(scanner.repeated(state))) is not None:
             parts.append(shared.below(scanner, state, reached, owner, start))
-    found, owners = zip(*parts, strict=True)
+    reached_parts, owners = zip(*parts, strict=True)
     nodes, states, counts = (
-        np.concatenate([getattr(each, name) for each in found])
+        np.concatenate([getattr(part, name) for part in reached_parts])
         for name in ("nodes", "states", "counts")
     )
     return Reached(nodes, states, counts), np.concatenate(owners)
@@ -244,30 +246,31 @@ class TerminalTransitions:
     @cached_property
     def most(self) -> int:
         """The most characters that any node of the trie needs to the terminal's nearest end."""
-        return max((branch.most + first for branch, first in self._branches), default=0)
+        return max((branch.most + before for branch, before in self._branches), default=0)
 
     def doubtful(self, bounds: Bounds) -> int:
         """Return the number of nodes in branches where some may not reach the end in `bounds`."""
         shifted = self._shifted(bounds)
-        return sum(branch.size for branch, each in shifted if not branch.all_fit(each))
+        return sum(branch.size for branch, limits in shifted if not branch.all_fit(limits))
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Return the tokens after which the end can be reached within `bounds`."""
-        return _joined([branch.tokens(each) for branch, each in self._shifted(bounds)])
+        return _joined([branch.tokens(limits) for branch, limits in self._shifted(bounds)])
 
     def ends(self, bounds: Bounds) -> Nodes:
         """Return the nodes at which the terminal may end, and a token may continue after it."""
-        return _joined([branch.ends(each) for branch, each in self._shifted(bounds)])
+        return _joined([branch.ends(limits) for branch, limits in self._shifted(bounds)])
 
     def costs(self, bounds: Bounds) -> Costs:
         """Return the nodes that can reach the end, the fewest bytes to it, and their places."""
-        found: list[Costs] = []
+        parts: list[Costs] = []
         numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have other scanners
-        for (branch, first), (_, each) in zip(self._branches, self._shifted(bounds), strict=True):
-            nodes, costs, places = branch.costs(each, first)
+        pairs = zip(self._branches, self._shifted(bounds), strict=True)
+        for (branch, before), (_, limits) in pairs:
+            nodes, costs, places = branch.costs(limits, before)
             other = numbers.setdefault(branch.scanner, len(numbers))
-            found.append((nodes, costs, places + (other << _SCANNER)))
-        nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
+            parts.append((nodes, costs, places + (other << _SCANNER)))
+        nodes, costs, places = zip(*parts, strict=True) if parts else ((), (), ())
         return (
             _joined([*nodes]),
             _joined([*costs]).astype(np.int64),
@@ -280,8 +283,8 @@ class TerminalTransitions:
         if bounds == (0, None):
             return ((branch, bounds) for branch, _ in self._branches)
         return (
-            (branch, (low - first, None if high is None else high - first))
-            for branch, first in self._branches
+            (branch, (low - before, None if high is None else high - before))
+            for branch, before in self._branches
         )
 
 

@@ -153,8 +153,8 @@ class Construction:
     def _group(self, node: AnyOrder, state: int) -> int:
         parts = []
         for part in node.parts:
-            first, *others = _flat(part.node) or [part.node]
-            terminal = self._terminal(first)
+            head, *others = _flat(part.node) or [part.node]
+            terminal = self._terminal(head)
             rule = self._rule(part.node if terminal is None else Concatenation(tuple(others)))
             flags = part.required, part.ordered, part.last, part.repeats, part.again
             parts.append(GroupPart(terminal, rule, *flags))

@@ -20,7 +20,9 @@ class Exploration:
             if not isinstance(network.terminals[edge.terminal], bytes):
                 bounded = (edge.low, edge.high) != (0, None)
                 self._bounded[edge.terminal] = bounded or self._bounded.get(edge.terminal, False)
-        self._todo: deque[tuple[int, int | None]] = deque((each, None) for each in self._bounded)
+        self._todo: deque[tuple[int, int | None]] = deque(
+            (terminal, None) for terminal in self._bounded
+        )
         self._met: set[tuple[int, int]] = set()
         meter.add(sum(map(len, network.edges)) // _EDGES)
 

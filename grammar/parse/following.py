@@ -36,10 +36,10 @@ class Following(NamedTuple):
         new = np.ones(len(tokens), bool)
         new[1:] = places[1:] != places[:-1]
         cuts = [*np.flatnonzero(new).tolist(), len(tokens)]
-        found = [
+        groups = [
             (int(costs[begin]), int(tokens[begin]), begin, end) for begin, end in pairwise(cuts)
         ]
-        for cost, _, begin, end in sorted(found):  # `places` differ from run to run
+        for cost, _, begin, end in sorted(groups):  # `places` differ from run to run
             yield tokens[begin:end], cost
 
 

@@ -67,7 +67,7 @@ class Group:
     _ordered: int = 0  # bits of the parts that are ordered
     _again: int = 0  # bits of the parts that may come again
     _repeats: bool = False  # a part repeats
-    _known: dict[tuple[int, int], "Shortest | None"] = field(default_factory=dict)
+    _shortest_texts: dict[tuple[int, int], "Shortest | None"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for i, part in enumerate(self.parts):
@@ -86,7 +86,7 @@ class Group:
 
     def learn(self, index: int, cost: int) -> None:
         """Set the cost of a part, once."""
-        self._known.clear()
+        self._shortest_texts.clear()
         self.costs[index] = cost
         if self.parts[index].required:
             self._missing -= 1
@@ -136,12 +136,12 @@ class Group:
         else:
             full = self.high - count <= needed.bit_count()
         ordered = needed & self._ordered
-        first = (ordered & -ordered).bit_length() - 1  # the next part that must be read in order
+        next_ordered = (ordered & -ordered).bit_length() - 1  # of the parts read in order
         enough = self._repeats or count + 1 >= self.low
         for i, part in enumerate(self.parts):
             if (used >> i & 1 and not part.again) or (full and not part.required):
                 continue
-            if ordered and (part.last or (part.ordered and i > first)):
+            if ordered and (part.last or (part.ordered and i > next_ordered)):
                 continue
             if enough or self._leaves_enough(*self.after(i, used, count)):
                 yield i
@@ -156,32 +156,32 @@ class Group:
         None if there is none.
         """
         needed = self._needed & ~used
-        more = max(0, self.low - count - needed.bit_count())
-        if not more and least > needed.bit_count():
-            more, used = least - needed.bit_count(), used & ~self._again
-        key = (used if more else needed), more
-        if key not in self._known:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[key] = self._shortest(used, needed, more)
-        return self._known[key]
+        extra = max(0, self.low - count - needed.bit_count())
+        if not extra and least > needed.bit_count():
+            extra, used = least - needed.bit_count(), used & ~self._again
+        key = (used if extra else needed), extra
+        if key not in self._shortest_texts:
+            if len(self._shortest_texts) >= _REMEMBERED:
+                self._shortest_texts.clear()
+            self._shortest_texts[key] = self._shortest(used, needed, extra)
+        return self._shortest_texts[key]
 
-    def _shortest(self, used: int, needed: int, more: int) -> Shortest | None:
-        """Return the shortest text of the parts `needed` and of `more` others."""
+    def _shortest(self, used: int, needed: int, extra: int) -> Shortest | None:
+        """Return the shortest text of the parts `needed` and of `extra` others."""
         chosen = [*bits(needed)]
         total, number = 0, len(chosen)
         for i in chosen:
             if (cost := self.costs[i]) is None:
                 return None
             total += cost
-        for cost, i in self._by_cost if more else ():
+        for cost, i in self._by_cost if extra else ():
             if used >> i & 1:
                 continue
-            times = more if self.parts[i].repeats else 1
+            times = extra if self.parts[i].repeats else 1
             chosen.append(i)
             total += cost * times
-            number, more = number + times, more - times
-            if not more:
+            number, extra = number + times, extra - times
+            if not extra:
                 break
         chosen.sort(key=lambda i: (self.parts[i].last, i))  # an order that all parts allow
-        return None if more else Shortest(total, chosen, number)
+        return None if extra else Shortest(total, chosen, number)

@@ -141,9 +141,9 @@ class LeftToRight:
         if self._squeezes.get(position, False):
             masks = self._compiled.masks
             return masks.words(self._compiled.stops.mask).copy()
-        left = self._budget - position
-        ample = not self._squeezes or self._matcher.closes_within(left - _AMPLE)
-        words = self._matcher.allowed(None if ample and not exact else left)
+        remaining = self._budget - position
+        ample = not self._squeezes or self._matcher.closes_within(remaining - _AMPLE)
+        words = self._matcher.allowed(None if ample and not exact else remaining)
         if refused:
             others = words & ~token_words(refused, len(self._vocabulary))
             words = others if others.any() else words

@@ -67,24 +67,24 @@ class Network:
         """Return the edges of `state`. A repetition is an epsilon edge into its first round."""
         if state >= _GROUPED:
             return self._edges_of_situation(state)
-        found = self._by_kind.get(state)
-        if found is None:
-            found = self._by_kind[state] = Edges()
+        edges = self._by_kind.get(state)
+        if edges is None:
+            edges = self._by_kind[state] = Edges()
             for edge in self._out(state):
                 match edge:
                     case TerminalEdge():
-                        found.reads.append(edge)
+                        edges.reads.append(edge)
                     case TokenEdge():
-                        found.tokens.append(edge)
+                        edges.tokens.append(edge)
                     case RuleEdge() if edge.once:
-                        found.follows.append(edge)
+                        edges.follows.append(edge)
                     case RuleEdge():
-                        found.epsilons.append(self._round(edge, 0))
+                        edges.epsilons.append(self._round(edge, 0))
                     case EpsilonEdge(to):
-                        found.epsilons.append(to)
+                        edges.epsilons.append(to)
                     case GroupEdge(group):
-                        found.epsilons.append(self._state_of(group, Situation(AT)))
-        return found
+                        edges.epsilons.append(self._state_of(group, Situation(AT)))
+        return edges
 
     def reads(self) -> Iterator[TerminalEdge]:
         """Yield all edges that read a terminal; those of groups lead nowhere."""
@@ -178,10 +178,10 @@ class Network:
             state = self._counted[follow, done] = len(self.edges)
             self.edges.append([])
             self._rounds[state] = follow, done
-            rest = RuleEdge(follow.rule, follow.to, max(0, follow.low - done), None)
-            cost = self._through(rest)
+            remaining = RuleEdge(follow.rule, follow.to, max(0, follow.low - done), None)
+            cost = self._through(remaining)
             if cost is not None:
-                self.cost[state], self._best[state] = cost, rest
+                self.cost[state], self._best[state] = cost, remaining
         return self._counted[follow, done]
 
     def _measure(self) -> None:
@@ -221,10 +221,10 @@ class Network:
             for _, edge, index in parts.get(state, ()):
                 self._learn(self.groups[edge.group], index, cost, reads)
             for before, edge, *_ in (*into.get(state, ()), *parts.get(state, ())):
-                known = None if before in self.cost else self._through(edge, reads)
-                if known is not None:
+                through = None if before in self.cost else self._through(edge, reads)
+                if through is not None:
                     order += 1
-                    heapq.heappush(heap, (known, order, before, edge))
+                    heapq.heappush(heap, (through, order, before, edge))
 
     def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
         """Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length."""
@@ -238,18 +238,18 @@ class Network:
         self, edge: Edge, reads: dict[TerminalEdge, int | None] | None = None
     ) -> int | None:
         """Return the cost of a path that begins with `edge`; None if it is not known yet."""
-        rest = self.cost.get(edge.to)
-        if rest is None:
+        after = self.cost.get(edge.to)
+        if after is None:
             return None
         match edge:
             case TerminalEdge():
                 read = None if reads is None else reads[edge]
-                return None if read is None else rest + read
+                return None if read is None else after + read
             case RuleEdge(low=low) if low:
-                each = self.cost.get(self.start[edge.rule])
-                return None if each is None else rest + low * each
+                round_cost = self.cost.get(self.start[edge.rule])
+                return None if round_cost is None else after + low * round_cost
             case TokenEdge():
-                return rest + 1
+                return after + 1
             case GroupEdge(number):
                 group = self.groups[number]
                 match group.separator:
@@ -259,8 +259,8 @@ class Network:
                         group.separator_cost = self.cost.get(self.start[rule])
                     case tuple(terminal) if reads is not None:
                         group.separator_cost = reads[_reading(terminal, 0)]
-                return None if group.cost is None else rest + group.cost
-        return rest
+                return None if group.cost is None else after + group.cost
+        return after
 
     def _learn(
         self, group: Group, index: int, cost: int, reads: Mapping[TerminalEdge, int | None]

@@ -25,7 +25,7 @@ def hashable(item: Any) -> Hashable:
         case list():
             return ("array", *map(hashable, item))
         case dict():
-            return ("object", frozenset((key, hashable(each)) for key, each in item.items()))
+            return ("object", frozenset((key, hashable(member)) for key, member in item.items()))
         case str():
             return ("string", item)
     return ("literal", item)
@@ -96,15 +96,15 @@ class Partial:
         if depth == len(self._open):
             yield from _rests(self._tail, value)
             return
-        here = self._open[depth]
-        if not isinstance(value, tuple) or value[0] != here.kind:
+        container = self._open[depth]
+        if not isinstance(value, tuple) or value[0] != container.kind:
             return
-        done = len(here.children)
-        if here.kind == "array":
+        done = len(container.children)
+        if container.kind == "array":
             items = value[1:]
-            if items[:done] != tuple(here.children):
+            if items[:done] != tuple(container.children):
                 return
-            if here.ended:
+            if container.ended:
                 yield b"]" if len(items) == done else b","
             elif done < len(items):
                 yield from self._continuations(depth + 1, items[done])
@@ -112,17 +112,17 @@ class Partial:
                 yield b"]"
             return
         pairs: Any = value[1]
-        if not all(pair in pairs for pair in here.children):
+        if not all(pair in pairs for pair in container.children):
             return
-        if here.ended:
+        if container.ended:
             yield b"}" if len(pairs) == done else b","
             return
-        if not pairs and here.key is None and not self._tail:
+        if not pairs and container.key is None and not self._tail:
             yield b"}"
         for key, inner in pairs:
-            if here.key is None and (key, inner) not in here.children:
+            if container.key is None and (key, inner) not in container.children:
                 yield from _rests(self._tail, ("string", key))
-            elif here.key == key:
+            elif container.key == key:
                 yield from self._continuations(depth + 1, inner)
 
 
@@ -136,9 +136,9 @@ def _value_of(token: bytes) -> Hashable:
 
 def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
     """Yield the rests of a token of `value` that begins with `tail`."""
-    kind, *more = value if isinstance(value, tuple) else ("number",)
+    kind, *contents = value if isinstance(value, tuple) else ("number",)
     if kind == "string" and tail[:1] in (b"", b'"'):
-        text = json.dumps(more[0], ensure_ascii=False).encode(errors="surrogatepass")
+        text = json.dumps(contents[0], ensure_ascii=False).encode(errors="surrogatepass")
         if text.startswith(tail):
             yield text[len(tail) :]
         elif b"\\" in tail:  # another spelling of it
@@ -146,7 +146,7 @@ def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
     elif kind == "number" and (not tail or tail[0] in _NUMBER_BYTES):
         yield b""
     elif kind == "literal":
-        text = json.dumps(more[0]).encode()
+        text = json.dumps(contents[0]).encode()
         if text.startswith(tail):
             yield text[len(tail) :]
     elif not tail and kind in ("array", "object"):

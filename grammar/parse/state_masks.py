@@ -49,26 +49,26 @@ class StateMasks:
     @property
     def nbytes(self) -> int:
         """Approximate memory of the terminals that the grammar has used: its share of each."""
-        own = (each for each in self.tokens.values() if not self._terminals.keeps(each))
-        return sum(each.nbytes // each.users for each in own)
+        own = (terminal for terminal in self.tokens.values() if not self._terminals.keeps(terminal))
+        return sum(terminal.nbytes // terminal.users for terminal in own)
 
     def __del__(self) -> None:
         """Leave the terminals to the grammars that share them."""
-        for each in self.tokens.values():
-            each.users -= 1
+        for terminal in self.tokens.values():
+            terminal.users -= 1
 
     def mask(self, state: State) -> Mask:
         """Return the row of `state`. States with the same threads share a row."""
-        known = self._masks.known.get(state)
-        if known is None:
+        row = self._masks.known.get(state)
+        if row is None:
             bounds = [*map(self._bounds, state.threads)]
             key = self._key(state, bounds)
-            known = self._masks.known.get(key)
-            if known is None:
-                known = self._masks.kept(key, self._words(state, bounds))
-            self._masks.known[state] = known
+            row = self._masks.known.get(key)
+            if row is None:
+                row = self._masks.kept(key, self._words(state, bounds))
+            self._masks.known[state] = row
             self._meter.add(1)
-        return known
+        return row
 
     def following(self, state: State) -> tuple[Following, bool]:
         """Return the tokens that may follow, without stops, and whether all of them reach an end.
@@ -79,13 +79,13 @@ class StateMasks:
         size, all_end = len(self._vocabulary), True
         costs, places = np.full(size, UNREACHABLE, np.int64), np.zeros(size, np.uint64)
         for number, thread in enumerate(state.threads):
-            rest = self._parser.after_terminal(thread).cost
-            all_end &= rest is not None
-            if rest is not None:
-                known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
-                nodes, bytes_, at = known.costs(thread.at, bounds, self._meter)
+            onward = self._parser.after_terminal(thread).cost
+            all_end &= onward is not None
+            if onward is not None:
+                terminal, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
+                nodes, bytes_, at = terminal.costs(thread.at, bounds, self._meter)
                 tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, FAR), FAR))
+                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(onward, FAR), FAR))
                 np.add.at(places, tokens, scattered(at[owner] + (number << 48)))
         reached, states = self._leaving(state)
         ends = np.array(
@@ -149,8 +149,8 @@ class StateMasks:
         """Return the trie nodes and states reached by tokens that leave the state's terminals."""
         begin = []
         for thread in state.threads:
-            known, bounds = self.tokens[thread.terminal], self._bounds(thread)
-            ends = known.sets(thread.at, bounds, self._meter).ends
+            terminal, bounds = self.tokens[thread.terminal], self._bounds(thread)
+            ends = terminal.sets(thread.at, bounds, self._meter).ends
             if len(ends):
                 begin.append((ends, self._parser.after_terminal(thread)))
         return walk(self._vocabulary.trie, self, begin)

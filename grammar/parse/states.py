@@ -75,11 +75,11 @@ class State:
     tokens: int | None = None  # the fewest tokens of that shortest text; None: not computed yet
 
 
-def order(each: Thread | Item) -> tuple[int, ...]:
+def order(member: Thread | Item) -> tuple[int, ...]:
     """Sort key that depends on the situation alone, not on the text read before."""
-    if isinstance(each, Item):
-        return each.state, each.stack.order
-    return each.onward.state, each.onward.stack.order, each.terminal, each.at, each.read
+    if isinstance(member, Item):
+        return member.state, member.stack.order
+    return member.onward.state, member.onward.stack.order, member.terminal, member.at, member.read
 
 
 class Stacks:
@@ -87,12 +87,12 @@ class Stacks:
 
     def __init__(self, network: Network):
         self._network = network
-        self._known: dict[frozenset[Item], StackNode] = {}  # by callers
+        self._nodes: dict[frozenset[Item], StackNode] = {}  # by callers
         self._cyclic: list[StackNode] = []  # nodes that call themselves, directly or not
 
     def clear(self) -> None:
         """Forget the nodes: later ones are not shared with them."""
-        self._known.clear()
+        self._nodes.clear()
         self._cyclic.clear()
 
     def cut(self) -> None:
@@ -103,8 +103,8 @@ class Stacks:
 
     def cost(self, item: Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        rest, after = self._network.cost_of(item.state), item.stack.cost
-        return None if rest is None or after is None else rest + after
+        rule_cost, after = self._network.cost_of(item.state), item.stack.cost
+        return None if rule_cost is None or after is None else rule_cost + after
 
     def shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
         """Return the shared node for each node of `called`, a dictionary by rule.
@@ -123,10 +123,10 @@ class Stacks:
         ready = [node for node in own if not missing[node]]
         for node in ready:  # the loop appends to it
             waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
-            if waiting not in self._known:
+            if waiting not in self._nodes:
                 node.wait_for(waiting)
-                self._known[waiting] = node
-            shared[node] = self._known[waiting]
+                self._nodes[waiting] = node
+            shared[node] = self._nodes[waiting]
             for user in users[node]:
                 missing[user] -= 1
                 if not missing[user]:
@@ -146,7 +146,7 @@ class Stacks:
             changed = False
             for node in nodes:
                 costs = (self.cost(item) for item in node.waiting)
-                cost = min((each for each in costs if each is not None), default=None)
+                cost = min((c for c in costs if c is not None), default=None)
                 if cost is not None and (node.cost is None or cost < node.cost):
                     node.cost, changed = cost, True
         undecided = [node for node in nodes if node.cost is not None]
@@ -159,5 +159,5 @@ class Stacks:
         """Return the cheapest item whose own best caller is known, the same in every run."""
         costs = [(cost, item) for item in waiting if (cost := self.cost(item)) is not None]
         least = min(cost for cost, _ in costs)
-        known = (i for cost, i in costs if cost == least and (i.stack.best or i.stack.ends))
-        return min(known, key=lambda item: (item.state, item.stack.order), default=None)
+        measured = (i for cost, i in costs if cost == least and (i.stack.best or i.stack.ends))
+        return min(measured, key=lambda item: (item.state, item.stack.order), default=None)

@@ -64,7 +64,7 @@ class TerminalTokens:
     @property
     def nbytes(self) -> int:
         """Approximate memory of the caches, the tables and the scanner."""
-        tables = (each.nbytes for each in vars(self).values() if isinstance(each, WalkTable))
+        tables = (value.nbytes for value in vars(self).values() if isinstance(value, WalkTable))
         return _TERMINAL_BYTES + self.cached_bytes + self._scanner.nbytes + sum(tables)
 
     @property
@@ -119,23 +119,23 @@ class TerminalTokens:
         """Return the tokens that stay within the terminal, and the nodes at which it may end."""
         self.used_at = self._all.clock
         key = state, bounds
-        known = self._sets.get(key)
-        if known is None:
+        token_set = self._sets.get(key)
+        if token_set is None:
             if isinstance(self._scanner, LiteralScanner):
-                known = self._spelled(state)
+                token_set = self._spelled(state)
             elif bounds == UNBOUNDED:
                 moves = self._scanner.moves(state)
-                known = self._unbounded.token_set(
+                token_set = self._unbounded.token_set(
                     state, moves, self._table, lambda: self._any_text_of(moves, meter), meter
                 )
             else:
                 transitions = self._at(state, bounds, meter)
                 meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
                 words = token_words(transitions.tokens(bounds), self._size)
-                known = TokenSet(as_numbers_if_few(words), transitions.ends(bounds))
-            self._sets[key] = known
-            self._hold(0, _SET_BYTES + known.nbytes)
-        return known
+                token_set = TokenSet(as_numbers_if_few(words), transitions.ends(bounds))
+            self._sets[key] = token_set
+            self._hold(0, _SET_BYTES + token_set.nbytes)
+        return token_set
 
     def _spelled(self, state: int) -> TokenSet:
         """Return the tokens within a literal, and the node at its end."""
@@ -163,8 +163,8 @@ class TerminalTokens:
                 like = scanner.like(any_text.scanner, to)
                 inside = any_text.scanner.moves(any_text.inside)
                 self._any_text_moves[to] = [(low, high, like[to]) for low, high, to in inside]
-            known = self._all.tokens(any_text.scanner).sets(any_text.inside, UNBOUNDED, meter)
-            return known, self._any_text_moves[to]
+            token_set = self._all.tokens(any_text.scanner).sets(any_text.inside, UNBOUNDED, meter)
+            return token_set, self._any_text_moves[to]
         return None
 
     def below(self, nodes: Nodes, meter: Meter) -> TokenSet:
@@ -245,7 +245,7 @@ class TerminalTokens:
                 meter.add(branch.size // _WALKED)
                 self._hold(_BRANCH_BYTES + _NODE_BYTES * branch.size)
         return TerminalTransitions(
-            [(self._branches[*root, counting], first) for root, first in roots]
+            [(self._branches[*root, counting], before) for root, before in roots]
         )
 
     def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
@@ -260,14 +260,14 @@ class TerminalTokens:
         if not (scanner.boundary[state] or state == scanner.start):
             return None
         shared = self._all.any_text
-        if any(each.scanner is scanner for each in shared.values()):
+        if any(text.scanner is scanner for text in shared.values()):
             return None
         for low, high, to in scanner.moves(state):
             if (any_text := shared.get(scanner.repeated(to))) is not None:
-                known = self._all.tokens(any_text.scanner)
+                terminal = self._all.tokens(any_text.scanner)
                 for byte in range(low, high + 1):
                     if (node := self._trie.first_bytes.get(byte)) is not None:
-                        branch = known.branch(node, state == scanner.start, counting, meter)
+                        branch = terminal.branch(node, state == scanner.start, counting, meter)
                         self._branches.setdefault((node, to, counting), branch)
         return scanner
 
@@ -277,7 +277,7 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
-        self._held = 0  # bytes, with those of terminals that were dropped
+        self._held_bytes = 0  # bytes, with those of terminals that were dropped
         self.clock = 0  # masks
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
@@ -293,31 +293,31 @@ class Terminals:
         return scanner
 
     def tokens(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
-        known = self._tokens.get(scanner)
-        if known is None:
-            known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
-        return known
+        terminal = self._tokens.get(scanner)
+        if terminal is None:
+            terminal = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
+        return terminal
 
     def used(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
         """Return `tokens` of a scanner, and count one more grammar that uses them."""
-        known = self.tokens(scanner)
-        known.users += 1
-        return known
+        terminal = self.tokens(scanner)
+        terminal.users += 1
+        return terminal
 
-    def keeps(self, known: TerminalTokens) -> bool:
+    def keeps(self, terminal: TerminalTokens) -> bool:
         """Whether a terminal is shared by all grammars, and never dropped."""
-        return known in self._any
+        return terminal in self._any
 
     def share_any_text(self) -> None:
         """Walk the trie for any text and for any line, which takes .5 s at 262,144 tokens."""
         for automaton in (Automaton.ANY, automaton_of(".*", True)):
             scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
             if isinstance(scanner, Scanner):
-                any_text, known = AnyText(scanner, self._trie), self.tokens(scanner)
+                any_text, terminal = AnyText(scanner, self._trie), self.tokens(scanner)
                 self.any_text[any_text.characters] = any_text
-                self._any.append(known)
-                for to in known.explore(scanner.start, True, Meter()):
-                    known.explore(to, True, Meter())
+                self._any.append(terminal)
+                for to in terminal.explore(scanner.start, True, Meter()):
+                    terminal.explore(to, True, Meter())
 
     def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
         """Whether the rest of the text from `state` on is that of a shared `AnyText`."""
@@ -326,24 +326,24 @@ class Terminals:
     @property
     def cached_bytes(self) -> int:
         """Approximate memory of the caches of all terminals that are in use."""
-        return sum(known.cached_bytes for known in self._tokens.values())
+        return sum(terminal.cached_bytes for terminal in self._tokens.values())
 
     def hold(self, count: int) -> None:
         """Count `count` more bytes of caches."""
-        self._held += count
+        self._held_bytes += count
 
     def trim(self) -> None:
         """Clear caches between masks if they are too large: those of the terminals that were not
         used for longest, to half of the limit. The shared walks are kept."""
         self.clock += 1
-        if self._held <= _MOST_BYTES:
+        if self._held_bytes <= _MOST_BYTES:
             return
-        self._held = self.cached_bytes
-        if self._held <= _MOST_BYTES:
+        self._held_bytes = self.cached_bytes
+        if self._held_bytes <= _MOST_BYTES:
             return
-        for known in sorted(self._tokens.values(), key=lambda known: known.used_at):
-            before = known.cached_bytes
-            known.forget_sets() if known in self._any else known.forget()
-            self._held -= before - known.cached_bytes
-            if self._held <= _MOST_BYTES // 2:
+        for terminal in sorted(self._tokens.values(), key=lambda terminal: terminal.used_at):
+            before = terminal.cached_bytes
+            terminal.forget_sets() if terminal in self._any else terminal.forget()
+            self._held_bytes -= before - terminal.cached_bytes
+            if self._held_bytes <= _MOST_BYTES // 2:
                 break

@@ -65,9 +65,9 @@ class UnboundedSets:
             table.read(self._trie, reading.waiting.pop(), state, reading.reach)
             meter.add((reading.reach.nodes - before) // NODES_READ)
         del self._begun[state]
-        known = reading.reach.token_set()
-        self._newest.appendleft((known, row))
-        return known
+        token_set = reading.reach.token_set()
+        self._newest.appendleft((token_set, row))
+        return token_set
 
     def _begin(self, row: Row, other: tuple[TokenSet, Row] | None, meter: Meter) -> _PartialSet:
         nodes, sizes = self._trie.first_nodes, self._trie.first_sizes
@@ -84,7 +84,7 @@ class UnboundedSets:
             reach = self._reached_by(base, differs)
         read = nodes[differs & (row != _NOWHERE)]
         cuts = np.flatnonzero(np.diff(np.cumsum(self._trie.sizes[read]) // _AT_ONCE)) + 1
-        return _PartialSet(reach, [each for each in np.split(read, cuts) if len(each)])
+        return _PartialSet(reach, [part for part in np.split(read, cuts) if len(part)])
 
     def _reached_by(self, base: TokenSet, without: Bool[np.ndarray, "256"]) -> Reach:
         """Return what `base` reaches by other first bytes than those in `without`."""
