@@ -15,6 +15,10 @@ letters; tool calls; words to choose; sentences by other authors; sentences whos
 schema names; calls of made-up tools that are only offered, answers after their results, requests
 that need none.
 
+The study `masked` is one of models with masked canvases (`scripts/train_masked.py`): orders in
+which positions are revealed, and drafts that are verified in the same pass or in one of their own.
+Drafted answers have to equal those without drafts.
+
 `kinds` constrains extractions by their JSON schema or to any JSON object, tool calls by the tools'
 parameters, words by choice, regex and grammar.
 
@@ -74,6 +78,23 @@ def main(command: str) -> None:
         if any(run.exact is not None for run in records.runs):
             png(quality(table), args.out / "quality.png")
     show(table, modes, args.json)
+    if unequal := differing(table, modes):
+        fail(f"answers differ from those they must equal: {', '.join(unequal)}")
+
+
+def differing(table: Table, modes: list[Mode]) -> list[str]:
+    """Return modes, with numbers of tasks, whose answers are not those of the mode they equal."""
+    unequal = []
+    for mode in modes:
+        expected = {run.task_id: (run.text, run.tokens) for run in table.get(mode.equals or "", ())}
+        tasks = [
+            run.task_id
+            for run in table[mode.name]
+            if expected.get(run.task_id, (run.text, run.tokens)) != (run.text, run.tokens)
+        ]
+        if tasks:
+            unequal.append(f"{mode.name!r} in tasks {', '.join(map(str, tasks[:8]))}")
+    return unequal
 
 
 def show(table: Table, modes: list[Mode], as_json: bool) -> None:

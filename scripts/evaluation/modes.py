@@ -29,6 +29,7 @@ from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import Outcome, PassOutput
 from dlm.loop.diffusion import CanvasDecoder, CanvasOutcomes
 from dlm.loop.pass_plan import PassPlan
+from evaluation.two_passes import TwoPasses
 
 
 class _Decoder(CanvasDecoder):
@@ -169,6 +170,7 @@ class Mode:
     schema: Mapping[str, Any] = field(default_factory=dict)  # fields of `JsonSchema` that differ
     constrained: bool = True
     tries: int = 1  # an invalid answer is generated again with another seed, up to this many times
+    equals: str | None = None  # the mode whose answers it must give, token for token
 
 
 CONSTRAINED = Mode(
@@ -190,6 +192,23 @@ DRAFTED = Mode(
     what="canvases draft; the causal half keeps the tokens it would write, under the grammar",
     decoding=dlm.Autoregressive(drafts=True),
 )
+LEFT_TO_RIGHT = Mode(
+    name="left to right constrained",
+    what="the same weights' causal half under the grammar; forced tokens need no pass",
+    decoding=dlm.Autoregressive(),
+)
+LEFT_TO_RIGHT_FREE = Mode(
+    name="left to right free",
+    what="the causal half without a grammar, one token a pass",
+    decoding=dlm.Autoregressive(),
+    constrained=False,
+)
+DRAFTED_FREE = Mode(
+    name="left to right drafted free",
+    what="canvases draft, and the causal half keeps the tokens it would write",
+    decoding=dlm.Autoregressive(drafts=True),
+    constrained=False,
+)
 DECODINGS = (
     CONSTRAINED,
     FREE,
@@ -200,29 +219,47 @@ DECODINGS = (
         tries=4,
     ),
     AT_COMMIT,
-    Mode(
-        name="left to right constrained",
-        what="the same weights' causal half under the grammar; forced tokens need no pass",
-        decoding=dlm.Autoregressive(),
-    ),
-    Mode(
-        name="left to right free",
-        what="the causal half without a grammar, one token a pass",
-        decoding=dlm.Autoregressive(),
-        constrained=False,
-    ),
+    LEFT_TO_RIGHT,
+    LEFT_TO_RIGHT_FREE,
     DRAFTED,
 )
 EXAMS = (
     FREE,
     CONSTRAINED,
+    DRAFTED_FREE,
+    DRAFTED,
+)
+MASKED = (
+    CONSTRAINED,
     Mode(
-        name="left to right drafted free",
-        what="canvases draft, and the causal half keeps the tokens it would write",
-        decoding=dlm.Autoregressive(drafts=True),
+        name="diffusion constrained prefix",
+        what="no token is revealed to the right of a mask",
+        sampler={"order": "prefix"},
+    ),
+    FREE,
+    Mode(
+        name="diffusion free prefix",
+        what="no grammar, and no token is revealed to the right of a mask",
+        sampler={"order": "prefix"},
         constrained=False,
     ),
-    DRAFTED,
+    LEFT_TO_RIGHT,
+    replace(DRAFTED, equals=LEFT_TO_RIGHT.name),
+    Mode(
+        name="left to right in two passes",
+        what="a pass drafts all of a block, and the next one verifies it, under the grammar",
+        decoding=TwoPasses(),
+        equals=LEFT_TO_RIGHT.name,
+    ),
+    LEFT_TO_RIGHT_FREE,
+    replace(DRAFTED_FREE, equals=LEFT_TO_RIGHT_FREE.name),
+    Mode(
+        name="left to right in two passes free",
+        what="a pass drafts all of a block, and the next one verifies it",
+        decoding=TwoPasses(),
+        constrained=False,
+        equals=LEFT_TO_RIGHT_FREE.name,
+    ),
 )
 POLICIES = (
     CONSTRAINED,
@@ -315,5 +352,6 @@ STUDIES = {
     "policies": POLICIES,
     "numbers": NUMBERS,
     "exams": EXAMS,
+    "masked": MASKED,
     "constraint": (FREE, CONSTRAINED),
 }

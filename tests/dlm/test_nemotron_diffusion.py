@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from random import Random as Dice
 
 import jsonschema
 import nemotron
@@ -9,6 +10,7 @@ import pytest
 import torch
 from exhaustive import by_default
 from nemotron import CONFIG
+from training.extraction import extract
 
 from dlm import Autoregressive, Engine, JsonSchema, Request
 from dlm.engine import BUILT_IN
@@ -70,6 +72,26 @@ def test_a_drafted_answer_is_that_left_to_right_token_for_token(directory, tmp_p
     )
     assert [each.token_ids for each in plain] == [each.token_ids for each in drafted]
     assert all(each.stats.denoiser_calls for each in drafted)
+
+
+@pytest.mark.parametrize(("prompts", "adapted"), by_default([(4, True), (200, True), (200, False)]))
+def test_drafts_that_are_kept_in_part_change_no_token(tmp_path, prompts, adapted):
+    """Under a schema and free, in turns."""
+    directory = complete(nemotron.write_wavering(tmp_path))
+    if adapted:
+        nemotron.write_adapter(directory)
+    items = [extract(Dice(f"drafted/{i}"), "heldout") for i in range(prompts)]
+    requests = [
+        Request(prompt=item.prompt, constraint=JsonSchema(item.schema), max_tokens=128)
+        if i % 2
+        else Request(prompt=item.prompt, max_tokens=24)
+        for i, item in enumerate(items)
+    ]
+    plain, drafted = (answers(directory, d, requests) for d in ("left-to-right", "drafted"))
+    assert [each.token_ids for each in plain] == [each.token_ids for each in drafted]
+    for some in drafted[::2], drafted[1::2]:
+        assert 0 < sum(r.stats.drafts_kept for r in some) <= sum(r.stats.drafted for r in some)
+    assert any(r.stats.drafts_kept < r.stats.drafted for r in drafted)
 
 
 @pytest.mark.parametrize("adapted", by_default([True, False]))

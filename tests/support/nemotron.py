@@ -75,6 +75,17 @@ def write(out: Path, seed: int = 0, shards: int = 1, **config: Any) -> Path:
     return out
 
 
+def write_wavering(out: Path) -> Path:
+    """Write a checkpoint whose states have much in common: canvases are sure of what they want, and
+    often, but not always, the causal half wants the same."""
+    named = tensors()
+    constant = torch.randn(CONFIG["hidden_size"], generator=torch.Generator().manual_seed(5))
+    named["encoder.embed_tokens.weight"] += 6 * constant
+    named["diffusion_head.weight"] *= 5
+    write_tensors(write(out), named)
+    return out
+
+
 def write_tensors(out: Path, named: dict[str, Tensor], shards: int = 1) -> None:
     if shards == 1:
         save_file(named, out / "model.safetensors")

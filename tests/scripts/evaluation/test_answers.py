@@ -325,3 +325,23 @@ def test_a_missing_model_is_bad_usage(run_command):
     code, _, err = run_command(evaluate, "kinds", "--prompts", 1, "--model", "/nope")
     assert code == 2
     assert err.splitlines()[-1] == "evaluate.py kinds: no model directory at /nope"
+
+
+def test_modes_whose_answers_are_not_those_they_must_equal_are_named():
+    plain, drafted = STUDIES["masked"][4:6]
+    assert drafted.equals == plain.name
+    runs = [replace(RUN, task_id=i, text=f"{i}") for i in range(3)]
+    table = {plain.name: runs, drafted.name: [*runs[:2], replace(runs[2], text="{")]}
+    unequal = answers.differing(table, [plain, drafted])
+    assert unequal == [f"'{drafted.name}' in tasks 2"]
+    assert answers.differing({**table, drafted.name: runs[1:]}, [plain, drafted]) == []
+    assert answers.differing(table, [drafted]) == unequal
+    assert answers.differing({drafted.name: runs}, [drafted]) == []  # there is nothing to equal
+
+
+def test_the_study_of_masked_models_has_drafts_that_equal_what_they_draft_for():
+    names = {mode.name: mode for mode in STUDIES["masked"]}
+    equal = {mode.name: mode.equals for mode in names.values() if mode.equals}
+    assert len(equal) == 4
+    for name, other in equal.items():
+        assert names[name].constrained == names[other].constrained
