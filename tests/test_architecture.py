@@ -244,7 +244,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "models/nemotron_diffusion": 400,
     "models/sdar": 100,
     "scripts": 2_950,
-    "scripts/evaluation": 1_900,
+    "scripts/evaluation": 2_100,
     "scripts/loads": 1_250,
     "scripts/measure": 1_500,
     "scripts/training": 3_600,
