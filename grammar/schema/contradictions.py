@@ -149,7 +149,9 @@ def _of_shape(shape: Alternative, formula: Formula, normal: NormalForm) -> str:
     if shape.values == ():
         return ""  # of several lists
     if shape.values is not None:
-        return f"no value of enum or const fits {_listed(_words(formula) - {'enum', 'const'})}"
+        parts = formula.parts if isinstance(formula, Every) else (formula,)
+        words = {word for part in parts for word in _words(part)} - {"enum", "const"}
+        return f"no value of enum or const fits {_listed(words) if words else 'the other keywords'}"
     match shape.facets:
         case Numbers():
             return _of_numbers(shape.facets)

@@ -99,6 +99,16 @@ NODE = whole({"next": {"$ref": "#/$defs/node"}})
         ),
         ({"type": "string", "enum": [1, 2]}, "/", "enum lists no value of the type string$"),
         (
+            {
+                "type": "object",
+                "properties": {"ab": {"enum": [1.5, ["x"]]}},
+                "patternProperties": {"^a": {"type": "integer"}},
+                "required": ["ab"],
+            },
+            "/properties/ab",
+            "no value of enum or const fits type$",
+        ),
+        (
             {"type": "integer", "enum": [1, 2], "minimum": 5},
             "/",
             "no value of enum or const fits minimum and type$",
