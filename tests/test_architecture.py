@@ -94,7 +94,10 @@ def test_the_rule_itself_tells_up_from_down(folder, line, allowed):
     assert (forbidden(folder, source) == []) == allowed
 
 
-ENGINES = {"vllm": {"model.py"}, "sglang": {"backend.py", "hooks.py"}}  # with what needs them
+ENGINES = {
+    "vllm": {"model.py", "nemotron.py"},
+    "sglang": {"backend.py", "hooks.py"},
+}  # with what needs them
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -221,7 +224,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/batch": 650,
     "dlm/cli": 1_700,
     "dlm/decisions": 850,
-    "dlm/integrations": 4_850,
+    "dlm/integrations": 5_350,
     "dlm/logits": 1_250,
     "dlm/loop": 1_850,
     "dlm/openai": 4_150,

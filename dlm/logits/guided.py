@@ -16,7 +16,8 @@ There are two kinds of samplers:
 - One unmasks sure positions, whose tokens then stand (`masked=True`). `Fixed(held=...)` has the
   tokens that stand; their rows take one token alone. The guess is the argmax of all rows that are
   not suspect, and those are exactly uniform. `Guidance.misplaced` finds what must be masked again
-  if a sampler unmasks a suspect position all the same.
+  if a sampler unmasks a suspect position all the same. If it unmasks all positions in its last
+  pass, `Fixed(last=True)` leaves suspect rows only their guess, and the whole guess is valid.
 
 Neither commits what a grammar forbids.
 
@@ -167,7 +168,7 @@ class _PendingRows:
         suspect = np.arange(guidance.suspect, L)
         self.named.append((canvas.first + named, ~masks[named]))
         if canvas.masked:
-            standing = np.isin(suspect, list(canvas.fixed.held))
+            standing = np.isin(suspect, list(canvas.fixed.held)) | canvas.fixed.last
             self.named.append((canvas.first + suspect[standing], guess[suspect[standing]]))
             self.hidden.append(canvas.first + suspect[~standing])
         else:

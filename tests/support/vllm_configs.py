@@ -30,4 +30,8 @@ def config(architecture=ARCHITECTURE, diffusion=True):
     return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace())
 
 
-OTHERS = [config("LlamaForCausalLM", False), config("LLaDA2MoeModelLM", True)]
+OTHERS = [
+    config("LlamaForCausalLM", False),
+    config("LLaDA2MoeModelLM", True),
+    config("NemotronLabsDiffusionModel", False),  # from left to right
+]

@@ -35,6 +35,7 @@ class Params:
     prompt_logprobs: int | None = None
     seed: int | None = None
     thinking_token_budget: int | None = None
+    temperature: float = 1.0
 
     def clone(self):
         return copy.copy(self)

@@ -22,6 +22,7 @@ from dlm.grammar import (
     Scores,
     Unfinished,
 )
+from dlm.integrations.unmasking import Corrections
 from dlm.policy import Policy
 
 
@@ -42,7 +43,7 @@ class RequestGrammar:
         self._total = 0  # units of all queries
         self.work = 0  # units that the next query may take
         self.spent = 0  # units that the last query took
-        self.masked_again = 0  # passes in a row after which positions were masked again
+        self.corrections = Corrections()  # of a sampler that unmasks
         self.error: DlmError | None = None  # why the request failed
 
     @property

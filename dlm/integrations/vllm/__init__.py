@@ -1,13 +1,15 @@
-"""Plugin of vLLM that serves constraints with its DiffusionGemma.
+"""Plugin of vLLM that serves constraints with its diffusion models: DiffusionGemma, and
+Nemotron-Labs-Diffusion where vLLM has it.
 
-vLLM calls `register` in each of its processes. It registers a subclass of the model (`model`),
-whose sampler applies the grammars (`sampler`). Requests are admitted in the front end, and those
-that fail are ended by the scheduler (`hooks`). No file of vLLM is changed. A request without a
-constraint takes vLLM's own path, and so does every request of another model (`own`).
+vLLM calls `register` in each of its processes. It registers a subclass of each model (`model`,
+`nemotron`), whose sampler applies the grammars (`sampler`). Requests are admitted in the front end,
+and those that fail are ended by the scheduler (`hooks`). No file of vLLM is changed. A request
+without a constraint takes vLLM's own path, and so does every request of another model (`own`).
 
 If this vLLM lacks something that the plugin needs (`needs`), nothing is registered, and a warning
-is logged. If a DiffusionGemma is loaded, a line of level INFO says that constraints are served.
-`VLLM_PLUGINS=` turns the plugin off.
+is logged; likewise if it lacks something for one model alone, which is then left as it is. If one
+of the models is loaded, a line of level INFO says that constraints are served. `VLLM_PLUGINS=`
+turns the plugin off.
 """
 
 import logging
@@ -27,7 +29,7 @@ def register() -> None:
 
 def _install(root: Path) -> list[str]:
     """Install the plugin into the package at `root`, or return what it lacks, in words."""
-    from dlm.integrations.vllm.needs import missing
+    from dlm.integrations.vllm.needs import missing, servable, unservable
 
     lacking = missing(root)
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
@@ -38,8 +40,12 @@ def _install(root: Path) -> list[str]:
 
     installed = hooks.install()
     try:
-        own.register()
+        own.register(servable(root))
     except BaseException:
         installed.undo()
         raise
+    for model, problems in unservable(root).items():
+        _LOG.warning(
+            "dlm: %s of vLLM is left as it is; missing: %s", model.architecture, "; ".join(problems)
+        )
     return []

@@ -3,7 +3,7 @@
 Prompts are known as tokens, parameters of vLLM by a few attributes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, replace
 from threading import Lock
 from typing import Any
@@ -22,6 +22,7 @@ from dlm.grammar import (
     Unfinished,
     Vocabulary,
 )
+from dlm.integrations.vllm.own import GEMMA, OwnModel
 from dlm.integrations.vllm.payload import TOOLS, Admitted, Payload, Reading, ToolsText
 from dlm.integrations.vllm.requested import UnenforcedError
 from dlm.policy import Policy
@@ -33,10 +34,23 @@ _STEPS = 100  # as many steps' work may be spent on finding whether an answer fi
 class FrontEndAdmission:
     """Admission that compiles grammars in processes of its own; used from several threads."""
 
-    def __init__(self, vocabulary: Vocabulary, tokenizer: Any, policy: Policy):
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        tokenizer: Any,
+        policy: Policy,
+        model: OwnModel = GEMMA,
+        mask: int | None = None,
+    ):
+        """`mask` is the token of masked positions, if the model has any."""
         self._vocabulary, self.policy = vocabulary, policy
-        self._chat = Chat(tokenizer)
+        self._chat = Chat(tokenizer, markup=model.markup)
         self._think = tokenizer.get_vocab().get(_THINK)
+        self._thought = None
+        if model.masked and model.markup.thought is not None:
+            begin, end = (vocabulary.encode(text) for text in model.markup.thought)
+            self._thought = begin, end
+        self._squeezed = spare_tokens(vocabulary, () if mask is None else (mask,))
         self._compiler = Compiler(vocabulary, seconds=policy.compile_seconds)
         self._lock = Lock()  # a compiled grammar must not be used by several threads at once
 
@@ -54,6 +68,11 @@ class FrontEndAdmission:
         """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
         if compiled.checked:
             _check_enforced(spec)
+        if self._thought is not None and _opened(self._thought, prompt):
+            raise RequestError(
+                "a prompt that opens a reasoning beside a constraint is not supported for this "
+                "model: its template must not ask for reasoning"
+            )
         thinking = self._think is not None and self._think in prompt
         suffix = [] if thinking else self._chat.no_thought_after(prompt)
         budget = max_model_len - len(prompt) - len(suffix)
@@ -73,7 +92,7 @@ class FrontEndAdmission:
             top_p=params.top_p,
             failed=self._vocabulary.pad,
             stops=list(self._vocabulary.stops),
-            squeezed=spare_tokens(self._vocabulary),
+            squeezed=self._squeezed,
         )
         return Admitted(payload=payload, suffix=suffix)
 
@@ -125,10 +144,23 @@ def reasoning_of(
     return None if made is None else replace(made, reserve=policy.reserve(budget))
 
 
-def spare_tokens(vocabulary: Vocabulary) -> list[int]:
+def _opened(thought: tuple[Sequence[int], Sequence[int]], prompt: Sequence[int]) -> bool:
+    """Whether the last marker of reasoning in `prompt` opens it."""
+    begin, end = (_last(marker, prompt) for marker in thought)
+    return begin > end
+
+
+def _last(marker: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return where `marker` stands last in `tokens`; -1: nowhere."""
+    width, tokens = len(marker), list(tokens)
+    starts = range(len(tokens) - width, -1, -1)
+    return next((at for at in starts if tokens[at : at + width] == list(marker)), -1)
+
+
+def spare_tokens(vocabulary: Vocabulary, reserved: Collection[int] = ()) -> list[int]:
     """Return one token for each stop token that occurs in no answer: a control token that is no
-    stop, no padding, and no marker. Raises `DlmError` if there are too few."""
-    used = {vocabulary.pad, *vocabulary.stops}
+    stop, no padding, no marker, and none of `reserved`. Raises `DlmError` if there are too few."""
+    used = {vocabulary.pad, *vocabulary.stops, *reserved}
     if vocabulary.thought is not None:
         used |= {*vocabulary.thought.open, *vocabulary.thought.close}
     if vocabulary.call is not None:
@@ -142,15 +174,19 @@ def spare_tokens(vocabulary: Vocabulary) -> list[int]:
     return spare
 
 
-def vocabulary_of(model_config: Any, tokenizer: Any) -> Vocabulary:
-    """Return the vocabulary of a model that vLLM serves, with the stop tokens of its generation
+def vocabulary_of(model_config: Any, tokenizer: Any, model: OwnModel = GEMMA) -> Vocabulary:
+    """Return the vocabulary of a `model` that vLLM serves, with the stop tokens of its generation
     config, at which vLLM ends answers. Raises `DlmError` without a stop token or a pad token."""
     settings = model_config.try_get_generation_config() or {}
     stops = settings.get("eos_token_id", getattr(tokenizer, "eos_token_id", None))
     if stops is None:
         raise DlmError("the model's generation config has no eos_token_id: no text could end")
     stops = (stops,) if isinstance(stops, int) else tuple(stops)
-    pad = getattr(tokenizer, "pad_token_id", None)
+    pad = getattr(tokenizer, "pad_token_id", None) if model.pad is None else model.pad
     if pad is None or pad in stops:
         raise DlmError(f"the tokenizer's pad token must not be a stop token, got {pad}")
-    return Vocabulary.from_tokenizer(tokenizer, model_config.get_vocab_size(), stops, pad)
+    mask = model.mask(model_config)
+    control = () if mask is None else (mask,)
+    return Vocabulary.from_tokenizer(
+        tokenizer, model_config.get_vocab_size(), stops, pad, control=control
+    )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import GrammarError, Task
 from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
+from dlm.integrations.vllm.own import GEMMA, OwnModel
 from dlm.integrations.vllm.payload import Admitted
 from dlm.integrations.vllm.requested import Requested
 from dlm.policy import Policy
@@ -24,7 +25,8 @@ T = TypeVar("T")
 class FrontEnd:
     """Admission for one InputProcessor, built in the background while the model loads."""
 
-    def __init__(self, vllm_config: Any, tokenizer: Any):
+    def __init__(self, vllm_config: Any, tokenizer: Any, model: OwnModel = GEMMA):
+        self.model = model
         self._vllm_config, self._model_config = vllm_config, vllm_config.model_config
         self._threads = ThreadPoolExecutor(2, "dlm-admission")
         # A call changes vLLM's own tokenizer, so other threads need a copy.
@@ -38,7 +40,9 @@ class FrontEnd:
         if tokenizer is None:
             raise RequestError("constraints are not served without a tokenizer")
         policy = Policy.server(allow_client_grammars=True, flags=False)
-        return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
+        vocabulary = vocabulary_of(self._model_config, tokenizer, self.model)
+        mask = self.model.mask(self._model_config)
+        return FrontEndAdmission(vocabulary, tokenizer, policy, self.model, mask)
 
     def admit(
         self, params: Any, prompt: Sequence[int] | None, served: bool = True

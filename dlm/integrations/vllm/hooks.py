@@ -2,7 +2,8 @@
 
 `install` puts wrappers in their places. They run for every model that this vLLM serves, so each of
 them looks first whether the object that it serves has a front end of the plugin, or the config of
-the plugin's model (`own`). Otherwise it calls vLLM's own function with the arguments as they are.
+one of the plugin's models (`own`). Otherwise it calls vLLM's own function with the arguments as
+they are.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +21,7 @@ from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError
 from dlm.integrations.vllm.calls import MessageClasses, reads_calls, reads_deltas, says_length
 from dlm.integrations.vllm.front_end import FrontEnd
-from dlm.integrations.vllm.own import TASK, is_own
+from dlm.integrations.vllm.own import TASK, OwnModel, own_model
 from dlm.integrations.vllm.payload import (
     FIELD,
     KEY,
@@ -35,7 +36,7 @@ from dlm.integrations.vllm.scheduler import ends_by_budget, refuses_failed
 
 _LOG = logging.getLogger("vllm.dlm")
 _FRONT_END = "_dlm_front_end"  # attribute of an InputProcessor
-_OWN = "_dlm_own"  # attribute of a tool parser: whether it reads answers of the plugin's model
+_OWN = "_dlm_own"  # attribute of a tool parser: whether a grammar of the plugin's writes its calls
 _MARK = "wrapped_by_dlm"  # attribute of a function that the plugin has put in its place
 
 Function = Callable[..., Any]
@@ -116,10 +117,10 @@ def _makes_front_end(original: Function) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         config = getattr(self, "model_config", None)
-        if not is_own(config):
+        if (model := own_model(config)) is None:
             return
         try:
-            front_end = FrontEnd(self.vllm_config, self.tokenizer)
+            front_end = FrontEnd(self.vllm_config, self.tokenizer, model)
         except Exception:
             _LOG.exception("dlm: constraints are not served")
             return
@@ -152,7 +153,7 @@ def _processed(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Do vLLM's work for one request of the plugin's model, with its constraint if it has one."""
+    """Do vLLM's work for a request of an own model, with its constraint if it has one."""
     process = functools.partial(original, processor, request_id, prompt)
     if not isinstance(params, sampling):
         return process(params, supported_tasks, *args, **kwargs)
@@ -166,7 +167,7 @@ def _processed(
         with _vllm_errors():
             served = TASK in supported_tasks
             admitted = front_end.admit(params, request.prompt_token_ids, served)
-    return _constrained(request, admitted)
+    return _constrained(request, admitted, front_end.model)
 
 
 def _admits_later(sampling: type, original: Function) -> Function:
@@ -190,7 +191,7 @@ async def _added(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Add a request of the plugin's model, after its constraint was admitted."""
+    """Add a request of an own model, after its constraint was admitted."""
     # vLLM tokenizes raw prompts in a thread of its own, where `process_inputs` admits them.
     rendered = isinstance(prompt, dict) and "type" in prompt
     tokens = prompt.get("prompt_token_ids") if rendered else None
@@ -221,7 +222,8 @@ def _names_field(original: Function) -> Function:
 def _notes_model(original: Function) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        setattr(self, _OWN, is_own(kwargs.get("model_config")))
+        model = own_model(kwargs.get("model_config"))
+        setattr(self, _OWN, model is not None and model.markup.call is not None)
 
     return init
 
@@ -270,16 +272,19 @@ def _warn_of_seed() -> None:
     _LOG.warning("dlm: seed is ignored beside a constraint; vLLM has no seeds for this model")
 
 
-def _constrained(request: Any, admitted: Admitted | None) -> Any:
+def _constrained(request: Any, admitted: Admitted | None, model: OwnModel) -> Any:
     """Return `request` with what `admitted` adds; None adds nothing.
 
-    Top-k and top-p move to the payload, since they apply after the constraint's masks.
+    Top-k and top-p move to the payload, since they apply after the constraint's masks. A canvas of
+    masks takes the guess, which is the likeliest token: a draw would have to be masked again.
     """
     if admitted is not None:
         request.prompt_token_ids = [*request.prompt_token_ids, *admitted.suffix]
         params = request.sampling_params
         params.extra_args = {**(params.extra_args or {}), KEY: admitted.payload.data()}
         params.top_k, params.top_p = 0, 1.0
+        if model.masked:
+            params.temperature = 0.0
     return request
 
 

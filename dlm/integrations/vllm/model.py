@@ -1,111 +1,34 @@
 """DiffusionGemma of vLLM with constraints: the same model with another state and sampler.
 
-Only vLLM's own processes import this module. If something fails before the first request, the
-sampler stays vLLM's own, and the front end refuses constraints: it asks workers for their tasks, of
-which constraints are one (`TASK`).
+Only vLLM's own processes import this module.
 """
 
 # pyright: reportMissingImports=false
 
-import logging
 from typing import Any
 
-import numpy as np
-import torch
 from vllm.model_executor.models.diffusion_gemma import (
     DiffusionGemmaForConditionalGeneration,
     DiffusionGemmaModelState,
 )
 
 from dlm.config import DecodeConfig
-from dlm.grammar import Compiler
-from dlm.integrations.vllm.admission import vocabulary_of
-from dlm.integrations.vllm.own import TASK
-from dlm.integrations.vllm.payload import Payload
-from dlm.integrations.vllm.sampler import Slots
-from dlm.integrations.vllm.self_check import check_sampler
-from dlm.integrations.vllm.settings import step_work
-from dlm.logits.guided import LogitsGuide
-from dlm.policy import Policy
+from dlm.integrations.vllm.noise import NoiseSampler
+from dlm.integrations.vllm.own import GEMMA
+from dlm.integrations.vllm.slots import Slots
+from dlm.integrations.vllm.state import ConstrainedState
 from dlm.samplers import EntropyBound
 
-_LOG = logging.getLogger("vllm.dlm")
 
+class ConstrainedModelState(ConstrainedState, DiffusionGemmaModelState):
+    """State of DiffusionGemma's requests in a worker, their constraints included."""
 
-class ConstrainedModelState(DiffusionGemmaModelState):
-    """State of requests in a worker, their constraints included."""
+    own = GEMMA
 
-    def __init__(
-        self, vllm_config: Any, model: torch.nn.Module, encoder_cache: Any, device: torch.device
-    ):
-        super().__init__(vllm_config, model, encoder_cache, device)
-        self._slots: Slots | None = None  # None: constraints are not served
-
-    def custom_sampler(self, sampler: Any) -> tuple[Any, Any] | None:
-        made = super().custom_sampler(sampler)
-        if made is None:
-            return made
-        inner, rejection = made
-        try:
-            constrained, self._slots = self._constrained(inner)
-        except Exception:
-            _LOG.exception(
-                "dlm: constraints are not served: the check of the sampler at its start failed"
-            )
-            return made
-        return constrained, rejection
-
-    def _constrained(self, inner: Any) -> tuple[Any, Slots]:
-        """Return the plugin's sampler around vLLM's own, and the constraints of its requests."""
-        from vllm.tokenizers import cached_tokenizer_from_config
-
-        tokenizer = cached_tokenizer_from_config(model_config=self.model_config)
-        compiler = Compiler(vocabulary_of(self.model_config, tokenizer))
-        config = DecodeConfig(
-            sampler=EntropyBound(max_steps=self.diffusion_states.max_denoising_steps)
-        )
-        slots = Slots(compiler, Policy(), config)
-        guide = LogitsGuide(self.model_config.get_vocab_size(), step_work())
-        guide.warm_up(self.device)
-        constrained = check_sampler(
-            inner, self.diffusion_states, slots, guide, compiler, self._batch
-        )
-        return constrained, slots
-
-    def _batch(self, count: int, length: int) -> Any:
-        """Return a batch in which the first `count` slots denoise canvases of a `length`."""
-        from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
-
-        batch = InputBatch.make_dummy(count, count, InputBuffers(count, count, self.device))
-        starts = np.arange(count + 1, dtype=np.int32) * length
-        batch.num_draft_tokens = count * length
-        batch.cu_num_logits_np = batch.query_start_loc_np = starts
-        batch.cu_num_logits = batch.query_start_loc = torch.from_numpy(starts).to(self.device)
-        return batch
-
-    def get_supported_generation_tasks(self) -> tuple[Any, ...]:
-        tasks = super().get_supported_generation_tasks()
-        return tasks if self._slots is None else (*tasks, TASK)
-
-    def add_request(self, req_index: int, new_req_data: Any) -> None:
-        super().add_request(req_index, new_req_data)
-        if self._slots is None:
-            return
-        self._slots.remove(req_index)
-        params = new_req_data.sampling_params
-        payload = Payload.of(getattr(params, "extra_args", None))
-        if params is None or payload is None:
-            return
-        prompt = len(new_req_data.prompt_token_ids)
-        written = (new_req_data.prefill_token_ids or ())[prompt:]
-        budget = min(params.max_tokens, self.max_model_len - prompt)
-        self._slots.add(req_index, payload, budget, written, new_req_data.req_id)
-
-    def remove_request(self, req_id: str) -> None:
-        index = self._req_id_to_index.get(req_id)
-        if index is not None and self._slots is not None:
-            self._slots.remove(index)
-        super().remove_request(req_id)
+    def _sampler(self, inner: Any, slots: Slots, guide: Any) -> NoiseSampler:
+        sampler = EntropyBound(max_steps=self.diffusion_states.max_denoising_steps)
+        config = DecodeConfig(sampler=sampler)
+        return NoiseSampler(inner, self.diffusion_states, slots, guide, config)
 
 
 class ConstrainedDiffusionGemma(DiffusionGemmaForConditionalGeneration):

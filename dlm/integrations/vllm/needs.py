@@ -1,14 +1,19 @@
-"""Names that the plugin needs of vLLM, looked up in its source rather than by its version."""
+"""Names that the plugin needs of vLLM, looked up in its source rather than by its version.
+
+Some it needs for each model that it serves. A model that this vLLM does not have lacks nothing.
+"""
 
 import ast
 from pathlib import Path
 
 from dlm.integrations.needs import Need, NeededFunction, lacking, parsed
+from dlm.integrations.vllm.own import GEMMA, NEMOTRON, OwnModel
 
-_MODEL = "model_executor/models/diffusion_gemma.py"
+_GEMMA = "model_executor/models/diffusion_gemma.py"
+_NEMOTRON = "model_executor/models/nemotron_dllm.py"
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "vllm_xargs")
-MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
+NOISE = (  # attributes of request states that a step of a canvas of noise moves
     "canvas",
     "argmax_canvas",
     "step",
@@ -18,37 +23,67 @@ MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
     "accepted_canvas_history_len",
     "self_conditioning_embeds",
 )
+MASKS = (  # those that a step of a canvas of masks moves
+    "canvas",
+    "step",
+    "is_encoder_phase",
+    "unmask_logprobs",
+    "unmask_ranks",
+)
 
 
+def _model_needs(
+    file: str, model: str, state: str, sampler: str, states: str, tensors: tuple[str, ...]
+) -> tuple[Need, ...]:
+    """Return what is needed of a model: of its class, of those of its state and its sampler, and of
+    its requests' states."""
+    return (
+        Need(file=file, name=model, methods={"get_model_state_cls": ()}),
+        Need(
+            file=file,
+            name=state,
+            methods={
+                "custom_sampler": ("sampler",),
+                "add_request": ("req_index", "new_req_data"),
+                "remove_request": ("req_id",),
+                "get_supported_generation_tasks": (),
+            },
+            attributes=("diffusion_states", "_req_id_to_index"),
+        ),
+        Need(
+            file=file,
+            name=sampler,
+            methods={"__call__": ("logits", "input_batch")},
+            attributes=("req_states",),
+        ),
+        Need(
+            file=file,
+            name=states,
+            methods={"add_request": ("slot_idx",), "remove_request": ("slot_idx",)},
+            attributes=(*tensors, "max_denoising_steps"),
+        ),
+    )
+
+
+MODEL_NEEDS = {
+    GEMMA: _model_needs(
+        _GEMMA,
+        "DiffusionGemmaForConditionalGeneration",
+        "DiffusionGemmaModelState",
+        "DiffusionSampler",
+        "DiffusionGemmaRequestStates",
+        (*NOISE, "max_steps"),
+    ),
+    NEMOTRON: _model_needs(
+        _NEMOTRON,
+        "NemotronLabsDiffusionForBlockDiffusion",
+        "NemotronLabsDiffusionModelState",
+        "MaskedDiffusionSampler",
+        "NemotronLabsDiffusionRequestStates",
+        (*MASKS, "mask_token_id"),
+    ),
+}
 NEEDS = (
-    Need(
-        file=_MODEL,
-        name="DiffusionGemmaForConditionalGeneration",
-        methods={"get_model_state_cls": ()},
-    ),
-    Need(
-        file=_MODEL,
-        name="DiffusionGemmaModelState",
-        methods={
-            "custom_sampler": ("sampler",),
-            "add_request": ("req_index", "new_req_data"),
-            "remove_request": ("req_id",),
-            "get_supported_generation_tasks": (),
-        },
-        attributes=("diffusion_states", "_req_id_to_index"),
-    ),
-    Need(
-        file=_MODEL,
-        name="DiffusionSampler",
-        methods={"__call__": ("logits", "input_batch")},
-        attributes=("req_states",),
-    ),
-    Need(
-        file=_MODEL,
-        name="DiffusionGemmaRequestStates",
-        methods={"add_request": ("slot_idx",), "remove_request": ("slot_idx",)},
-        attributes=(*MOVED, "max_steps", "max_denoising_steps"),
-    ),
     Need(
         file="v1/worker/gpu/input_batch.py",
         name="InputBatch",
@@ -127,6 +162,7 @@ NEEDS = (
             "ignore_eos",
             "seed",
             "thinking_token_budget",
+            "temperature",
         ),
     ),
     Need(file="sampling_params.py", name="StructuredOutputsParams", attributes=OUTPUTS),
@@ -194,12 +230,30 @@ _REFUSAL = "sampling_params.py", "_validate_structured_outputs", "is_diffusion"
 
 
 def missing(root: Path) -> list[str]:
-    """Return what the package of vLLM at `root` lacks, in words; empty: the plugin can work."""
+    """Return what the package of vLLM at `root` lacks, in words; empty: the plugin can work, with
+    any model that `servable` returns."""
     problems = lacking(root, NEEDS)
     file, method, flag = _REFUSAL
     if (tree := parsed(root / file)) is not None and not _refuses(tree, method, flag):
         problems.append("a refusal of constraints for diffusion models: it may have its own by now")
+    if not servable(root):
+        models = unservable(root) or MODEL_NEEDS
+        problems += [text for model in models for text in lacking(root, MODEL_NEEDS[model])]
     return problems
+
+
+def servable(root: Path) -> list[OwnModel]:
+    """Return the models of vLLM at `root` that the plugin can serve."""
+    return [model for model, needs in MODEL_NEEDS.items() if not lacking(root, needs)]
+
+
+def unservable(root: Path) -> dict[OwnModel, list[str]]:
+    """Return the models of vLLM at `root` that the plugin leaves alone, and what each lacks."""
+    return {
+        model: problems
+        for model, needs in MODEL_NEEDS.items()
+        if any((root / need.file).exists() for need in needs) and (problems := lacking(root, needs))
+    }
 
 
 def _refuses(tree: ast.Module, method: str, flag: str) -> bool:

@@ -3,14 +3,14 @@
 A worker can only emit tokens. It says that a request failed by a canvas of a token that no answer
 begins with. It says that a budget cut an answer short by another token in place of the stop, which
 no answer holds; the request then ends there with the reason "length". Both are read for the
-plugin's model alone. An exception would end the engine: it is logged, and vLLM goes on alone.
+plugin's models alone. An exception would end the engine: it is logged, and vLLM goes on alone.
 """
 
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from dlm.integrations.vllm.own import is_own
+from dlm.integrations.vllm.own import own_model
 from dlm.integrations.vllm.payload import Payload
 
 _LOG = logging.getLogger("vllm.dlm")
@@ -19,7 +19,8 @@ Function = Callable[..., Any]
 
 
 def _serves_own(owner: Any) -> bool:
-    return is_own(getattr(getattr(owner, "vllm_config", None), "model_config", None))
+    config = getattr(getattr(owner, "vllm_config", None), "model_config", None)
+    return own_model(config) is not None
 
 
 def refuses_failed(original: Function) -> Function:

@@ -15,7 +15,8 @@ from torch import Tensor
 from dlm.errors import DlmError
 from dlm.grammar import Choice, Compiler, Unfinished
 from dlm.integrations.vllm.payload import Payload
-from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
+from dlm.integrations.vllm.sampler import ConstrainedSampler
+from dlm.integrations.vllm.slots import Slots
 from dlm.logits.guided import LogitsGuide
 
 _WORDS = ["yes", "no"]
@@ -29,20 +30,20 @@ class _NeverFinished:
 
 
 def check_sampler(
-    inner: Any,
-    states: Any,
-    slots: Slots,
+    made: Callable[[Any], ConstrainedSampler],
     guide: LogitsGuide,
+    slots: Slots,
     compiler: Compiler,
     batch_of: Callable[[int, int], Any],
 ) -> ConstrainedSampler:
-    """Return the sampler around vLLM's `inner`, after a check. Raises any error of it, and
-    `DlmError` if its answer is wrong.
+    """Return the sampler around vLLM's own, after a check. Raises any error of it, and `DlmError`
+    if its answer is wrong.
 
-    `batch_of` returns a batch of vLLM's, of some first slots with a number of logits each.
+    `made` returns a sampler with a guide. `batch_of` returns a batch of vLLM's, of some first slots
+    with a number of logits each.
     """
-    sampler = ConstrainedSampler(inner, states, slots, guide)
-    holding = ConstrainedSampler(inner, states, slots, _NeverFinished())
+    sampler, holding = made(guide), made(_NeverFinished())
+    states = sampler.states
     length, vocabulary = states.canvas.shape[1], compiler.vocabulary
     count = min(2, states.canvas.shape[0])  # the second text is free
     batch = batch_of(count, length)
@@ -74,8 +75,8 @@ def check_sampler(
             step(holding)
             if moved := [n for n, place in sampler.moved.items() if not place[0].equal(before[n])]:
                 raise DlmError(f"a held canvas changes {', '.join(moved)}")
-            states.max_steps[:count] = 1
-            step(sampler)
+            with sampler.ending(count):
+                step(sampler)
             if slot.error is None and not states.is_encoder_phase[0]:
                 raise DlmError("a canvas does not converge at its last step")
             output = step(sampler)

@@ -79,7 +79,7 @@ def requests_for(compiled, keys, budget=70, free=()):
 def check(requests, vocabulary, schema=SCHEMA):
     for request in requests:
         assert request.grammar.error is None, request.grammar.error
-        assert request.grammar.masked_again == 0
+        assert request.grammar.corrections.passes == 0
         assert MASK not in request.output
         jsonschema.validate(json.loads(vocabulary.text(request.output)), schema)
 

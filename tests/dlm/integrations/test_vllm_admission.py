@@ -11,6 +11,7 @@ from vllm_params import Outputs, Params, tools_text
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
+from dlm.integrations.vllm.own import NEMOTRON
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload
 from dlm.integrations.vllm.requested import check_options, has_constraint, spec_of
 from dlm.integrations.vllm.scheduler import has_failed
@@ -216,3 +217,51 @@ def test_a_vocabulary_needs_stop_tokens_and_a_padding_token(chat):
         vocabulary_of(config(eos_token_id=None), chat.tokenizer)
     with pytest.raises(DlmError, match="pad token"):
         vocabulary_of(config(eos_token_id=0), chat.tokenizer)
+
+
+def masked_config(mask=3):
+    return SimpleNamespace(
+        try_get_generation_config=lambda: {"eos_token_id": 1},
+        get_vocab_size=lambda: V,
+        hf_config=SimpleNamespace(mask_token_id=mask),
+    )
+
+
+def test_masks_are_no_text_and_mark_no_answer(chat):
+    """The tokenizer of Nemotron pads with its stop token, so the family's padding is taken."""
+    vocabulary = vocabulary_of(masked_config(700), chat.tokenizer, NEMOTRON)
+    assert 700 in vocabulary.control
+    assert vocabulary.pad == NEMOTRON.pad
+    plain = FrontEndAdmission(vocabulary, chat.tokenizer, POLICY)
+    squeezed = admitted(plain, Params(Outputs(regex="a"))).payload.squeezed
+    plain.close()
+    for mask in squeezed:
+        made = FrontEndAdmission(vocabulary, chat.tokenizer, POLICY, NEMOTRON, mask)
+        assert mask not in admitted(made, Params(Outputs(regex="a"))).payload.squeezed
+        made.close()
+
+
+@pytest.mark.parametrize("mask", [None, "4", True, 1.5])
+def test_a_config_without_a_mask_is_refused(chat, mask):
+    with pytest.raises(DlmError, match="mask_token_id of the model's config"):
+        vocabulary_of(masked_config(mask), chat.tokenizer, NEMOTRON)
+
+
+def test_a_prompt_that_opens_a_reasoning_is_refused_for_a_masked_model(admission, chat):
+    vocabulary = vocabulary_of(masked_config(), chat.tokenizer, NEMOTRON)
+    made = FrontEndAdmission(vocabulary, chat.tokenizer, POLICY, NEMOTRON, 3)
+    params = Params(Outputs(regex="a"))
+    for text, opens in (
+        ("Hello.", False),
+        ("<think>x</think>", False),
+        ("<think>\n", True),
+        ("<think>x</think>y<think>", True),
+    ):
+        prompt = chat.tokenizer.encode(text, add_special_tokens=False)
+        if opens:
+            with pytest.raises(RequestError, match="opens a reasoning"):
+                admitted(made, params, prompt)
+        else:
+            assert admitted(made, params, prompt).suffix == []
+        assert admitted(admission, params, prompt).suffix == []
+    made.close()

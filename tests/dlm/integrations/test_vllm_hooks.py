@@ -20,7 +20,7 @@ def vllm(monkeypatch):
     """The package with the plugin in it."""
     classes = vllm_package.installed(monkeypatch)
     classes.hooks = hooks.install()
-    own.register()
+    own.register([own.GEMMA])
     return classes
 
 
@@ -76,6 +76,25 @@ def test_a_constraint_for_the_own_model_becomes_a_payload(vllm, processor):
     assert Payload.of(params.extra_args) is not None
     assert params.structured_outputs is None
     assert params.seed is None
+
+
+def test_a_model_of_masks_takes_its_guess_and_its_calls_are_vllms(vllm, chat):
+    own.register([own.NEMOTRON])
+    masked = config(own.NEMOTRON.architecture)
+    masked.model_config.hf_config = SimpleNamespace(mask_token_id=4)
+    processor = vllm.InputProcessor(masked, chat.tokenizer)
+    constrained = Params(Outputs(regex="[a-f]"), temperature=0.7, top_p=0.5)
+    params = processor.process_inputs("one", "x", constrained, SERVED).sampling_params
+    payload = Payload.of(params.extra_args)
+    assert (params.temperature, params.top_p, payload.top_p) == (0.0, 1.0, 0.5)
+    assert 4 not in payload.squeezed
+    assert constrained.temperature == 0.7
+    free = Params(temperature=0.7)
+    assert processor.process_inputs("two", "x", free, SERVED).sampling_params is free
+    assert free.temperature == 0.7
+    parser = vllm.ToolParser("tokenizer", None, model_config=masked.model_config)
+    body = vllm.ChatBody(tools=[TOOL], tool_choice="required")
+    assert parser.adjust_request(body).vllm_xargs is None
 
 
 def test_a_request_without_a_constraint_is_not_changed(vllm, processor):
@@ -153,7 +172,7 @@ def test_a_line_says_that_constraints_are_served_if_the_own_model_is_loaded(vllm
 
 def test_a_class_that_another_plugin_registered_is_not_the_own_model(vllm, chat):
     vllm.registry.register_model(vllm_package.ARCHITECTURE, "another.plugin:Model")
-    assert not own.is_own(config().model_config)
+    assert own.own_model(config().model_config) is None
     processor = vllm.InputProcessor(config(), chat.tokenizer)
     params = Params(Outputs(regex="a"))
     assert processor.process_inputs("one", "x", params, SERVED).sampling_params is params
@@ -198,13 +217,14 @@ def registering(monkeypatch):
     classes = vllm_package.installed(monkeypatch)
     monkeypatch.setattr(plugins, "find_spec", lambda _: SimpleNamespace(origin="/vllm/__init__.py"))
     monkeypatch.setattr(needs, "missing", lambda _: [])
+    monkeypatch.setattr(needs, "servable", lambda _: [own.GEMMA])
     return classes
 
 
 def test_the_plugin_registers_its_model_and_its_hooks(registering, caplog):
     plugin.register()
     plugin.register()
-    assert own.is_own(config().model_config)
+    assert own.own_model(config().model_config) is own.GEMMA
     assert hasattr(registering.InputProcessor.process_inputs, "wrapped_by_dlm")
     assert not caplog.records
 
@@ -224,11 +244,24 @@ def test_whatever_is_missing_at_the_start_vllm_stays_as_it_is(registering, caplo
     before = vars(registering.InputProcessor).copy()
     plugin.register()
     assert dict(vars(registering.InputProcessor)) == before
-    assert not own.is_own(config().model_config)
+    assert own.own_model(config().model_config) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "left as it is" in record.getMessage()
     assert name in record.getMessage()
+
+
+def test_a_model_that_lacks_something_is_left_alone_and_named(registering, caplog, monkeypatch):
+    lacking = {own.NEMOTRON: ["MaskedDiffusionSampler.req_states"]}
+    monkeypatch.setattr(needs, "unservable", lambda _: lacking)
+    registering.registry.models[own.NEMOTRON.architecture] = "vLLM's own"
+    plugin.register()
+    assert own.own_model(config().model_config) is own.GEMMA
+    assert registering.registry.models[own.NEMOTRON.architecture] == "vLLM's own"
+    assert own.own_model(config(own.NEMOTRON.architecture).model_config) is None
+    (record,) = caplog.records
+    assert "NemotronLabsDiffusionModel of vLLM is left as it is" in record.getMessage()
+    assert "MaskedDiffusionSampler.req_states" in record.getMessage()
 
 
 def test_missing_names_are_in_the_warning_and_nothing_is_changed(registering, caplog, monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 
 from dlm.integrations.needs import NeededFunction
-from dlm.integrations.vllm.needs import NEEDS, missing
+from dlm.integrations.vllm.needs import MODEL_NEEDS, NEEDS, missing, servable, unservable
+from dlm.integrations.vllm.own import GEMMA, NEMOTRON
 
 
 def source_of(needs):
@@ -28,11 +29,15 @@ def source_of(needs):
 
 @pytest.fixture
 def package(tmp_path):
-    for file in {need.file for need in NEEDS}:
-        path = tmp_path / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source_of([need for need in NEEDS if need.file == file]))
+    write(tmp_path, (*NEEDS, *MODEL_NEEDS[GEMMA]))
     return tmp_path
+
+
+def write(package, needs):
+    for file in {need.file for need in needs}:
+        path = package / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source_of([need for need in needs if need.file == file]))
 
 
 def replaced(package, file, old, new):
@@ -112,3 +117,59 @@ def test_missing_needs_are_named(package, file, old, new, problem):
 
 def test_a_vllm_without_the_model_lacks_its_file(tmp_path):
     assert "model_executor/models/diffusion_gemma.py cannot be read" in missing(tmp_path)
+
+
+GEMMA_FILE = "model_executor/models/diffusion_gemma.py"
+NEMOTRON_FILE = "model_executor/models/nemotron_dllm.py"
+
+
+def test_a_model_that_vllm_does_not_have_lacks_nothing(package):
+    assert servable(package) == [GEMMA]
+    assert unservable(package) == {}
+
+
+def test_both_models_are_served_where_vllm_has_both(package):
+    write(package, MODEL_NEEDS[NEMOTRON])
+    assert servable(package) == [GEMMA, NEMOTRON]
+    assert unservable(package) == {}
+    (package / GEMMA_FILE).unlink()
+    assert servable(package) == [NEMOTRON]
+    assert missing(package) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "class NemotronLabsDiffusionForBlockDiffusion",
+            "class MinistralDiffEncoderModel",
+            "NemotronLabsDiffusionForBlockDiffusion in model_executor",
+        ),
+        ("self.unmask_ranks", "self.ranks", "NemotronLabsDiffusionRequestStates.unmask_ranks"),
+        ("self.mask_token_id", "self.mask", "NemotronLabsDiffusionRequestStates.mask_token_id"),
+        (
+            "self.max_denoising_steps",
+            "self.max_steps",
+            "NemotronLabsDiffusionRequestStates.max_denoising_steps",
+        ),
+        ("self.req_states", "self.states", "MaskedDiffusionSampler.req_states"),
+        (
+            "def __call__(self, logits, input_batch",
+            "def __call__(self, batch, logits",
+            "MaskedDiffusionSampler.__call__(logits, input_batch), whose parameters are batch",
+        ),
+        ("def custom_sampler", "def sampler", "NemotronLabsDiffusionModelState.custom_sampler"),
+        ("class", "clas", "nemotron_dllm.py cannot be read"),
+    ],
+)
+def test_a_model_with_other_names_is_left_alone_and_the_other_one_is_served(
+    package, old, new, problem
+):
+    write(package, MODEL_NEEDS[NEMOTRON])
+    replaced(package, NEMOTRON_FILE, old, new)
+    assert servable(package) == [GEMMA]
+    assert missing(package) == []
+    ((model, problems),) = unservable(package).items()
+    assert model is NEMOTRON
+    assert len(problems) == 1
+    assert problem in problems[0]

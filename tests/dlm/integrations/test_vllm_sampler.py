@@ -12,8 +12,9 @@ from vllm_double import Sampler, States, batch_of
 from dlm import JsonSchema, Regex
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler, Frontier, ToolCall, Tools, Unfinished, Vocabulary
+from dlm.integrations.vllm.noise import NoiseSampler
 from dlm.integrations.vllm.payload import Payload
-from dlm.integrations.vllm.sampler import ConstrainedSampler, Slots
+from dlm.integrations.vllm.slots import Slots
 from dlm.logits.canvas_logits import most_copies
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
@@ -46,15 +47,15 @@ class Worker:
         self.talkative = False  # the model never wants to end
         self.size = len(compiler.vocabulary.pieces)
         self.compiler, self.rng = compiler, torch.Generator().manual_seed(seed)
-        self.slots = Slots(
-            Compiler(compiler.vocabulary),
-            Policy(max_unfinished_steps=50, **limits),
-            DecodeConfig(sampler=EntropyBound(max_steps=STEPS)),
-        )
+        policy = Policy(max_unfinished_steps=50, **limits)
+        self.slots = Slots(Compiler(compiler.vocabulary), policy)
         self.states = States(slots, L, STEPS)
         self.inner = Sampler(self.states)
-        guide = LogitsGuide(self.size, work)
-        self.sampler = ConstrainedSampler(self.inner, self.states, self.slots, guide)
+        self.sampler = self.made(LogitsGuide(self.size, work))
+
+    def made(self, guide):
+        config = DecodeConfig(sampler=EntropyBound(max_steps=STEPS))
+        return NoiseSampler(self.inner, self.states, self.slots, guide, config)
 
     def payload(self, spec, **more):
         payload = Payload(
@@ -233,7 +234,7 @@ def test_a_bug_in_a_step_fails_all_constrained_requests_and_no_others(compiler, 
         def guide_(self, *_):
             raise RuntimeError("a bug")
 
-    worker.sampler = ConstrainedSampler(worker.inner, worker.states, worker.slots, Broken())
+    worker.sampler = worker.made(Broken())
     worker.run({0: L, 1: L})
     assert set(worker.inner.emitted[0]) == {PAD}
     assert "a bug" in caplog.text

@@ -17,7 +17,7 @@ from dlm.integrations.vllm.payload import KEY, TOOLS, Reading, ToolsText
 def vllm(monkeypatch):
     classes = vllm_package.installed(monkeypatch)
     hooks.install()
-    own.register()
+    own.register([own.GEMMA])
     return classes
 
 

@@ -8,8 +8,9 @@ from vllm_double import Sampler, States, batch_of
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.grammar import Compiler, Frontier, Vocabulary
-from dlm.integrations.vllm.sampler import Slots
+from dlm.integrations.vllm.noise import NoiseSampler
 from dlm.integrations.vllm.self_check import check_sampler
+from dlm.integrations.vllm.slots import Slots
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 from dlm.samplers import EntropyBound
@@ -23,12 +24,13 @@ def compiler(chat):
 
 
 def checked(compiler, states, sampler=None, count=4):
-    slots = Slots(compiler, Policy(), DecodeConfig(sampler=EntropyBound(max_steps=STEPS)))
+    slots = Slots(compiler, Policy())
+    config = DecodeConfig(sampler=EntropyBound(max_steps=STEPS))
+    inner = sampler or Sampler(states)
     return check_sampler(
-        sampler or Sampler(states),
-        states,
-        slots,
+        lambda guide: NoiseSampler(inner, states, slots, guide, config),
         LogitsGuide(V),
+        slots,
         compiler,
         lambda count, length: batch_of(dict.fromkeys(range(count), length)),
     ), slots

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dlm.errors import DlmError
-from dlm.integrations.vllm.settings import STEP_WORK, step_work
+from dlm.integrations.vllm.settings import ORDER, STEP_WORK, order, step_work
 from dlm.policy import Policy
 
 
@@ -27,3 +27,13 @@ def test_other_texts_are_refused_by_name(monkeypatch, text):
     monkeypatch.setenv(STEP_WORK, text)
     with pytest.raises(DlmError, match=re.escape(f"{STEP_WORK} must be an integer of at least 1")):
         step_work()
+
+
+def test_the_order_of_unmasking_is_joint_or_prefix(monkeypatch):
+    monkeypatch.delenv(ORDER, raising=False)
+    assert order() == "joint"
+    monkeypatch.setenv(ORDER, " prefix ")
+    assert order() == "prefix"
+    monkeypatch.setenv(ORDER, "any")
+    with pytest.raises(DlmError, match="DLM_VLLM_ORDER must be joint or prefix, got 'any'"):
+        order()

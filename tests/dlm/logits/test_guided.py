@@ -265,6 +265,9 @@ def test_a_suspect_mask_that_is_unmasked_all_the_same_is_found():
     assert logits[0].argmax() == 9
     assert logits[1].softmax(-1)[4] == 1
     assert torch.equal(logits[2], torch.zeros(SIZE))
+    last = Fixed(held={1: 4}, last=True)
+    LogitsGuide(SIZE).guide_(logits, [canvas_of(read, masked=True, fixed=last)])
+    assert logits[1:].softmax(-1)[[0, 1], [4, 5]].tolist() == [1, 1]
 
 
 def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocabulary):

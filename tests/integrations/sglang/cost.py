@@ -26,7 +26,8 @@ from dlm.grammar import Compiler, JsonSchema, Vocabulary
 from dlm.integrations.sglang.grammar import RequestGrammar
 from dlm.integrations.sglang.masked import Masked
 from dlm.integrations.sglang.noise import Renoised
-from dlm.integrations.sglang.settings import Order, PluginSettings
+from dlm.integrations.sglang.settings import PluginSettings
+from dlm.integrations.unmasking import Order
 from dlm.policy import Policy
 
 ANSWERS = 4

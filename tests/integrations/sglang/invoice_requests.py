@@ -109,7 +109,7 @@ def check(requests: Sequence[Request], vocabulary: Vocabulary) -> None:
     for request in requests:
         assert request.grammar is not None
         assert request.grammar.error is None, request.grammar.error
-        assert request.grammar.masked_again == 0
+        assert request.grammar.corrections.passes == 0
         assert not {MASK, DELETE, SPLIT} & set(request.output)
         jsonschema.validate(json.loads(vocabulary.text(request.output)), INVOICE)
 

@@ -27,7 +27,8 @@ def main(model: str = str(TINY), *counts: str) -> None:
     import answers
     from vllm import LLM
 
-    from dlm.integrations.vllm.sampler import ConstrainedSampler, Slot
+    from dlm.integrations.vllm.sampler import ConstrainedSampler
+    from dlm.integrations.vllm.slots import Slot
     from dlm.logits.guided import LogitsGuide
 
     spent: dict[str, list[float]] = {"sampler": [], "logits": [], "grammar": []}
