@@ -216,7 +216,7 @@ NEEDS = (
         file="config/model.py",
         name="ModelConfig",
         methods={"is_diffusion": (), "architecture": (), "try_get_generation_config": ()},
-        attributes=("max_model_len",),
+        attributes=("max_model_len", "hf_config"),
     ),
     NeededFunction(file="parser/metrics.py", name="record_tool_parser_invocation", parameters=()),
     NeededFunction(
