@@ -12,8 +12,8 @@ from time import perf_counter
 from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
-from dlm.errors import ContextLengthError, failure
-from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
+from dlm.errors import ContextLengthError, RequestError, failure
+from dlm.grammar import Compiler, InvalidGrammarError, Reasoning, Spec, Task, Vocabulary
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Model
@@ -77,7 +77,7 @@ class Admission:
     def compile(self, spec: Spec) -> Task:
         """Compile a spec in the background. Raises `RequestError` if the policy refuses it."""
         self._policy.check(spec)
-        return self._compiler.submit(spec)
+        return self._compiler.submit(spec.in_form(self._vocabulary.calls))
 
     def tokens(self, request: Request) -> list[int]:
         """Return the prompt of a request in tokens of the vocabulary. Raises `RequestError`."""
@@ -89,6 +89,7 @@ class Admission:
         admitted before: if both have the same prompt, it is tokenized once."""
         if isinstance(request, Decision):
             return Prepared(self.decider.sequences(request, next(self._numbers)), None)
+        request = self._in_form(request)
         prompt = None if like is None else _prompt_of(request, like.sequences[0])
         if prompt is None:
             self._check_size(request)
@@ -100,7 +101,6 @@ class Admission:
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
-            calls = spec is not None and spec.calls
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
@@ -108,7 +108,8 @@ class Admission:
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,
             channel=self._channel,
-            calls=calls,
+            calls=spec is not None and spec.calls,
+            opening="" if spec is None else spec.opening,
             free=spec is None or spec.opens_free,
             stop=tuple(request.stop) if spec is None or spec.opens_free else (),
         )
@@ -123,6 +124,18 @@ class Admission:
         if compiling is not None:
             _note_compile_time(compiling, sequence)
         return Prepared([sequence], compiling)
+
+    def _in_form(self, request: Request) -> Request:
+        """Return the request with a constraint in the form of the model's calls. Raises
+        `RequestError` if the model has none that is known."""
+        spec = request.constraint
+        if spec is None:
+            return request
+        try:
+            written = spec.in_form(self._vocabulary.calls)
+        except InvalidGrammarError as error:
+            raise RequestError(str(error), field=spec.kind) from error
+        return request if written is spec else replace(request, constraint=written)
 
     def _check_size(self, request: Request) -> None:
         check_size(request, self._model.max_positions, self._vocabulary.longest)

@@ -4,8 +4,9 @@
 The caller's text is text, even if it spells a control token: only the template writes these. So
 each character of the caller's with which a control token could begin is replaced by a stand-in
 before the template is rendered; afterwards the caller's characters can be distinguished from the
-template's. One drawback: a template that looks for control tokens in a message, to strip its
-reasoning for example, finds none.
+template's. Tags that are tokens, such as `<tool_call>` and `<think>`, are the template's alone too,
+if it writes them or they surround reasoning. One drawback: a template that looks for control tokens
+in a message, to strip its reasoning for example, finds none.
 
 The template writes one token for each image. It becomes the beginning of an image, its soft tokens
 and its end. Images in results of tools stay there if the template writes their tokens; otherwise
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 # Hieroglyphs are rare, and no filter of a template changes or escapes them.
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
+_BRACKETS = "<["  # with which names of tags begin, such as <tool_call> and <think>
 _PIECE = 65_536  # characters searched at a time
 _KEPT = 64  # images
 _IMAGES_AT_MOST = 4  # images of the largest size that one request may have
@@ -76,8 +78,17 @@ class Chat:
         self._templates: dict[str, ChatTemplate] = {}  # by source; a tokenizer has one or two
         self._turn = self._encode(markup.turn) if markup.turn else []
         self._no_thought = self._encode(markup.empty_thought) if markup.turn else []
-        added = tokenizer.added_tokens_decoder
-        self._control = {token.content: i for i, token in added.items() if token.special}
+        added, written = tokenizer.added_tokens_decoder, str(tokenizer.chat_template or "")
+        tags = {
+            token.content: i
+            for i, token in added.items()
+            if not token.special
+            and token.content[:1] in _BRACKETS
+            and (token.content in written or token.content in (markup.thought or ()))
+        }
+        self.control = {token.content: i for i, token in added.items() if token.special}
+        self._control = self.control | tags  # that only the template may write
+        self._tags = re.compile("|".join(map(re.escape, tags)) or "(?!)")
         names = sorted(self._control, key=len, reverse=True)  # longest first, as in the tokenizer
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
         self._longest_name = len(names[0]) if names else 0
@@ -209,7 +220,12 @@ class Chat:
 
     def _spell(self, text: str) -> list[int]:
         """Tokenize `text` as text, including the names of control tokens."""
-        tokens = self._speller.encode(text, add_special_tokens=False, split_special_tokens=True)
+        tokens, at = list[int](), 0
+        for tag in [*(tag.start() + 1 for tag in self._tags.finditer(text)), len(text)]:
+            part, at = text[at:tag], tag  # the tokenizer splits no name that is not special
+            tokens += self._speller.encode(
+                part, add_special_tokens=False, split_special_tokens=True
+            )
         if not set(self._control.values()).isdisjoint(tokens):
             raise RequestError("messages spell a control token that the tokenizer cannot split")
         return tokens

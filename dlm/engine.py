@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Literal, get_args, overload
 
 from dlm.admission import Admission, Prepared
+from dlm.call_form import call_form
 from dlm.chat import Chat, Prompts
 from dlm.commands import CommandQueue
 from dlm.config import DecodeConfig
@@ -94,6 +95,7 @@ class Engine:
             channel=family.markup.thought,
             call=family.markup.call,
             control=self.config.never_written,
+            calls=None if family.markup.call is not None else call_form(chat),
         )
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)

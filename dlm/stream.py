@@ -4,6 +4,7 @@ import codecs
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from dlm.grammar import Reasoning, Vocabulary
 
@@ -15,6 +16,7 @@ class Stream:
     vocabulary: Vocabulary
     reasoning: Reasoning | None  # None: all is the answer
     calls: bool  # tool calls are no text
+    opening: str = ""  # text with which a call begins; empty: a control token opens calls
     channel: str = ""  # name that the model writes after a control token that opens reasoning
     free: bool = True  # whether the answer's text before the first call is never refused
     stop: Sequence[str] = ()  # the answer ends before the first of these
@@ -73,7 +75,7 @@ class Stream:
         if (at := self._stop_at(text)) is not None:
             return text[:at]
         text = text[: len(text) - begun_at_end(text, self.refused_opening)]
-        return text if ended else text[: len(text) - self._held_back(text)]
+        return text if ended else text[: len(text) - self._held_back(text, answer)]
 
     def stopped_at(self, tokens: list[int], start: int) -> int | None:
         """Return the number of `tokens` with which a text of `stop` is complete; None: there is
@@ -91,20 +93,48 @@ class Stream:
         """Return where the first text of `stop` begins."""
         return min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=None)
 
-    def _held_back(self, text: str) -> int:
-        """Return how many characters at the end of `text` may begin a text of `stop`."""
-        return max((begun_at_end(text, stop) for stop in self.stop), default=0)
+    def _held_back(self, text: str, answer: list[int]) -> int:
+        """Return how many characters at the end of `text` may begin a text of `stop`, or a call
+        and the blanks before it."""
+        stopping = max((begun_at_end(text, stop) for stop in self.stop), default=0)
+        if not self.calls or not self.opening or self._call_at(answer) < len(answer):
+            return stopping
+        kept = text[: len(text) - begun_at_end(text, self.opening)].rstrip()
+        if kept and not self.free:
+            return stopping  # a call would begin the answer
+        return max(stopping, len(text) - len(kept))
 
     def _spelled(self, answer: list[int], ended: bool) -> str:
-        answer = answer[: self._call_at(answer)]
-        return _decode(b"".join(map(self.vocabulary.pieces.__getitem__, answer)), ended)
+        raw = self._raw(answer)
+        if (end := self._opened(raw)) is not None:
+            return _decode(raw[:end], True).rstrip()
+        return _decode(self._raw(answer[: self._call_at(answer)]), ended)
 
     def _call_at(self, answer: list[int]) -> int:
         """Return the index of the first call's first token, or the length if there is no call."""
+        if not self.calls:
+            return len(answer)
+        if self.opening:
+            end = self._opened(self._raw(answer))
+            if end is None:
+                return len(answer)
+            ends = accumulate(len(self.vocabulary.pieces[token]) for token in answer)
+            return next(i for i, size in enumerate(ends) if size > end)
         call = self.vocabulary.call
-        if not self.calls or call is None or call.open not in answer:
+        if call is None or call.open not in answer:
             return len(answer)
         return answer.index(call.open)
+
+    def _opened(self, raw: bytes) -> int | None:
+        """Return where the text that opens the first call begins; None if there is none. Where the
+        answer is not free text, a call is all of it."""
+        if not self.calls or not self.opening:
+            return None
+        at = raw.find(self.opening.encode())
+        return None if at < 0 or (not self.free and raw[:at].strip()) else at
+
+    def _raw(self, tokens: list[int]) -> bytes:
+        return b"".join(map(self.vocabulary.pieces.__getitem__, tokens))
 
 
 def begun_at_end(text: str, word: str) -> int:

@@ -63,13 +63,19 @@ def custom_tools(request: Request) -> Collection[str]:
     return constraint.custom.keys() if isinstance(constraint, Tools) else ()
 
 
+def call_reader(request: Request, vocabulary: "Vocabulary") -> CallReader | None:
+    """Return a reader of the calls in a request's answer; None if it has none."""
+    if request.constraint is None or vocabulary.calls is None:
+        return None
+    constraint = request.constraint.in_form(vocabulary.calls)
+    return constraint.reader(vocabulary) if isinstance(constraint, Tools) else None
+
+
 class ItemReader:
     """Reader of the events of one request."""
 
     def __init__(self, request: Request, vocabulary: "Vocabulary"):
-        constraint = request.constraint
-        calls = constraint is not None and constraint.calls and vocabulary.call is not None
-        self._calls = CallReader(vocabulary) if calls else None
+        self._calls = call_reader(request, vocabulary)
         self._custom = custom_tools(request)
         self._input = _Input()
         self.items: list[AnswerItem] = []  # all that have been opened

@@ -1,7 +1,9 @@
-"""Forms of tool calls: rules and parsers."""
+"""Forms of tool calls: rules and readers."""
 
 # ruff: noqa: F401
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
-from dlm.grammar.calls.gemma import CallReader, gemma_call, read_calls, span_of
-from dlm.grammar.calls.markups import MARKUPS, Accepts, Markup
+from dlm.grammar.calls.gemma import GemmaReader, gemma_call
+from dlm.grammar.calls.markups import MARKUPS, Markup, Reading
+from dlm.grammar.calls.reader import CallReader
+from dlm.grammar.calls.xml_calls import Accepts

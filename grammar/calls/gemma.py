@@ -2,7 +2,7 @@
 
 In `call:NAME{key:value,...}` between markers, keys are bare, and the token `<|"|>` quotes strings;
 there are no escapes and no spaces. A key ends at the first colon that a value follows
-(`schema.dialects.is_bare`). A marker is a token; text that looks like one is text. `CallReader`
+(`schema.dialects.is_bare`). A marker is a token; text that looks like one is text. `GemmaReader`
 turns calls into JSON, token by token; a finished call is what its pieces add up to. A parser raises
 `InvalidValueError` for a malformed call. It does not check arguments, and knows no tools.
 """
@@ -11,7 +11,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -38,33 +37,6 @@ def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
     return concatenation(opened, f"{_CALL}{name}", arguments, closed)
 
 
-def read_calls(tokens: Sequence[int], vocabulary: TokenPieces) -> Answer:
-    """Return the text and the calls of an answer. Raises `InvalidValueError` if malformed."""
-    if vocabulary.call is None:
-        return Answer(vocabulary.text(tokens) or None, ())
-    reader = CallReader(vocabulary)
-    reader.feed(tokens)
-    return reader.answer()
-
-
-def span_of(
-    tokens: Sequence[int],
-    vocabulary: TokenPieces,
-    call: int,
-    path: Sequence[str | int],
-) -> tuple[int, int] | None:
-    """Return the indices of the first and last token of the part at `path` in a call's arguments.
-
-    `call` is the call's index in the answer. None if there is no such part.
-    """
-    if vocabulary.call is None:
-        return None
-    reader = CallReader(vocabulary, target=[call, *path])
-    with suppress(InvalidValueError):
-        reader.feed(tokens)
-    return reader.span
-
-
 @dataclass(slots=True)
 class _Container:
     """An object or an array that is being read."""
@@ -85,7 +57,7 @@ class _Call:
     after_colon: list[tuple[str, int]] | None = None
 
 
-class CallReader:
+class GemmaReader:
     """Incremental parser of an answer, with its calls."""
 
     def __init__(self, vocabulary: TokenPieces, target: Sequence[str | int] = ()):
@@ -93,8 +65,8 @@ class CallReader:
 
         `target` is a call's index and a path in its arguments; `span` becomes the part's tokens.
         """
-        if vocabulary.call is None:
-            raise ValueError("this vocabulary has no tokens of tool calls")
+        if not isinstance(vocabulary.call, CallMarkers):
+            raise ValueError("this vocabulary has no tokens of Gemma's calls")
         self._vocabulary, self._markers = vocabulary, vocabulary.call
         self.span: tuple[int, int] | None = None
         self._target, self._begun = list(target), 0

@@ -1,145 +1,125 @@
-"""Textual forms of calls: rules and parsers.
+"""Forms of calls, by name: the rules that write a call, and the reader of an answer with calls.
 
-Diffusion models were made from models that write calls in the forms of Qwen, Hermes and Llama. A
-parser raises `InvalidValueError` for a malformed call. It does not check arguments, and knows no
-tools.
+A call of Gemma's or Mistral's form begins with a control token, one of the others with text.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dlm.grammar.calls.answer import Answer, ToolCall
-from dlm.grammar.errors import InvalidValueError
-from dlm.grammar.regex.nodes import Node, concatenation
+from dlm.grammar.calls.gemma import GemmaReader, gemma_call
+from dlm.grammar.calls.json_calls import JsonReader, JsonSyntax
+from dlm.grammar.calls.reader import CallReader
+from dlm.grammar.calls.token_text import ARGUMENTS_MARK, OPEN_MARK
+from dlm.grammar.calls.xml_calls import OPENING, Accepts, XmlReader
+from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialects import Dialect
-from dlm.grammar.schema.evaluate import decoded
-from dlm.grammar.schema.writer import FORMS, PARAMETER_END, FormWriter, as_object
+from dlm.grammar.schema.writer import FORMS, FormWriter, as_object
+from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
 
-Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits
-_FUNCTION = re.compile(r"([^>\s]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
-_END = re.compile(r"\s*</function>\s*</tool_call>")
-_SPACE = re.compile(r"\s*")
 _JSON = Dialect()
+_TAG, _OBJECT = "<tool_call>", '{"name": '
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an answer is read."""
+
+    vocabulary: TokenPieces | None = None  # None: it is text, not tokens
+    accepts: Accepts = lambda tool, argument, value: True
+    anywhere: bool = True  # whether calls begin anywhere; otherwise one begins the answer, or none
+    target: Sequence[str | int] = ()  # a call's index and a path in its arguments, to be found
 
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """One form of calls. A call begins with `opening`, which occurs nowhere else in an answer.
+    """One form of calls.
 
-    `write` returns the rest of a call, given the tool's name and the node of its arguments, which
-    `arguments` writes. `call` parses one call after its opening, and returns it with the index of
-    its end.
+    A call begins with `opening`, or, where that is empty, with a control token; neither occurs
+    elsewhere in an answer. `write` returns a whole call, given the tool's name, the node of its
+    arguments, which `arguments` writes, and the vocabulary's `markers`.
     """
 
     opening: str
     arguments: FormWriter
-    write: Callable[[str, Node], Node]
-    call: Callable[[str, int, Accepts], tuple[ToolCall, int]]
-
-    def read(self, text: str, accepts: Accepts) -> Answer:
-        """Return the text and the calls of an answer."""
-        content, calls, at = [], [], 0
-        while (begin := text.find(self.opening, at)) >= 0:
-            content.append(text[at:begin])
-            read, at = self.call(text, begin + len(self.opening), accepts)
-            calls.append(read)
-        content.append(text[at:])
-        return Answer("".join(content) or None, tuple(calls))
+    write: Callable[[str, Node, Any], Node]
+    reader: Callable[[Reading], CallReader]
+    markers: type[CallMarkers] | type[MistralMarkers] | None = None  # its control tokens
+    exact: bool = True  # whether values are read as rules write them, without the schema's help
 
 
-def _hermes(name: str, arguments: Node) -> Node:
+def _hermes(name: str, arguments: Node, markers: None) -> Node:
     beginning = concatenation(_JSON.space, _JSON.mark("{"), '"name"', _JSON.mark(":"))
     call = _named(name, "arguments", arguments)
-    return concatenation(beginning, call, _JSON.space, "</tool_call>")
+    return concatenation(_TAG, beginning, call, _JSON.space, "</tool_call>")
+
+
+def _llama(name: str, arguments: Node, markers: None) -> Node:
+    return concatenation(_OBJECT, _named(name, "parameters", arguments))
 
 
 def _named(name: str, key: str, arguments: Node) -> Node:
-    """Return the rest of an object with a name and arguments."""
+    """Return the end of an object with a name and arguments, from the name on."""
     comma, colon = _JSON.mark(","), _JSON.mark(":")
     return concatenation(f'"{name}"', comma, f'"{key}"', colon, arguments, _JSON.mark("}"))
 
 
-def _qwen_coder(name: str, arguments: Node) -> Node:
-    return concatenation(f"{name}>", arguments, "</function>", _JSON.space, "</tool_call>")
+def _qwen_coder(name: str, arguments: Node, markers: None) -> Node:
+    end = concatenation("</function>", _JSON.space, "</tool_call>")
+    return concatenation(f"{OPENING}{name}>", arguments, end)
 
 
-def _error(text: str, at: int, reason: str) -> InvalidValueError:
-    return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
+def _mistral(name: str, arguments: Node, markers: MistralMarkers) -> Node:
+    opened, separated = (SpecialToken(frozenset((id,))) for id in (markers.open, markers.arguments))
+    return concatenation(opened, name, separated, arguments)
 
 
-def _json_call(
-    beginning: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
-) -> tuple[ToolCall, int]:
-    """Parse an object of a `name` and `arguments`; `beginning` is its part within the opening."""
-    body = beginning + text[at:]
-    start = _skip(body, 0)
-    try:
-        value, end = decoded(body, start)
-    except (ValueError, RecursionError) as error:
-        raise _error(text, at, f"not JSON: {error}") from error
-    if not (
-        isinstance(value, dict)
-        and value.keys() == {"name", arguments}
-        and isinstance(value["name"], str)
-        and isinstance(value[arguments], dict)
-    ):
-        raise _error(text, at, f"not an object of a name and {arguments}")
-    at += _skip(body, end) - len(beginning) if closing else end - len(beginning)
-    if not text.startswith(closing, at):
-        raise _error(text, at, f"{closing} is missing")
-    return ToolCall(value["name"], value[arguments]), at + len(closing)
+def _json_reader(syntax: JsonSyntax, reading: Reading) -> JsonReader:
+    markers = reading.vocabulary and reading.vocabulary.call
+    marks = {}
+    if isinstance(markers, MistralMarkers):
+        marks = {markers.open: OPEN_MARK, markers.arguments: ARGUMENTS_MARK}
+    return JsonReader(syntax, reading.vocabulary, marks, reading.anywhere, reading.target)
 
 
-def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
-    if not (named := _FUNCTION.match(text, at)):
-        raise _error(text, at, "a function's name is missing")
-    name, at = named[1], named.end()
-    arguments = {}
-    while opened := _PARAMETER.match(text, at):
-        accepted = partial(accepts, name, opened[1])
-        arguments[opened[1]], at = _xml_value(text, opened.end(), accepted)
-    if not (ended := _END.match(text, at)):
-        raise _error(text, at, "</function> and </tool_call> are missing")
-    return ToolCall(name, arguments), ended.end()
+def _gemma_reader(reading: Reading) -> GemmaReader:
+    if reading.vocabulary is None:
+        raise TypeError("calls in Gemma's form are tokens, not text")
+    return GemmaReader(reading.vocabulary, reading.target)
 
 
-def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any, int]:
-    """Return the value of a parameter, and the index after its end tag.
-
-    Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON may
-    contain the end tag.
-    """
-    try:
-        value, end = decoded(text, _skip(text, at))
-    except (ValueError, RecursionError):
-        value, end = "", at
-    end = _skip(text, end)
-    if isinstance(value, str) or not text.startswith(PARAMETER_END, end) or not accepts(value):
-        if (end := text.find(PARAMETER_END, at)) < 0:
-            raise _error(text, at, f"{PARAMETER_END} is missing")
-        value = text[at:end].removeprefix("\n").removesuffix("\n")
-    return value, end + len(PARAMETER_END)
+def _xml_reader(reading: Reading) -> XmlReader:
+    return XmlReader(reading.vocabulary, reading.accepts, reading.anywhere)
 
 
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
+_HERMES = JsonSyntax(
+    opening=_TAG,
+    head=re.compile(r'\s*\{\s*"name"\s*:\s*"([\w.-]+)"\s*,\s*"arguments"\s*:\s*'),
+    tail=re.compile(r"\s*\}\s*</tool_call>"),
+    shape="an object of a name and arguments",
+    end="</tool_call>",
+)
+_LLAMA = JsonSyntax(
+    opening=_OBJECT,
+    head=re.compile(r'\s*"([\w.-]+)"\s*,\s*"parameters"\s*:\s*'),
+    tail=re.compile(r"\s*\}"),
+    shape="an object of a name and parameters",
+    end="its last bracket",
+)
+_MISTRAL = JsonSyntax(
+    opening=OPEN_MARK,
+    head=re.compile(rf"\s*([\w.-]+){ARGUMENTS_MARK}\s*"),
+    tail=re.compile(""),
+    shape="a name, [ARGS] and arguments",
+)
 
-
-_TAG, _OBJECT = "<tool_call>", '{"name": '
-_HERMES = Markup(_TAG, as_object, _hermes, partial(_json_call, "", "arguments", "</tool_call>"))
 MARKUPS = {
-    "hermes": _HERMES,
-    "qwen3": _HERMES,
-    "qwen3_coder": Markup(f"{_TAG}\n<function=", FORMS["qwen_xml"].form, _qwen_coder, _xml_call),
-    "llama": Markup(
-        _OBJECT,
-        as_object,
-        lambda name, arguments: _named(name, "parameters", arguments),
-        partial(_json_call, _OBJECT, "parameters", ""),
-    ),
+    "gemma4": Markup("", as_object, gemma_call, _gemma_reader, CallMarkers),
+    "hermes": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
+    "qwen3": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
+    "qwen3_coder": Markup(OPENING, FORMS["qwen_xml"].form, _qwen_coder, _xml_reader, exact=False),
+    "llama": Markup(_OBJECT, as_object, _llama, partial(_json_reader, _LLAMA)),
+    "mistral": Markup("", as_object, _mistral, partial(_json_reader, _MISTRAL), MistralMarkers),
 }

@@ -67,12 +67,13 @@ def parsed(text: str) -> Any:
     return value
 
 
-def decoded(text: str, at: int) -> tuple[Any, int]:
+def decoded(text: str, at: int, repeated: bool = False) -> tuple[Any, int]:
     """Return the JSON value that begins at `text[at]`, and the index of its end.
 
-    Raises `ValueError` if `parsed` would refuse it, and `RecursionError`.
+    With `repeated`, an object may have a key several times, and the last value counts. Raises
+    `ValueError` if `parsed` would refuse it, and `RecursionError`.
     """
-    value, end = _DECODER.raw_decode(text, at)
+    value, end = (_REPEATING if repeated else _DECODER).raw_decode(text, at)
     if "\\u" in text[at:end]:
         json.dumps(value, ensure_ascii=False).encode()
     return value, end
@@ -99,6 +100,7 @@ def _constant(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+_REPEATING = json.JSONDecoder(parse_float=_float, parse_constant=_constant)
 
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
 
 
 class Spec(ABC):
@@ -28,8 +28,13 @@ class Spec(ABC):
 
     @property
     def calls(self) -> bool:
-        """Whether the rules use the control tokens of tool calls."""
+        """Whether answers may hold calls of tools."""
         return False
+
+    def in_form(self, form: str | None) -> "Spec":
+        """Return the spec for a model that writes calls in this form; None: in none that is known.
+        Raises `InvalidGrammarError` if it cannot be written so."""
+        return self
 
     @property
     def checked(self) -> bool:
@@ -38,7 +43,7 @@ class Spec(ABC):
 
     @property
     def opening(self) -> str:
-        """Text with which a call begins amid free text; empty if tokens or nothing opens calls."""
+        """Text with which a call begins; empty if a control token or nothing opens calls."""
         return ""
 
     @property
@@ -61,8 +66,8 @@ class Spec(ABC):
         return self
 
     @abstractmethod
-    def rules(self, markers: CallMarkers | None) -> Rules:
-        """Return the rules. `markers` are the vocabulary's, needed by specs with `calls`.
+    def rules(self, markers: CallMarkers | MistralMarkers | None) -> Rules:
+        """Return the rules. `markers` are the vocabulary's, for calls that begin with one of them.
 
         Raises `InvalidGrammarError` if rules can not express the spec, or take too much work.
         """

@@ -8,16 +8,18 @@ import json
 import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from dlm.grammar.calls.answer import Answer
-from dlm.grammar.calls.gemma import gemma_call, read_calls, span_of
-from dlm.grammar.calls.markups import MARKUPS
+from dlm.grammar.calls.gemma import gemma_call
+from dlm.grammar.calls.markups import MARKUPS, Markup, Reading
+from dlm.grammar.calls.reader import CallReader
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
+    EMPTY,
     Node,
     Repetition,
     SpecialToken,
@@ -26,19 +28,19 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.regex.patterns import dispatch
+from dlm.grammar.regex.patterns import free_of
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.structures import TooManyError
-from dlm.grammar.schema.writer import as_object, write
-from dlm.grammar.specs.json_schema import AT_ONCE
+from dlm.grammar.schema.writer import write
+from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.tool_forms import INPUT, KIND, function_of, input_spec, schema_of
-from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
 
 _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
@@ -65,10 +67,13 @@ def _is_pattern(where: str) -> bool:
     return last == "pattern" or above == "patternProperties"
 
 
-_NATIVE = "gemma4"
+_GEMMA = "gemma4"
 _CHOICES = ("auto", "required")
+FindSpan = Callable[[int, Sequence[str | int]], tuple[int, int] | None]
+"""Finds the tokens of a part of a call's arguments, by the call's index and a path."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ANY_MARKERS = CallMarkers(0, 1, 2)  # for rules that are only checked
+_ANY_MARKERS = {CallMarkers: CallMarkers(0, 1, 2), MistralMarkers: MistralMarkers(0, 1)}
+_SPACE = Dialect().space  # between calls that begin with text
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,8 @@ class Tools(Spec):
     choice: str = "auto"  # or "required"
     named: str | None = None  # a tool's name; `choice` is ignored then
     parallel: bool = True
-    format: str = _NATIVE  # or one of `MARKUPS`
-    content: Spec | None = None  # None: any text; only Gemma's own form takes a spec
+    format: str | None = None  # one of `MARKUPS`; None: that of the model
+    content: Spec | None = None  # None: any text
     property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
     kind = "tools"
@@ -109,20 +114,19 @@ class Tools(Spec):
             raise self._error(
                 f"choice must be one of {', '.join(_CHOICES)}, got {self.choice!r:.40}", "/choice"
             )
-        forms = (_NATIVE, *MARKUPS)
-        if self.format not in forms:
+        if self.format is not None and self.format not in (*MARKUPS,):
             raise self._error(
-                f"format must be one of {', '.join(forms)}, got {self.format!r:.40}", "/format"
+                f"format must be one of {', '.join(MARKUPS)}, got {self.format!r:.40}", "/format"
             )
+        if self.content is not None and self._markup.opening.startswith("{"):
+            reason = f"content must be None with {self.format}, got a {self.content.kind}"
+            raise self._error(reason, "/content")
         if self.property_order not in PROPERTY_ORDERS:
             right = ", ".join(PROPERTY_ORDERS)
             raise self._error(
                 f"property_order must be one of {right}, got {self.property_order!r:.40}",
                 "/property_order",
             )
-        if self.content is not None and not self.calls:
-            reason = f"content must be None with {self.format}, got a {self.content.kind}"
-            raise self._error(reason, "/content")
         if self.named is not None and self.named not in (*self.parameters,):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
@@ -131,7 +135,7 @@ class Tools(Spec):
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long
             with suppress(TooMuchWorkError):  # `rules` tries again with more work
-                self._call(name, _ANY_MARKERS, Rules(), AT_ONCE // len(self._offered))
+                self._call(name, self._any_markers, Rules(), AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
@@ -184,9 +188,10 @@ class Tools(Spec):
                 continue
             where = f"/tools/{i}/custom"
             spec = input_spec(tool, where)
-            if spec is not None and not self.calls:
+            if spec is not None and self._form != _GEMMA:
                 raise self._error(
-                    f"{self.format} cannot enforce a tool's grammar; use {_NATIVE}",
+                    f"calls in the form {self._form} cannot enforce a tool's grammar; those of "
+                    f"{_GEMMA} can",
                     f"{where}/format",
                 )
             specs[function["name"]] = spec
@@ -203,30 +208,64 @@ class Tools(Spec):
 
     @property
     def calls(self) -> bool:
-        return self.format == _NATIVE
+        return True
+
+    @property
+    def _form(self) -> str:
+        """The name of the form; that of a model which is unknown yet counts as Gemma's."""
+        return self.format or _GEMMA
+
+    @property
+    def _markup(self) -> Markup:
+        return MARKUPS[self._form]
+
+    @property
+    def _any_markers(self) -> CallMarkers | MistralMarkers | None:
+        """Control tokens for rules that are only checked."""
+        return _ANY_MARKERS.get(self._markup.markers)
+
+    def in_form(self, form: str | None) -> "Spec":
+        if self.format is not None or form == _GEMMA:
+            return self
+        if form is None:
+            raise self._error(
+                "this model's chat template shows no form of calls that is known "
+                f"({', '.join(MARKUPS)}), so it cannot call tools",
+                "/tools",
+            )
+        written = self._in_forms
+        if form not in written:
+            written[form] = replace(self, format=form)
+        return written[form]
+
+    @cached_property
+    def _in_forms(self) -> "dict[str, Tools]":
+        """The same spec in the forms of models that it was asked for."""
+        return {}
 
     @property
     def checked(self) -> bool:
-        """Whether finished answers are checked, also since JSON text may hold a key twice."""
-        content = self._content
+        """Whether finished answers are checked: content may hold a key twice, or begin as a call
+        does."""
+        content, markup = self._content, self._markup
         inner = None if content is None or content.checked else content.rules(None)
         wide = content is not None and (inner is None or inner.free_keys or bool(inner.distinct))
-        return bool(wide or not self.calls or not self._exact)
+        alike = bool(markup.opening) and not isinstance(content, JsonSchema | None)
+        return bool(wide or alike or not markup.exact or not self._exact)
 
     @cached_property
     def _exact(self) -> bool:
         """Whether the rules allow no arguments that a schema refuses. `rules` sets it."""
-        self.rules(_ANY_MARKERS)
+        self.rules(self._any_markers)
         return vars(self)["_exact"]
 
     @property
     def opening(self) -> str:
-        free = not self.calls and self.choice == "auto" and self.named is None
-        return MARKUPS[self.format].opening if free else ""
+        return self._markup.opening
 
     @property
     def opens_free(self) -> bool:
-        return self.calls and self.choice == "auto" and self.named is None and self.content is None
+        return self.choice == "auto" and self.named is None and self.content is None
 
     @property
     def _content(self) -> Spec | None:
@@ -250,46 +289,48 @@ class Tools(Spec):
         form = self.format, self.choice, self.named, self.parallel, self.property_order
         return self.kind, *form, schemas, inputs, content
 
-    def rules(self, markers: CallMarkers | None) -> Rules:
-        rules = Rules()
-        if self.calls and markers is None:
-            raise self._error("this model's vocabulary has no tool call tokens", "/format")
+    def rules(self, markers: CallMarkers | MistralMarkers | None) -> Rules:
+        rules, kind = Rules(), self._markup.markers
+        if kind is not None and not isinstance(markers, kind):
+            raise self._error(
+                f"this model's vocabulary lacks the control tokens of calls in the form "
+                f"{self._form}",
+                "/format",
+            )
+        markers = None if kind is None else markers  # those of another form mean nothing here
         written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
         object.__setattr__(self, "_exact", all(exact for _, exact in written))
         calls = [node for node, _ in written]
         call, several = alternation(*calls), self.parallel and self.named is None
         if len(calls) > 1:
             call = rules.add(call, "call")
-        free = self.choice == "auto" and self.named is None
-        if self.calls:
-            rules.nodes[rules.root] = self._native(call, free, several, rules)
-        else:
-            rules.nodes[rules.root] = self._marked_up(call, free, several)
+        rules.nodes[rules.root] = self._answer(call, several, rules)
         return rules
 
-    def _native(self, call: Node, free: bool, several: bool, rules: Rules) -> Node:
-        calls = Repetition(call, 1) if several else call
-        if not free:
-            return calls
+    def _answer(self, call: Node, several: bool, rules: Rules) -> Node:
+        """Return the node of text or calls, given that of one call."""
+        opening, between = self._markup.opening, _SPACE if self._markup.opening else EMPTY
+        calls = concatenation(call, Repetition(concatenation(between, call))) if several else call
+        if self.choice != "auto" or self.named is not None:
+            return concatenation(between, calls)
         if self._content is not None:
-            return alternation(rules.include(self._content.rules(None)), calls)
-        text = Terminal(Automaton.lengths(1, None))
-        return concatenation(optional(text), optional(calls))
-
-    def _marked_up(self, call: Node, free: bool, several: bool) -> Node:
-        opening = MARKUPS[self.format].opening
-        if free:
-            return dispatch([(opening, call)], [], several)
-        opened = concatenation(opening, call)
-        return concatenation(opened, dispatch([(opening, call)], [], True)) if several else opened
+            content = rules.include(self._content.rules(None))
+            return alternation(content, concatenation(between, calls))
+        if opening:
+            text = free_of([opening])
+            return concatenation(Terminal(text), optional(calls))
+        return concatenation(optional(Terminal(Automaton.lengths(1, None))), optional(calls))
 
     def _call(
-        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
+        self,
+        name: str,
+        markers: CallMarkers | MistralMarkers | None,
+        rules: Rules,
+        most_work: int,
     ) -> tuple[Node, bool]:
-        """Return a tool's call (in a markup, without its opening), and whether it is exact."""
-        native = markers if self.calls else None
-        if native and (spec := self.custom.get(name)) is not None:
-            quote = SpecialToken(frozenset((native.quote,)))
+        """Return a tool's call, and whether it is exact."""
+        if isinstance(markers, CallMarkers) and (spec := self.custom.get(name)) is not None:
+            quote = SpecialToken(frozenset((markers.quote,)))
             try:
                 text = rules.include(spec.rules(None))
             except InvalidGrammarError as error:
@@ -297,14 +338,16 @@ class Tools(Spec):
                 where = f"/tools/{list(self.parameters).index(name)}/custom/format/definition"
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
-            return gemma_call(name, node, native), True
-        arguments, exact = self._arguments(name, native, rules, most_work)
-        if native:
-            return gemma_call(name, arguments, native), exact
-        return MARKUPS[self.format].write(name, arguments), exact
+            return gemma_call(name, node, markers), True
+        arguments, exact = self._arguments(name, markers, rules, most_work)
+        return self._markup.write(name, arguments, markers), exact
 
     def _arguments(
-        self, name: str, native: CallMarkers | None, rules: Rules, most_work: int
+        self,
+        name: str,
+        markers: CallMarkers | MistralMarkers | None,
+        rules: Rules,
+        most_work: int,
     ) -> tuple[Node, bool]:
         """Add the rules of a tool's arguments to `rules`, and return their node.
 
@@ -317,11 +360,11 @@ class Tools(Spec):
         where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
         write_as = partial(
             write,
-            dialect=Dialect(quote=native and native.quote),
+            dialect=Dialect(quote=markers.quote if isinstance(markers, CallMarkers) else None),
             rules=rules,
             unenforced="check",
             where=where,
-            form=as_object if native else MARKUPS[self.format].arguments,
+            form=self._markup.arguments,
             property_order=self.property_order,
             most_work=most_work,
         )
@@ -348,10 +391,22 @@ class Tools(Spec):
         return written.node, not inexact
 
     def value(self, text: str) -> Answer:
-        """Return the answer of a text, as `read` does. In Gemma 4's own form, it has no calls."""
-        if self.calls:
+        """Return the answer of a text, as `read` does. Calls that begin with control tokens are not
+        found in it."""
+        if not self._markup.opening:
             return self._checked(Answer(text or None, ()))
-        return self._checked(MARKUPS[self.format].read(text, self._accepts))
+        reader = self._reader(None)
+        reader.feed_text(text)
+        return self._judged(reader.answer())
+
+    def reader(self, vocabulary: TokenPieces, target: Sequence[str | int] = ()) -> CallReader:
+        """Return a reader of an answer's tokens. `target` is a call's index and a path in its
+        arguments, whose tokens it looks for."""
+        return self._reader(vocabulary, target)
+
+    def _reader(self, vocabulary: TokenPieces | None, target: Sequence[str | int] = ()) -> Any:
+        reading = Reading(vocabulary, self._accepts, self._content is None, target)
+        return self._markup.reader(reading)
 
     def read(self, tokens: Sequence[int], vocabulary: TokenPieces) -> Answer:
         """Return the text and the calls of any answer, constrained or not.
@@ -359,13 +414,28 @@ class Tools(Spec):
         Raises `InvalidValueError` for a malformed call, an unknown tool, or arguments that the
         schema refuses, and if `choice`, `named` or `parallel` are violated.
         """
-        if self.calls:
-            answer = read_calls(tokens, vocabulary)
-            self._checked(answer, partial(span_of, tokens, vocabulary))
-            if self._content is not None and not answer.tool_calls:
-                self._content.value(answer.content or "")
-            return answer
-        return self.value(vocabulary.text(tokens))
+        kind = self._markup.markers
+        if kind is not None and not isinstance(vocabulary.call, kind):
+            return self._judged(Answer(vocabulary.text(tokens) or None, ()))
+        reader = self.reader(vocabulary)
+        reader.feed(tokens)
+        return self._judged(reader.answer(), partial(self._span, tokens, vocabulary))
+
+    def _span(
+        self, tokens: Sequence[int], vocabulary: TokenPieces, call: int, path: Sequence[str | int]
+    ) -> tuple[int, int] | None:
+        """Return the first and the last token of a part of a call's arguments, if it is found."""
+        reader = self.reader(vocabulary, [call, *path])
+        with suppress(InvalidValueError):
+            reader.feed(tokens)
+        return reader.span
+
+    def _judged(self, answer: Answer, span: FindSpan | None = None) -> Answer:
+        """Return a valid answer; raise `InvalidValueError` for any other."""
+        self._checked(answer, span)
+        if self._content is not None and not answer.tool_calls:
+            self._content.value(answer.content or "")
+        return answer
 
     def _accepts(self, name: str, argument: str, value: Any) -> bool:
         """Whether a tool's schema accepts that value of an argument."""
@@ -378,7 +448,7 @@ class Tools(Spec):
     def _checked(
         self,
         answer: Answer,
-        span: Callable[[int, Sequence[str | int]], tuple[int, int] | None] | None = None,
+        span: FindSpan | None = None,
     ) -> Answer:
         """Return `answer` if its calls are valid, else raise `InvalidValueError`.
 

@@ -10,10 +10,10 @@ __getattr__ = lazily(
     homes(
         {
             "markers": "Marker Reasoning",
-            "pieces": "CallMarkers Markers TokenPieces VocabularySlice",
+            "pieces": "CallMarkers Markers MistralMarkers TokenPieces VocabularySlice",
             "quoted": "QuotedTokens",
             "spelling": "common_prefix",
-            "vocabulary": "CALL THOUGHT Vocabulary",
+            "vocabulary": "CALL MISTRAL_CALL THOUGHT Vocabulary",
         }
     ),
 )

@@ -5,7 +5,7 @@ The module needs neither numpy nor a tokenizer: a `VocabularySlice` is read in o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,23 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class CallMarkers:
-    """The control tokens that open and close a tool call, and quote a string within it."""
+    """The control tokens that open and close a call of Gemma's form, and quote its strings."""
+
+    form: ClassVar[str] = "gemma4"  # its name in `MARKUPS`
 
     open: int
     close: int
     quote: int
+
+
+@dataclass(frozen=True, slots=True)
+class MistralMarkers:
+    """The control tokens before a call of Mistral's form, and before its arguments."""
+
+    form: ClassVar[str] = "mistral"
+
+    open: int
+    arguments: int
 
 
 class TokenPieces(Protocol):
@@ -39,8 +51,8 @@ class TokenPieces(Protocol):
         ...
 
     @property
-    def call(self) -> CallMarkers | None:
-        """The markers of Gemma's calls; None: the vocabulary has none."""
+    def call(self) -> CallMarkers | MistralMarkers | None:
+        """The control tokens of the model's calls; None: they have none."""
         ...
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -54,7 +66,7 @@ class VocabularySlice:
 
     pieces: dict[int, bytes]  # by token; b"" for control tokens
     control: frozenset[int]
-    call: CallMarkers | None
+    call: CallMarkers | MistralMarkers | None
 
     @classmethod
     def of(cls, vocabulary: TokenPieces, tokens: Sequence[int]) -> "VocabularySlice":

@@ -12,12 +12,13 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.trie import Trie
-from dlm.grammar.vocabulary.pieces import CallMarkers, Markers
+from dlm.grammar.vocabulary.pieces import CallMarkers, Markers, MistralMarkers
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 from dlm.grammar.vocabulary.spelling import canonical_tokens, fewest_tokens
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
+MISTRAL_CALL = ("[TOOL_CALLS]", "[ARGS]")  # before a call and its arguments, in Mistral's format
 _MOST_MISSING = 0.1  # share of a model's tokens: the sizes of embeddings are rounded up
 _MOST_OUTSIDE = 64  # added tokens beyond a model's, such as marks of images
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
@@ -39,9 +40,12 @@ class Vocabulary:
         pad: int,
         thought: Markers | None,
         encode: Callable[[str], list[int]],
-        call: CallMarkers | None = None,
+        call: CallMarkers | MistralMarkers | None = None,
+        calls: str | None = None,
     ):
         """`pieces[i]` holds the bytes of token `i`; `encode` maps text to canonical token ids.
+        `call` are the control tokens of the model's calls, or `calls` is the name of a form that
+        begins them with text (`MARKUPS`).
 
         Raises `GrammarError` if `pad` or a stop is not a token.
         """
@@ -51,6 +55,7 @@ class Vocabulary:
         self.control = frozenset(control) | {pad, *stops}
         self.pieces = [b"" if i in self.control else bytes(p) for i, p in enumerate(pieces)]
         self.stops, self.pad, self.thought, self.call = tuple(stops), pad, thought, call
+        self.calls = calls if call is None else call.form  # None: in no form that is known
         self.encode = encode
         self._canonical = lru_cache(maxsize=4096)(partial(canonical_tokens, self))
 
@@ -65,15 +70,17 @@ class Vocabulary:
         channel: tuple[str, str] | None = THOUGHT,
         call: tuple[str, str, str] | None = CALL,
         control: Collection[int] = (),
+        calls: str | None = None,
     ) -> "Vocabulary":
         """Return the vocabulary of a Hugging Face tokenizer, for a model with `size` logits.
 
         `thought` holds the texts that open and close reasoning; without them these are the tokens
         in `channel`, if the tokenizer has both. `call` are the tokens around a call and around its
-        strings, likewise. `control` are more tokens that no text may hold. Added tokens from `size`
-        on are ignored: a tokenizer may have some for images. An id without a piece has no bytes, so
-        that no grammar allows it. Raises `GrammarError` for a tokenizer of another model: one with
-        other tokens from `size` on, or with too few.
+        strings, likewise; without them, `calls` is the name of the form of calls. `control` are
+        more tokens that no text may hold. Added tokens from `size` on are ignored: a tokenizer may
+        have some for images. An id without a piece has no bytes, so that no grammar allows it.
+        Raises `GrammarError` for a tokenizer of another model: one with other tokens from `size`
+        on, or with too few.
         """
         ids = tokenizer.get_vocab()
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -92,6 +99,8 @@ class Vocabulary:
         markers = None
         if call is not None and ids.keys() >= set(call):
             markers = CallMarkers(*(ids[name] for name in call))
+        elif calls == MistralMarkers.form and ids.keys() >= set(MISTRAL_CALL):
+            markers = MistralMarkers(*(ids[name] for name in MISTRAL_CALL))
         return cls(
             info.decoded_vocab[:size],
             control={i for i in {*special, *tokenizer.all_special_ids, *control} if i < size},
@@ -100,6 +109,7 @@ class Vocabulary:
             thought=thought and Markers(*(tuple(encode(text)) for text in thought)),
             encode=encode,
             call=markers,
+            calls=calls,
         )
 
     def __len__(self) -> int:

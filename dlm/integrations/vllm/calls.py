@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from dlm.grammar import Vocabulary
-from dlm.grammar.calls import CallDelta, CallReader
+from dlm.grammar.calls import CallDelta, GemmaReader
 from dlm.grammar.vocabulary import THOUGHT
 from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
 from dlm.models.families import DEFAULT
@@ -60,7 +60,7 @@ class AnswerReader:
         """`apart`: reasoning is no part of the content. Otherwise it is, with its markers, as in a
         server of vLLM that has no parser of reasoning."""
         vocabulary, reasoning = reading.vocabulary, reading.reasoning
-        self._calls = CallReader(vocabulary)
+        self._calls = GemmaReader(vocabulary)
         if not apart and reasoning is not None:
             vocabulary, reasoning = _spelling_markers(vocabulary), None
         self._stream = Stream(

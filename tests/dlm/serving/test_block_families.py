@@ -83,11 +83,15 @@ def test_a_refused_answer_is_replaced_alike_whether_its_prompt_is_cached_or_not(
     engine.close()
 
 
-def test_a_request_with_tools_is_refused_as_the_family_has_no_tokens_for_calls(directory, serve):
+def test_tools_are_refused_where_the_chat_template_shows_no_form_of_calls(directory, serve):
     tool = {"type": "function", "function": {"name": "note", "parameters": PERSON}}
     body = {"model": "blocks", "messages": turn("Who?"), "tools": [tool], "max_tokens": 50}
     with serve(Engine.load(directory), names=("blocks",)) as running:
         for stream in (False, True):
             answer = running.http.post("/v1/chat/completions", json=body | {"stream": stream})
             assert answer.status_code == 400
-            assert "this model's vocabulary has no tool call tokens" in answer.text
+            error = answer.json()["error"]
+            assert "chat template shows no form of calls that is known (gemma4, herm" in str(error)
+            assert error["param"] == "tools"
+        plain = running.http.post("/v1/chat/completions", json=body | {"tool_choice": "none"})
+        assert plain.status_code == 200

@@ -4,9 +4,20 @@ import json
 
 import pytest
 from readers import misread
+from recogniser import Recogniser
 from spoken import accepts, objects, recogniser, sample, tools
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, ToolCall, Tools
+from dlm.grammar import (
+    Answer,
+    InvalidGrammarError,
+    InvalidValueError,
+    JsonSchema,
+    Regex,
+    ToolCall,
+    Tools,
+    Vocabulary,
+)
+from dlm.grammar.vocabulary import MistralMarkers
 
 SEARCH = {
     "name": "search-web",
@@ -56,7 +67,8 @@ def test_calls_are_accepted_and_parsed(format, write):
     assert accepts(spec, text)
     answer = spec.value(text)
     assert answer.tool_calls == (CALL, NOW)
-    assert answer.content == "Let me see.\n\n"
+    assert answer.content == "Let me see."
+    assert not accepts(spec, f"{text} And so on.")
     assert spec.value("Just text.").content == "Just text."
 
 
@@ -83,15 +95,120 @@ def test_arguments_that_do_not_fit_are_refused_by_the_rules_and_the_parser(forma
         spec.value(write(ToolCall("other", {})))
 
 
+def pieces_of(spec, vocabulary, tokens):
+    """Return the name and the pieces of arguments of each call, and the answer, token by token."""
+    reader, calls = spec.reader(vocabulary), []
+    for token in tokens:
+        for delta in reader.feed([token]):
+            if delta.name is not None:
+                assert delta.index == len(calls)
+                calls.append((delta.name, []))
+            elif delta.arguments:
+                calls[delta.index][1].append(delta.arguments)
+    return calls, reader.answer()
+
+
+ODD = ToolCall("search-web", ARGUMENTS | {"query": 'é\u2028😀 "\\" \n </tool_call>{"name": '})
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+@pytest.mark.parametrize(("format", "write"), FORMS)
+def test_calls_do_not_depend_on_how_their_tokens_are_cut(vocabulary, format, write, escaped):
+    written = write(ODD)
+    if escaped and format != "qwen3_coder":
+        written = written.replace("😀", "\\ud83d\\ude00")
+    text, spec = f"Hm <tool.\n{written}\n{write(NOW)}", Tools(TOOLS, format=format)
+    by_byte = [vocabulary.pieces.index(bytes([byte])) for byte in text.encode()]
+    for tokens in (vocabulary.encode(text), by_byte):
+        calls, answer = pieces_of(spec, vocabulary, tokens)
+        assert answer.content == "Hm <tool."
+        assert answer.tool_calls == (ODD, NOW)
+        assert spec.read(tokens, vocabulary) == answer
+        joined = [(name, "".join(pieces)) for name, pieces in calls]
+        assert joined == [
+            (call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in (ODD, NOW)
+        ]
+
+
+@pytest.mark.parametrize("format", ["hermes", "llama"])
+def test_arguments_are_passed_on_as_they_arrive_and_no_escape_is_divided(vocabulary, format):
+    write = dict(FORMS)[format]
+    text = write(ToolCall("search-web", {"query": "a" * 9})).replace("aaa", "\\ud83d\\ude00\\n", 1)
+    by_byte = [vocabulary.pieces.index(bytes([byte])) for byte in text.encode()]
+    ((_, pieces),), _ = pieces_of(Tools(TOOLS, format=format), vocabulary, by_byte)
+    assert len(pieces) > 12
+    assert "😀" in pieces
+    assert "\\n" in pieces
+
+
+def test_calls_after_mistrals_control_tokens_are_accepted_and_parsed(vocabulary):
+    control = sorted(vocabulary.control - {*vocabulary.stops, vocabulary.pad})[-2:]
+    opened, separated = control
+    marked = Vocabulary(
+        vocabulary.pieces,
+        control=vocabulary.control,
+        stops=vocabulary.stops,
+        pad=vocabulary.pad,
+        thought=None,
+        encode=vocabulary.encode,
+        call=MistralMarkers(opened, separated),
+    )
+    assert marked.calls == "mistral"
+    spec, body = Tools(TOOLS, format="mistral"), json.dumps(ARGUMENTS, ensure_ascii=False)
+    grammar = Recogniser(spec.rules(marked.call), {opened: "\ue001", separated: "\ue002"})
+    assert grammar.accepts(f"Hm.\ue001search-web\ue002{body}\ue001now\ue002{{}}")
+    assert not grammar.accepts("\ue001now\ue002{} Hm.")
+    tokens = [*marked.encode("Hm."), opened, *marked.encode("search-web"), separated]
+    tokens += [*marked.encode(body), opened, *marked.encode("now"), separated, *marked.encode("{}")]
+    calls, answer = pieces_of(spec, marked, tokens)
+    assert answer == Answer("Hm.", (CALL, NOW))
+    assert [name for name, _ in calls] == ["search-web", "now"]
+    assert spec.read(marked.encode("[TOOL_CALLS]now[ARGS]{}"), marked).tool_calls == ()
+    with pytest.raises(InvalidValueError, match="not a name, \\[ARGS\\] and arguments"):
+        spec.read(tokens[:5], marked)
+    with pytest.raises(InvalidValueError, match="hold a control token"):
+        spec.read([*tokens[: tokens.index(separated) + 3], opened], marked)
+
+
+@pytest.mark.parametrize("format", ["hermes", "qwen3_coder"])
+def test_content_of_its_own_form_is_no_call_wherever_it_holds_an_opening(vocabulary, format):
+    content = JsonSchema({"type": "array", "items": {"type": "string"}})
+    spec = Tools(TOOLS, format=format, content=content)
+    text, call = json.dumps(["<tool_call>", "<tool_call>\n<function="]), dict(FORMS)[format](NOW)
+    assert misread(recogniser(spec).accepts, [text, call, f"\n{call}"], [f"[] {call}", "Hm."]) == []
+    for read in (spec.value, lambda text: spec.read(vocabulary.encode(text), vocabulary)):
+        assert read(text) == Answer(text, ())
+        assert read(f"\n{call}").tool_calls == (NOW,)
+        with pytest.raises(InvalidValueError):
+            read("Hm.")
+    assert spec.checked == (format == "qwen3_coder")
+    assert Tools(TOOLS, format=format, content=Regex("[<a-z_>]*")).checked
+
+
+def test_the_tokens_of_a_wrong_argument_are_found(vocabulary):
+    schema = objects(a=objects(b={"type": "array", "items": {"type": "integer"}}))
+    spec = tools(schema, format="hermes")
+    text = '<tool_call>{"name": "f", "arguments": {"a": {"c": [1, 2], "b": [10, "no", 30]}}}'
+    tokens = vocabulary.encode(f"{text}</tool_call>")
+    with pytest.raises(InvalidValueError, match="call of f") as raised:
+        spec.read(tokens, vocabulary)
+    assert raised.value.span is not None
+    first, last = raised.value.span
+    assert '"' in vocabulary.text(tokens[first : last + 1])
+    assert vocabulary.text(tokens[:first]).endswith(("[10, ", "[10,", '[10, "no'))
+
+
 @pytest.mark.parametrize(
     ("format", "text", "problem"),
     [
-        ("hermes", "<tool_call>\n", "not JSON"),
+        ("hermes", "<tool_call>\n", "not an object of a name"),
         ("hermes", '<tool_call>{"name": "now"}</tool_call>', "not an object of a name"),
         ("hermes", '<tool_call>{"name": 3, "arguments": {}}</tool_call>', "not an object of"),
         ("hermes", '<tool_call>{"name": "now", "arguments": {}}', "</tool_call> is missing"),
         ("hermes", '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', "not an object of"),
-        ("llama", '{"name": "now"', "not JSON"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": "', "arguments do not end"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": }}</tool_call>', "not JSON"),
+        ("llama", '{"name": "now"', "not an object of a name and parameters"),
         ("llama", '{"name": "now", "arguments": {}}', "not an object of a name and parameters"),
         ("qwen3_coder", "<tool_call>\n<function=", "a function's name is missing"),
         ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>\n3", "</parameter> is missing"),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from native_calls import answer_tokens, call_tokens, spell
 from toys import toy_vocabulary
 
-from dlm.grammar import Answer, InvalidValueError, ToolCall
-from dlm.grammar.calls import CallReader, read_calls
+from dlm.grammar import Answer, InvalidValueError, ToolCall, Tools
+from dlm.grammar.calls import GemmaReader
 from dlm.grammar.schema import is_bare
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -23,6 +23,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
+
+
+def read_calls(tokens, vocabulary):
+    reader = GemmaReader(vocabulary)
+    reader.feed(tokens)
+    return reader.answer()
 
 
 @given(st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True), st.dictionaries(KEYS, VALUES))
@@ -146,7 +152,8 @@ def test_a_malformed_call_is_refused_with_what_is_missing(vocabulary, text, prob
 
 def test_without_markers_an_answer_is_text(vocabulary):
     toy = toy_vocabulary([b"call:", b"f{}"])
-    assert read_calls([2, 3], toy) == Answer("call:f{}", ())
+    spec = Tools([{"type": "function", "function": {"name": "f"}}])
+    assert spec.read([2, 3], toy) == Answer("call:f{}", ())
 
 
 def test_a_call_in_openais_form_has_its_arguments_as_json():
@@ -166,7 +173,7 @@ CALLS = st.builds(
 
 def streamed(vocabulary, tokens, cuts=()):
     """Calls assembled from their pieces by a client, and the reader that got the cut `tokens`."""
-    reader, calls, start = CallReader(vocabulary), [], 0
+    reader, calls, start = GemmaReader(vocabulary), [], 0
     for end in sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)}):
         for delta in reader.feed(tokens[start:end]):
             if delta.name is not None:
@@ -211,5 +218,5 @@ def test_a_long_number_is_emitted_before_its_end(vocabulary, digits):
 
 
 def test_a_reader_of_calls_needs_a_vocabulary_with_their_markers():
-    with pytest.raises(ValueError, match="no tokens of tool calls"):
-        CallReader(toy_vocabulary([b"a"]))
+    with pytest.raises(ValueError, match="no tokens of Gemma"):
+        GemmaReader(toy_vocabulary([b"a"]))

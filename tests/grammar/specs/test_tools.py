@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from native_calls import answer_tokens
 from readers import misread
-from spoken import accepts, objects, recogniser, spoken
+from spoken import MARKERS, accepts, objects, recogniser, spoken
 from training.lessons import tool_call
 from transformers import AutoTokenizer
 
@@ -21,6 +21,7 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
+from dlm.grammar.vocabulary import MistralMarkers
 
 
 def function(name, **properties):
@@ -128,9 +129,24 @@ def test_the_key_depends_on_everything_that_changes_the_grammar():
     assert len({spec.key for spec in (Tools(TOOLS), *others)}) == 7
 
 
-def test_only_the_native_form_needs_the_markers():
-    assert Tools(TOOLS).calls
-    assert not Tools(TOOLS, format="llama").calls
+@pytest.mark.parametrize(("form", "own"), [("gemma4", MARKERS), ("mistral", MistralMarkers(1, 2))])
+def test_a_form_that_begins_with_a_control_token_needs_its_own(form, own):
+    spec = Tools(TOOLS, format=form)
+    assert spec.rules(own)
+    for markers in {None, MARKERS, MistralMarkers(1, 2)} - {own}:
+        with pytest.raises(InvalidGrammarError, match=f"lacks the control tokens .* form {form}"):
+            spec.rules(markers)
+    assert Tools(TOOLS, format="llama").rules(None)
+
+
+def test_a_spec_without_a_form_takes_that_of_the_model():
+    spec = Tools(TOOLS)
+    assert spec.in_form("gemma4") is spec
+    assert spec.in_form("hermes") == Tools(TOOLS, format="hermes")
+    assert Tools(TOOLS, format="llama").in_form("hermes") == Tools(TOOLS, format="llama")
+    with pytest.raises(InvalidGrammarError, match=r"no form of calls that is known .*hermes"):
+        spec.in_form(None)
+    assert CONTENT.in_form(None) is CONTENT
 
 
 @pytest.mark.parametrize(
@@ -186,6 +202,6 @@ def test_content_that_may_repeat_a_key_is_checked_at_the_end():
     assert Tools(TOOLS, content=JsonObject()).checked
 
 
-def test_content_beside_calls_in_another_form_is_refused():
-    with pytest.raises(InvalidGrammarError, match="content must be None with hermes, got a JSON"):
-        Tools(TOOLS, content=CONTENT, format="hermes")
+def test_content_beside_calls_that_begin_as_json_does_is_refused():
+    with pytest.raises(InvalidGrammarError, match="content must be None with llama, got a JSON"):
+        Tools(TOOLS, content=CONTENT, format="llama")

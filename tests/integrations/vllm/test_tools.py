@@ -11,7 +11,7 @@ from native_calls import answer_tokens
 from typed_tools import ARGUMENTS, NAMES, SCHEMAS, exactly
 
 from dlm.grammar import ToolCall, Vocabulary
-from dlm.grammar.calls import CallReader
+from dlm.grammar.calls import GemmaReader
 
 PROMPT = "Call the tool."
 LOOSE = {
@@ -242,6 +242,6 @@ def test_arguments_are_what_the_tokens_spell(server, tokenizer, stream):
                 message = choice["delta"] if stream else choice["message"]
                 for call in message.get("tool_calls") or ():
                     arguments += call["function"].get("arguments") or ""
-        reader = CallReader(vocabulary)
+        reader = GemmaReader(vocabulary)
         assert arguments == "".join(delta.arguments for delta in reader.feed(tokens))
         jsonschema.validate(json.loads(arguments), LOOSE)

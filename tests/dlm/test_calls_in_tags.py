@@ -1,0 +1,48 @@
+"""Calls in tags, as Hermes' and Qwen's models write them: streamed, with reasoning and text."""
+
+import pytest
+from doubles import Scripted
+from driven import streamed
+from values import PROMPT, V
+
+from dlm import Request, ToolCall, Tools
+from dlm.openai.items import ItemReader
+
+SEATS = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "parameters": {
+            "type": "object",
+            "properties": {"seats": {"type": "integer"}},
+            "required": ["seats"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_call_in_tags_after_reasoning_and_text_is_streamed_apart(engine_of, tokens_of, parallel):
+    call = '<tool_call>\n{"name": "book", "arguments": {"seats": 2}}\n</tool_call>'
+    text = f"<think>\nTwo seats.</think>\n\nI book <b>two.\n{call}\n{call}<turn|>"
+    model = Scripted(V, len(PROMPT), tokens_of(text), canvas_length=8)
+    engine = engine_of(model, thought=("<think>", "</think>"))
+    spec = Tools([SEATS], format="hermes", parallel=parallel)
+    request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=160)
+    result, events = streamed(engine, request)
+    calls = (ToolCall("book", {"seats": 2}),) * (1 + parallel)
+    assert result.tool_calls == calls
+    assert (result.reasoning, result.text) == ("Two seats.", "\n\nI book <b>two.")
+    assert result.parsed.content == result.text
+    assert "".join(event.text for event in events) == result.text
+    reader, items = ItemReader(request, engine.vocabulary), []
+    for event in events:
+        reader.feed(event)
+    items = [(item.kind, item.name, item.text) for item in reader.items]
+    assert items == [
+        ("reasoning", "", "Two seats."),
+        ("text", "", "\n\nI book <b>two."),
+        *[("call", "book", '{"seats": 2}')] * len(calls),
+    ]
+    written = next(i for i, event in enumerate(events) if "two." in event.text)
+    assert written < len(events) - 1  # before the calls have ended
