@@ -219,7 +219,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 4_850,
+    "dlm": 5_000,
     "dlm/anthropic": 800,
     "dlm/batch": 650,
     "dlm/cli": 1_700,
@@ -231,14 +231,14 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/samplers": 300,
     "dlm/serving": 3_100,
     "grammar": 800,
-    "grammar/calls": 550,
+    "grammar/calls": 1_000,
     "grammar/canvas": 1_800,
     "grammar/masks": 650,
     "grammar/parse": 5_300,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_400,
-    "grammar/specs": 1_550,
+    "grammar/specs": 1_600,
     "grammar/vocabulary": 600,
     "kernels": 4_800,
     "models": 4_150,

@@ -18,7 +18,7 @@ from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialects import BARE_VALUE
-from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import GemmaMarkers, TokenPieces
 
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 _WORDS = "|".join(
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[\w.-]+")
 _CLOSING = {"{": "}", "[": "]"}
 
 
-def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
+def gemma_call(name: str, arguments: Node, markers: GemmaMarkers) -> Node:
     """Return a call of the tool `name`."""
     opened, closed = (SpecialToken(frozenset((id,))) for id in (markers.open, markers.close))
     return concatenation(opened, f"{_CALL}{name}", arguments, closed)
@@ -65,7 +65,7 @@ class GemmaReader:
 
         `target` is a call's index and a path in its arguments; `span` becomes the part's tokens.
         """
-        if not isinstance(vocabulary.call, CallMarkers):
+        if not isinstance(vocabulary.call, GemmaMarkers):
             raise ValueError("this vocabulary has no tokens of Gemma's calls")
         self._vocabulary, self._markers = vocabulary, vocabulary.call
         self.span: tuple[int, int] | None = None

@@ -42,7 +42,7 @@ class JsonSyntax:
 
 
 @dataclass(slots=True)
-class _Call:
+class _JsonCall:
     """A call that is being read, or has been; places are characters of the answer."""
 
     opened: int  # where its opening begins
@@ -71,7 +71,7 @@ class JsonReader:
         self._syntax, self._anywhere, self._target = syntax, anywhere, target
         self._written = TokenText(vocabulary, marks)
         self._at = 0  # index of the first character that has not been read
-        self._calls: list[_Call] = []
+        self._calls: list[_JsonCall] = []
         self._deltas: list[CallDelta] = []
 
     def feed(self, tokens: Sequence[int]) -> list[CallDelta]:
@@ -148,12 +148,12 @@ class JsonReader:
         opened = text.find(opening, self._at)
         if opened >= 0 and (self._anywhere or self._calls or not text[:opened].strip()):
             self._at = opened + len(opening)
-            self._calls.append(_Call(opened))
+            self._calls.append(_JsonCall(opened))
             return True
         self._at = max(self._at, len(text) - len(opening) + 1)
         return False
 
-    def _head(self, call: _Call) -> bool:
+    def _head(self, call: _JsonCall) -> bool:
         text = self._written.text
         head = self._syntax.head.match(text, self._at)
         if head is None or head.end() == len(text):
@@ -166,7 +166,7 @@ class JsonReader:
         self._deltas.append(CallDelta(len(self._calls) - 1, call.name, ""))
         return True
 
-    def _arguments(self, call: _Call) -> bool:
+    def _arguments(self, call: _JsonCall) -> bool:
         """Pass on the arguments as far as they have arrived, spaced and escaped as `json.dumps`
         does; no escape is divided."""
         text, begin, pieces = self._written.text, self._at, list[str]()
@@ -196,7 +196,7 @@ class JsonReader:
         except ValueError as error:
             raise self._error(self._at, f"not JSON: {error}") from error
 
-    def _bracket(self, call: _Call, character: str) -> None:
+    def _bracket(self, call: _JsonCall, character: str) -> None:
         """Read a bracket, or a quote around a string."""
         self._at += 1
         if character == '"':
@@ -206,7 +206,7 @@ class JsonReader:
             if not call.depth:
                 call.end = self._at
 
-    def _fail(self, call: _Call) -> NoReturn:
+    def _fail(self, call: _JsonCall) -> NoReturn:
         """Raise an error that names what is missing."""
         reason = f"{self._syntax.end} is missing"
         if call.begin < 0:

@@ -17,15 +17,15 @@ from dlm.grammar.calls.xml_calls import OPENING, Accepts, XmlReader
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.writer import FORMS, FormWriter, as_object
-from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import GemmaMarkers, MistralMarkers, TokenPieces
 
 _JSON = Dialect()
 _TAG, _OBJECT = "<tool_call>", '{"name": '
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How an answer is read."""
+class AnswerForm:
+    """Form of an answer that is to be read, and what to look for in it."""
 
     vocabulary: TokenPieces | None = None  # None: it is text, not tokens
     accepts: Accepts = lambda tool, argument, value: True
@@ -45,8 +45,8 @@ class Markup:
     opening: str
     arguments: FormWriter
     write: Callable[[str, Node, Any], Node]
-    reader: Callable[[Reading], CallReader]
-    markers: type[CallMarkers] | type[MistralMarkers] | None = None  # its control tokens
+    reader: Callable[[AnswerForm], CallReader]
+    markers: type[GemmaMarkers] | type[MistralMarkers] | None = None  # its control tokens
     exact: bool = True  # whether values are read as rules write them, without the schema's help
 
 
@@ -76,22 +76,22 @@ def _mistral(name: str, arguments: Node, markers: MistralMarkers) -> Node:
     return concatenation(opened, name, separated, arguments)
 
 
-def _json_reader(syntax: JsonSyntax, reading: Reading) -> JsonReader:
-    markers = reading.vocabulary and reading.vocabulary.call
+def _json_reader(syntax: JsonSyntax, form: AnswerForm) -> JsonReader:
+    markers = form.vocabulary and form.vocabulary.call
     marks = {}
     if isinstance(markers, MistralMarkers):
         marks = {markers.open: OPEN_MARK, markers.arguments: ARGUMENTS_MARK}
-    return JsonReader(syntax, reading.vocabulary, marks, reading.anywhere, reading.target)
+    return JsonReader(syntax, form.vocabulary, marks, form.anywhere, form.target)
 
 
-def _gemma_reader(reading: Reading) -> GemmaReader:
-    if reading.vocabulary is None:
+def _gemma_reader(form: AnswerForm) -> GemmaReader:
+    if form.vocabulary is None:
         raise TypeError("calls in Gemma's form are tokens, not text")
-    return GemmaReader(reading.vocabulary, reading.target)
+    return GemmaReader(form.vocabulary, form.target)
 
 
-def _xml_reader(reading: Reading) -> XmlReader:
-    return XmlReader(reading.vocabulary, reading.accepts, reading.anywhere)
+def _xml_reader(form: AnswerForm) -> XmlReader:
+    return XmlReader(form.vocabulary, form.accepts, form.anywhere)
 
 
 _HERMES = JsonSyntax(
@@ -116,7 +116,7 @@ _MISTRAL = JsonSyntax(
 )
 
 MARKUPS = {
-    "gemma4": Markup("", as_object, gemma_call, _gemma_reader, CallMarkers),
+    "gemma4": Markup("", as_object, gemma_call, _gemma_reader, GemmaMarkers),
     "hermes": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
     "qwen3": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
     "qwen3_coder": Markup(OPENING, FORMS["qwen_xml"].form, _qwen_coder, _xml_reader, exact=False),

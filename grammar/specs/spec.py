@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
 
 
 class Spec(ABC):
@@ -66,7 +66,7 @@ class Spec(ABC):
         return self
 
     @abstractmethod
-    def rules(self, markers: CallMarkers | MistralMarkers | None) -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         """Return the rules. `markers` are the vocabulary's, for calls that begin with one of them.
 
         Raises `InvalidGrammarError` if rules can not express the spec, or take too much work.

@@ -1,8 +1,10 @@
-"""Tools in the form of OpenAI's APIs: functions, and custom tools of one text."""
+"""Tools in the form of OpenAI's APIs: functions, custom tools of one text, and their refusals."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.schema.documents import MAPS
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.text import Grammar, Regex
 
@@ -89,3 +91,24 @@ def _format_of(custom: dict[str, Any]) -> tuple[Any, Any] | None:
         return None
     inner = form["grammar"] if isinstance(form.get("grammar"), dict) else form
     return inner.get("syntax"), inner.get("definition")
+
+
+def unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
+    """Return the error for a strict tool whose rules would allow too much."""
+    (place, reason), *others = places
+    *_, above, last = ("", "", *place.removeprefix(where).split("/"))
+    named = "the schema there" if last == "" or above in MAPS else f"the keyword {last}"
+    and_others = f" ({len(others)} more places likewise)" if others else ""
+    return InvalidGrammarError(
+        KIND,
+        f"tool {tool!r} is strict, and {named} cannot be enforced while arguments are written: "
+        f"{reason}{and_others}. Change the schema; or leave strict out, and the arguments are "
+        "checked when they are finished",
+        where if place in ("", "/") else place,
+    )
+
+
+def is_pattern(where: str) -> bool:
+    """Whether a place in a schema is a regex, which may not be expressible by an automaton."""
+    *_, above, last = ("", "", *where.split("/"))
+    return last == "pattern" or above == "patternProperties"

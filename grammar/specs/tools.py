@@ -14,8 +14,7 @@ from typing import Any
 
 from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
-from dlm.grammar.calls.markups import MARKUPS, Markup, Reading
-from dlm.grammar.calls.reader import CallReader
+from dlm.grammar.calls.markups import MARKUPS, AnswerForm, Markup
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
@@ -31,7 +30,7 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.regex.patterns import free_of
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import Dialect
-from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError
+from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.structures import TooManyError
@@ -39,32 +38,18 @@ from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.specs.tool_forms import INPUT, KIND, function_of, input_spec, schema_of
-from dlm.grammar.vocabulary.pieces import CallMarkers, MistralMarkers, TokenPieces
+from dlm.grammar.specs.tool_forms import (
+    INPUT,
+    function_of,
+    input_spec,
+    is_pattern,
+    schema_of,
+    unenforced,
+)
+from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, MistralMarkers, TokenPieces
 
 _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
-
-
-def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
-    """Return the error for a strict tool whose rules would allow too much."""
-    (place, reason), *others = places
-    *_, above, last = ("", "", *place.removeprefix(where).split("/"))
-    named = "the schema there" if last == "" or above in MAPS else f"the keyword {last}"
-    and_others = f" ({len(others)} more places likewise)" if others else ""
-    return InvalidGrammarError(
-        KIND,
-        f"tool {tool!r} is strict, and {named} cannot be enforced while arguments are written: "
-        f"{reason}{and_others}. Change the schema; or leave strict out, and the arguments are "
-        "checked when they are finished",
-        where if place in ("", "/") else place,
-    )
-
-
-def _is_pattern(where: str) -> bool:
-    """Whether a place in a schema is a regex, which may not be expressible by an automaton."""
-    *_, above, last = ("", "", *where.split("/"))
-    return last == "pattern" or above == "patternProperties"
 
 
 _GEMMA = "gemma4"
@@ -72,7 +57,7 @@ _CHOICES = ("auto", "required")
 FindSpan = Callable[[int, Sequence[str | int]], tuple[int, int] | None]
 """Finds the tokens of a part of a call's arguments, by the call's index and a path."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ANY_MARKERS = {CallMarkers: CallMarkers(0, 1, 2), MistralMarkers: MistralMarkers(0, 1)}
+_ANY_MARKERS = {GemmaMarkers: GemmaMarkers(0, 1, 2), MistralMarkers: MistralMarkers(0, 1)}
 _SPACE = Dialect().space  # between calls that begin with text
 
 
@@ -220,7 +205,7 @@ class Tools(Spec):
         return MARKUPS[self._form]
 
     @property
-    def _any_markers(self) -> CallMarkers | MistralMarkers | None:
+    def _any_markers(self) -> CallMarkers | None:
         """Control tokens for rules that are only checked."""
         return _ANY_MARKERS.get(self._markup.markers)
 
@@ -240,7 +225,7 @@ class Tools(Spec):
 
     @cached_property
     def _in_forms(self) -> "dict[str, Tools]":
-        """The same spec in the forms of models that it was asked for."""
+        """Copies of the spec in forms of models, by form."""
         return {}
 
     @property
@@ -289,14 +274,11 @@ class Tools(Spec):
         form = self.format, self.choice, self.named, self.parallel, self.property_order
         return self.kind, *form, schemas, inputs, content
 
-    def rules(self, markers: CallMarkers | MistralMarkers | None) -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         rules, kind = Rules(), self._markup.markers
         if kind is not None and not isinstance(markers, kind):
-            raise self._error(
-                f"this model's vocabulary lacks the control tokens of calls in the form "
-                f"{self._form}",
-                "/format",
-            )
+            reason = f"this model's vocabulary lacks the control tokens of the form {self._form}"
+            raise self._error(reason, "/format")
         markers = None if kind is None else markers  # those of another form mean nothing here
         written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
         object.__setattr__(self, "_exact", all(exact for _, exact in written))
@@ -322,14 +304,10 @@ class Tools(Spec):
         return concatenation(optional(Terminal(Automaton.lengths(1, None))), optional(calls))
 
     def _call(
-        self,
-        name: str,
-        markers: CallMarkers | MistralMarkers | None,
-        rules: Rules,
-        most_work: int,
+        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
     ) -> tuple[Node, bool]:
         """Return a tool's call, and whether it is exact."""
-        if isinstance(markers, CallMarkers) and (spec := self.custom.get(name)) is not None:
+        if isinstance(markers, GemmaMarkers) and (spec := self.custom.get(name)) is not None:
             quote = SpecialToken(frozenset((markers.quote,)))
             try:
                 text = rules.include(spec.rules(None))
@@ -343,11 +321,7 @@ class Tools(Spec):
         return self._markup.write(name, arguments, markers), exact
 
     def _arguments(
-        self,
-        name: str,
-        markers: CallMarkers | MistralMarkers | None,
-        rules: Rules,
-        most_work: int,
+        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
     ) -> tuple[Node, bool]:
         """Add the rules of a tool's arguments to `rules`, and return their node.
 
@@ -360,7 +334,7 @@ class Tools(Spec):
         where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
         write_as = partial(
             write,
-            dialect=Dialect(quote=markers.quote if isinstance(markers, CallMarkers) else None),
+            dialect=Dialect(quote=markers.quote if isinstance(markers, GemmaMarkers) else None),
             rules=rules,
             unenforced="check",
             where=where,
@@ -376,18 +350,18 @@ class Tools(Spec):
             if much and most_work < MOST_WORK:
                 raise
             inexact = ((error.where, error.reason),)
-            hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
+            hard = isinstance(error.__cause__, _TOO_HARD) or is_pattern(error.where)
             if not much and not hard:
                 whole = ": arguments must be an object" * (error.where == where)
                 reason = f"tool {name!r}: {error.reason}{whole}"
                 raise self._error(reason, error.where or where) from error
             if strict:
-                raise _unenforced(name, where, inexact) from error
+                raise unenforced(name, where, inexact) from error
             for rule in list(rules.nodes)[before:]:
                 del rules.nodes[rule]
             written = write_as(_ANY)
         if inexact and strict:
-            raise _unenforced(name, where, inexact)
+            raise unenforced(name, where, inexact)
         return written.node, not inexact
 
     def value(self, text: str) -> Answer:
@@ -395,18 +369,16 @@ class Tools(Spec):
         found in it."""
         if not self._markup.opening:
             return self._checked(Answer(text or None, ()))
-        reader = self._reader(None)
+        reader = self.reader(None)
         reader.feed_text(text)
         return self._judged(reader.answer())
 
-    def reader(self, vocabulary: TokenPieces, target: Sequence[str | int] = ()) -> CallReader:
-        """Return a reader of an answer's tokens. `target` is a call's index and a path in its
-        arguments, whose tokens it looks for."""
-        return self._reader(vocabulary, target)
-
-    def _reader(self, vocabulary: TokenPieces | None, target: Sequence[str | int] = ()) -> Any:
-        reading = Reading(vocabulary, self._accepts, self._content is None, target)
-        return self._markup.reader(reading)
+    def reader(self, vocabulary: TokenPieces | None, target: Sequence[str | int] = ()) -> Any:
+        """Return a reader of an answer (`CallReader`); without a vocabulary, it reads texts.
+        `target` is a call's index and a path in its arguments, whose tokens it looks for."""
+        return self._markup.reader(
+            AnswerForm(vocabulary, self._accepts, self._content is None, target)
+        )
 
     def read(self, tokens: Sequence[int], vocabulary: TokenPieces) -> Answer:
         """Return the text and the calls of any answer, constrained or not.

@@ -10,7 +10,7 @@ __getattr__ = lazily(
     homes(
         {
             "markers": "Marker Reasoning",
-            "pieces": "CallMarkers Markers MistralMarkers TokenPieces VocabularySlice",
+            "pieces": "CallMarkers GemmaMarkers Markers MistralMarkers TokenPieces VocabularySlice",
             "quoted": "QuotedTokens",
             "spelling": "common_prefix",
             "vocabulary": "CALL MISTRAL_CALL THOUGHT Vocabulary",

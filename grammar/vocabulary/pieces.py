@@ -17,7 +17,7 @@ class Markers:
 
 
 @dataclass(frozen=True, slots=True)
-class CallMarkers:
+class GemmaMarkers:
     """The control tokens that open and close a call of Gemma's form, and quote its strings."""
 
     form: ClassVar[str] = "gemma4"  # its name in `MARKUPS`
@@ -37,6 +37,10 @@ class MistralMarkers:
     arguments: int
 
 
+CallMarkers = GemmaMarkers | MistralMarkers
+"""The control tokens of a form of calls."""
+
+
 class TokenPieces(Protocol):
     """The tokens of an answer, as its reader needs them."""
 
@@ -51,7 +55,7 @@ class TokenPieces(Protocol):
         ...
 
     @property
-    def call(self) -> CallMarkers | MistralMarkers | None:
+    def call(self) -> CallMarkers | None:
         """The control tokens of the model's calls; None: they have none."""
         ...
 
@@ -66,7 +70,7 @@ class VocabularySlice:
 
     pieces: dict[int, bytes]  # by token; b"" for control tokens
     control: frozenset[int]
-    call: CallMarkers | MistralMarkers | None
+    call: CallMarkers | None
 
     @classmethod
     def of(cls, vocabulary: TokenPieces, tokens: Sequence[int]) -> "VocabularySlice":

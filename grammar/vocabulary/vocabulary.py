@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.trie import Trie
-from dlm.grammar.vocabulary.pieces import CallMarkers, Markers, MistralMarkers
+from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, Markers, MistralMarkers
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 from dlm.grammar.vocabulary.spelling import canonical_tokens, fewest_tokens
 
@@ -40,7 +40,7 @@ class Vocabulary:
         pad: int,
         thought: Markers | None,
         encode: Callable[[str], list[int]],
-        call: CallMarkers | MistralMarkers | None = None,
+        call: CallMarkers | None = None,
         calls: str | None = None,
     ):
         """`pieces[i]` holds the bytes of token `i`; `encode` maps text to canonical token ids.
@@ -98,7 +98,7 @@ class Vocabulary:
             thought = channel
         markers = None
         if call is not None and ids.keys() >= set(call):
-            markers = CallMarkers(*(ids[name] for name in call))
+            markers = GemmaMarkers(*(ids[name] for name in call))
         elif calls == MistralMarkers.form and ids.keys() >= set(MISTRAL_CALL):
             markers = MistralMarkers(*(ids[name] for name in MISTRAL_CALL))
         return cls(

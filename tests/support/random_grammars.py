@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Literal
 
 from dlm.grammar import Grammar, JsonSchema, Spec, Tools, Vocabulary
-from dlm.grammar.vocabulary import CallMarkers
+from dlm.grammar.vocabulary import GemmaMarkers
 
 Form = Literal["json", "gemma", "ebnf", "lark"]
 FORMS: tuple[Form, ...] = ("json", "json", "json", "gemma", "ebnf", "lark")
@@ -58,7 +58,7 @@ def vocabulary_of(pieces: Sequence[bytes]) -> Vocabulary:
         pad=pad,
         thought=None,
         encode=encode,
-        call=CallMarkers(*markers),
+        call=GemmaMarkers(*markers),
     )
 
 

@@ -23,9 +23,9 @@ from dlm.grammar.regex import (
     Terminal,
 )
 from dlm.grammar.rules import Rules
-from dlm.grammar.vocabulary import CallMarkers
+from dlm.grammar.vocabulary import GemmaMarkers
 
-MARKERS = CallMarkers(open=1, close=2, quote=3)
+MARKERS = GemmaMarkers(open=1, close=2, quote=3)
 TOKENS = {1: "\ue001", 2: "\ue002", 3: "\ue003"}
 
 

@@ -286,5 +286,5 @@ def test_random_texts_of_harder_rules_fit_the_schema(vocabulary, schema):
 
 
 def test_a_vocabulary_without_the_markers_is_refused():
-    with pytest.raises(InvalidGrammarError, match="lacks the control tokens of calls"):
+    with pytest.raises(InvalidGrammarError, match="lacks the control tokens of the form gemma4"):
         tools({}).rules(None)

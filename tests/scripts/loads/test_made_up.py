@@ -21,7 +21,7 @@ from measure.schemas import vocabulary_of
 import dlm.models
 from dlm import Choice, Grammar, InvalidGrammarError, Regex, Tools
 from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.vocabulary import CallMarkers
+from dlm.grammar.vocabulary import GemmaMarkers
 
 BUILT_IN = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
 MODELS = st.sampled_from(["random", "spiteful", "endless"])
@@ -43,7 +43,7 @@ def compiler(request) -> Compiler:
             pad=vocabulary.pad,
             thought=None,
             encode=vocabulary.encode,
-            call=CallMarkers(*unused),
+            call=GemmaMarkers(*unused),
         )
     )
 
