@@ -10,7 +10,7 @@ from typing import Any
 from dlm.chat import Chat
 from dlm.errors import RequestError, TemplateError
 from dlm.grammar import InvalidValueError, ToolCall
-from dlm.grammar.calls import MARKUPS, AnswerForm
+from dlm.grammar.calls import MARKUPS, AnswerReading
 from dlm.grammar.calls.token_text import ARGUMENTS_MARK, OPEN_MARK
 from dlm.grammar.vocabulary import MISTRAL_CALL
 
@@ -71,7 +71,7 @@ def _shows(rendered: str, form: str, chat: Chat) -> bool:
 
 
 def _begins_with_call(text: str, form: str) -> bool:
-    reader: Any = MARKUPS[form].reader(AnswerForm(anywhere=False))
+    reader: Any = MARKUPS[form].reader(AnswerReading(anywhere=False))
     with suppress(InvalidValueError):
         reader.feed_text(text)
         return reader.answer().tool_calls[:1] == (ToolCall(_NAME, _ARGUMENTS),)

@@ -24,7 +24,7 @@ _TAG, _OBJECT = "<tool_call>", '{"name": '
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerForm:
+class AnswerReading:
     """Form of an answer that is to be read, and what to look for in it."""
 
     vocabulary: TokenPieces | None = None  # None: it is text, not tokens
@@ -45,7 +45,7 @@ class Markup:
     opening: str
     arguments: FormWriter
     write: Callable[[str, Node, Any], Node]
-    reader: Callable[[AnswerForm], CallReader]
+    reader: Callable[[AnswerReading], CallReader]
     markers: type[GemmaMarkers] | type[MistralMarkers] | None = None  # its control tokens
     exact: bool = True  # whether values are read as rules write them, without the schema's help
 
@@ -76,7 +76,7 @@ def _mistral(name: str, arguments: Node, markers: MistralMarkers) -> Node:
     return concatenation(opened, name, separated, arguments)
 
 
-def _json_reader(syntax: JsonSyntax, form: AnswerForm) -> JsonReader:
+def _json_reader(syntax: JsonSyntax, form: AnswerReading) -> JsonReader:
     markers = form.vocabulary and form.vocabulary.call
     marks = {}
     if isinstance(markers, MistralMarkers):
@@ -84,13 +84,13 @@ def _json_reader(syntax: JsonSyntax, form: AnswerForm) -> JsonReader:
     return JsonReader(syntax, form.vocabulary, marks, form.anywhere, form.target)
 
 
-def _gemma_reader(form: AnswerForm) -> GemmaReader:
+def _gemma_reader(form: AnswerReading) -> GemmaReader:
     if form.vocabulary is None:
         raise TypeError("calls in Gemma's form are tokens, not text")
     return GemmaReader(form.vocabulary, form.target)
 
 
-def _xml_reader(form: AnswerForm) -> XmlReader:
+def _xml_reader(form: AnswerReading) -> XmlReader:
     return XmlReader(form.vocabulary, form.accepts, form.anywhere)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
-from dlm.grammar.calls.markups import MARKUPS, AnswerForm, Markup
+from dlm.grammar.calls.markups import MARKUPS, AnswerReading, Markup
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
@@ -377,7 +377,7 @@ class Tools(Spec):
         """Return a reader of an answer (`CallReader`); without a vocabulary, it reads texts.
         `target` is a call's index and a path in its arguments, whose tokens it looks for."""
         return self._markup.reader(
-            AnswerForm(vocabulary, self._accepts, self._content is None, target)
+            AnswerReading(vocabulary, self._accepts, self._content is None, target)
         )
 
     def read(self, tokens: Sequence[int], vocabulary: TokenPieces) -> Answer:
