@@ -75,6 +75,7 @@ def main() -> None:
             request_ids=args.enable_request_id_headers,
             max_body_bytes=args.max_body_bytes,
             stored_responses=args.stored_responses,
+            stored_file_bytes=args.stored_file_bytes,
         )
         if args.replicas is None:
             serve_here(args, settings)
@@ -190,6 +191,8 @@ def arguments() -> argparse.Namespace:
     add("--max-body-bytes", type=int, default=16 << 20, metavar="N", help=purpose)
     purpose = "The most responses that are kept for clients to continue; 0: none."
     add("--stored-responses", type=int, default=1000, metavar="N", help=purpose)
+    purpose = "The most bytes of files that clients upload, and of batches' answers; 0: none."
+    add("--stored-file-bytes", type=int, default=1 << 30, metavar="N", help=purpose)
     purpose = "The most bytes of a request's headers. Default: 65536."
     add("--max-header-bytes", type=int, metavar="N", help=purpose)
     purpose = "How many seconds all headers of a request may take. Default: 20."

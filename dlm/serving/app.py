@@ -11,6 +11,7 @@ from functools import cached_property
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
@@ -111,6 +112,11 @@ class Routes(ABC):
     @abstractmethod
     async def read_metrics(self) -> Response: ...
 
+    def batch_router(self, json_only: Any) -> APIRouter | None:
+        """Return a router of files and batches, which checks JSON bodies by `json_only`; None: they
+        are not served."""
+        return None
+
     async def page(self) -> Response:
         return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _PAGE_POLICY})
 
@@ -178,6 +184,8 @@ def application(service: Routes) -> FastAPI:
     guarded.add_api_route(items, service.response_items, methods=_READ_METHODS)
     guarded.add_api_route("/v1/models", service.models, methods=_READ_METHODS)
     guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ_METHODS)
+    if (batches := service.batch_router(typed[0])) is not None:
+        guarded.include_router(batches)
     app.include_router(guarded)
     for path, handler in {
         "/": service.page,

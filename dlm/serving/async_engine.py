@@ -134,6 +134,11 @@ class AsyncEngine:
         """Whether some request has not ended."""
         return bool(self._streams or self._opening)
 
+    @property
+    def under_way(self) -> int:
+        """Number of requests that run, wait or are being prepared."""
+        return len(self._streams) + self._opening.total()
+
     def _is_active(self, client: str) -> bool:
         """Whether some request of `client` is under way."""
         return client in self._opening or any(
@@ -290,7 +295,7 @@ class AsyncEngine:
             raise QueueFullError(
                 "too many large requests wait to be read, or requests with images: try again later"
             )
-        busy = len(self._streams) + self._opening.total()
+        busy = self.under_way
         places = self.max_requests
         if self._reserved and self._is_active(client):
             places -= self._reserved

@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from dlm.anthropic.messages import MessagesBody, PromptBody
+from dlm.openai.batches import BatchBody
 from dlm.openai.body import Body, JsonModel
 from dlm.openai.decisions import DecisionFields
 from dlm.openai.other_fields import LABELS, NEUTRAL, RequestModel
@@ -33,6 +34,7 @@ _BODIES: Mapping[str, tuple[str, tuple[type[JsonModel], ...]]] = {
     "/v1/messages": ("Answer in the form of Anthropic's Messages.", (MessagesBody,)),
     "/v1/messages/count_tokens": ("Count the tokens of a message's prompt.", (PromptBody,)),
     "/v1/decisions": ("Answer typed questions with probabilities.", (DecisionFields,)),
+    "/v1/batches": ("Answer all lines of a file.", (BatchBody,)),
     "/tokenize": ("Convert a text or a conversation to tokens.", (TokenizeBody, TokenizeChatBody)),
     "/detokenize": ("Convert tokens to a text.", (DetokenizeBody,)),
 }
@@ -40,6 +42,12 @@ _STORED = {"name": "id", "in": "path", "required": True, "schema": {"type": "str
 _READ: Mapping[str, Mapping[str, str]] = {
     "/v1/responses/{id}": {"get": "Read a stored response.", "delete": "Delete a response."},
     "/v1/responses/{id}/input_items": {"get": "Read the input of a stored response."},
+    "/v1/files": {"get": "List files.", "post": "Upload a file, as multipart/form-data."},
+    "/v1/files/{id}": {"get": "Describe a file.", "delete": "Delete a file."},
+    "/v1/files/{id}/content": {"get": "Read a file."},
+    "/v1/batches": {"get": "List batches."},
+    "/v1/batches/{id}": {"get": "Describe a batch."},
+    "/v1/batches/{id}/cancel": {"post": "Cancel a batch."},
     "/v1/models": {"get": "List the names of the model."},
     "/v1/models/{id}": {"get": "Describe one name of the model."},
     "/health": {"get": "Return 200 if requests are served, else 503."},
@@ -116,9 +124,9 @@ def document(prefix: str = "") -> Body:
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         paths[path] = {"post": _operation(summary, schema, path)}
     for path, operations in _READ.items():
-        paths[path] = {
-            method: _operation(summary, None, path) for method, summary in operations.items()
-        }
+        described = paths.setdefault(path, {})
+        for method, summary in operations.items():
+            described[method] = _operation(summary, None, path)
     return {
         "openapi": "3.1.0",
         "info": {"title": "dlm", "version": version("dlm")},

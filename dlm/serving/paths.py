@@ -11,6 +11,8 @@ POSTED = (
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/decisions",
+    "/v1/files",
+    "/v1/batches",
     "/tokenize",
     "/detokenize",
 )

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
@@ -40,6 +42,9 @@ from dlm.request import Request as GenerationRequest
 from dlm.serving.answering import answer, await_decision
 from dlm.serving.app import Routes, application
 from dlm.serving.async_engine import AsyncEngine, has_images
+from dlm.serving.batch_routes import BatchRoutes
+from dlm.serving.batches import Batches
+from dlm.serving.file_store import FileStore
 from dlm.serving.guard import (
     Arrival,
     is_anthropic,
@@ -67,6 +72,8 @@ class Service(Routes):
         L = getattr(engine.model, "canvas_length", 0)  # left-to-right models have none
         self.metrics = Metrics(settings.names[0], L, lambda: engine.occupancy)
         self.engine: AsyncEngine  # while it serves
+        self._files: FileStore  # of clients, while it serves
+        self._batches: Batches
         self._policy: Policy  # the engine's, with no more answers for a body than may run and wait
 
     @asynccontextmanager
@@ -81,10 +88,26 @@ class Service(Routes):
             policy, max_choices=min(policy.max_choices, self.engine.max_requests)
         )
         tune_process()
-        try:
-            yield
-        finally:
-            await self.engine.close()
+        with TemporaryDirectory(prefix="dlm-files-") as directory:
+            self._files = FileStore(Path(directory), settings.stored_file_bytes)
+            self._batches = Batches(self.engine, self._files, settings.names)
+            try:
+                yield
+            finally:
+                await self._batches.close()
+                await self.engine.close()
+
+    def batch_router(self, json_only: Any) -> APIRouter | None:
+        if not self.settings.stored_file_bytes:
+            return None
+        routes = BatchRoutes(
+            self.guard,
+            lambda: self.engine,
+            lambda: self._files,
+            lambda: self._batches,
+            self.settings.allowed_origins,
+        )
+        return routes.router(json_only)
 
     async def chat(self, request: Request) -> Response:
         return await self._generate(request, chat_of, ChatAnswers)

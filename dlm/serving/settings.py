@@ -31,13 +31,14 @@ class Settings:
     keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
     stored_responses: int = 1000  # of `/v1/responses` that are kept; 0: none
     stored_bytes: int = 64 << 20  # that they may take together
+    stored_file_bytes: int = 1 << 30  # of all files of clients on disk; 0: no files, no batches
     retry_after: int = 1  # seconds that clients wait if the queue is full
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
             if getattr(self, name) < 1:
                 raise DlmError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("stored_responses", "stored_bytes", "max_queue"):
+        for name in ("stored_responses", "stored_bytes", "stored_file_bytes", "max_queue"):
             if getattr(self, name) < 0:
                 raise DlmError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.reserved_slots < self.slots:

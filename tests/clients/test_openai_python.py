@@ -219,3 +219,18 @@ def test_an_answer_that_is_too_long_is_incomplete(client):
     assert TEXT.startswith(short.output_text)
     with client.responses.stream(model="dlm", input=script(TEXT), max_output_tokens=4) as stream:
         assert [event.type for event in stream][-1] == "response.incomplete"
+
+
+def test_a_batch_of_an_uploaded_file_is_answered(client):
+    body = {"model": "dlm", "messages": ask(TEXT)}
+    url = "/v1/chat/completions"
+    row = {"custom_id": "weather", "method": "POST", "url": url, "body": body}
+    file = client.files.create(file=("rows.jsonl", json.dumps(row).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    while batch.status not in ("completed", "failed"):
+        batch = client.batches.retrieve(batch.id)
+    (line,) = client.files.content(batch.output_file_id).text.splitlines()
+    answer = json.loads(line)
+    assert answer["custom_id"] == "weather"
+    assert answer["response"]["body"]["choices"][0]["message"]["content"] == TEXT
+    client.files.delete(file.id)
