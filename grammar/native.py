@@ -1,20 +1,20 @@
-"""The extension in C that walks along a trie, if it is built and of the version that is expected.
+"""The extension in C that walks along a trie and joins sets of tokens, if it is built and of the
+version that is expected.
 
 `DLM_NATIVE=0` in the environment leaves it out. The module needs neither numpy nor torch.
 """
 
 import logging
 import os
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 1  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 2  # that of `VERSION` in _walk.c
 
 
-def load() -> tuple[Callable[..., int] | None, str]:
-    """Return `walk_ranges` of the extension, and "C"; or None, and "numpy" with the reason.
+def load() -> tuple[Any, str]:
+    """Return the extension, and "C"; or None, and "numpy" with the reason.
 
     An extension that is there and of no use is logged as a warning.
     """
@@ -29,7 +29,7 @@ def load() -> tuple[Callable[..., int] | None, str]:
     version = getattr(module, "VERSION", None)
     if version != _VERSION:
         return None, _useless(f"has version {version}, not {_VERSION}; build it again")
-    return module.walk_ranges, "C"
+    return module, "C"
 
 
 def _useless(problem: str) -> str:

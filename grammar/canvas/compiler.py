@@ -10,7 +10,7 @@ from threading import Lock
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.canvas.workers import Task, Workers, build, read
 from dlm.grammar.errors import CrashError
-from dlm.grammar.masks.walks import WALKED_BY
+from dlm.grammar.masks.bits import MADE_BY
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.terminal_tokens import Terminals
@@ -42,7 +42,7 @@ class Compiler:
         """
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         vocabulary.index()
-        _LOG.info("masks are made by %s", WALKED_BY)
+        _LOG.info("masks are made by %s", MADE_BY)
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
         self._terminals.share_any_text()
         self._workers, self._shared = workers or Workers(), workers is not None

@@ -2,7 +2,16 @@
 
 # ruff: noqa: F401
 
-from dlm.grammar.masks.bits import add_tokens, packed, token_words, tokens_in, unpacked
+from dlm.grammar.masks.bits import add_tokens, digest, packed, token_words, tokens_in, unpacked
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes, Trie, ranges
-from dlm.grammar.masks.walks import Machine, Owners, Reach, Reached, TokenSet, WalkTable, walk
+from dlm.grammar.masks.walks import (
+    Machine,
+    Owners,
+    Reach,
+    Reached,
+    TokenSet,
+    WalkTable,
+    read_below,
+    walk,
+)

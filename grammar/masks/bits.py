@@ -5,6 +5,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from jaxtyping import UInt32
 
+from dlm.grammar.native import load
+
+NATIVE, MADE_BY = load()  # the extension in C, or None; and what masks are made by
 _FEW_TOKENS = 1024  # tokens that are set one by one
 _FEW_WORDS = 64  # words up to which their bits are listed, not packed
 _SPARSE = 8  # if at most one of as many words holds a bit, only these are unpacked
@@ -39,6 +42,9 @@ def as_numbers_if_few(words: np.ndarray) -> np.ndarray:
 
 def add_tokens(words: np.ndarray, sets: Sequence[np.ndarray]) -> None:
     """Add sets of tokens to packed bits: numbers (int32), or packed bits themselves."""
+    if NATIVE is not None:
+        NATIVE.add_sets(words, [*sets])
+        return
     numbers = [tokens for tokens in sets if tokens.dtype != np.uint32]
     for tokens in sets:
         if tokens.dtype == np.uint32:
@@ -50,9 +56,13 @@ def add_tokens(words: np.ndarray, sets: Sequence[np.ndarray]) -> None:
 def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:
     """Return the packed bits of a set, given as its tokens out of `size`."""
     words = np.zeros(-(-size // 32), np.uint32)
-    numbers = tokens if isinstance(tokens, np.ndarray) else np.array([*tokens], np.int32)
-    _set_bits(words, numbers, size)
+    add_tokens(words, [tokens if isinstance(tokens, np.ndarray) else np.array([*tokens], np.int32)])
     return words
+
+
+def digest(words: UInt32[np.ndarray, " words"]) -> int:
+    """Return a hash of a set."""
+    return hash(words.tobytes()) if NATIVE is None else NATIVE.digest(words)
 
 
 def _set_bits(words: UInt32[np.ndarray, " words"], numbers: np.ndarray, size: int) -> None:

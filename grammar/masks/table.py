@@ -12,7 +12,7 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
-from dlm.grammar.masks.bits import token_words
+from dlm.grammar.masks.bits import digest, token_words
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
@@ -52,7 +52,7 @@ class GrammarMasks:
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
         """Return the row of `words`, and store it under `key`."""
         if key not in self.known:
-            hashed = hash(words.tobytes())
+            hashed = digest(words)
             row = self._rows.get(hashed)
             if row is None or not np.array_equal(self._words[row], words):
                 row = self._rows[hashed] = self._new()

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int16, UInt8, UInt32
 
-from dlm.grammar.masks.bits import add_tokens, as_numbers_if_few
+from dlm.grammar.masks.bits import NATIVE, add_tokens, as_numbers_if_few
 from dlm.grammar.masks.trie import Nodes, Trie
-from dlm.grammar.native import load
 
 Owners = Int16[np.ndarray, " _"]  # for each node, the index of the root it is reached from
 _NOWHERE, _UNWRITTEN = -1, -2  # entries of a table without a next state, as in _walk.c
@@ -22,8 +21,7 @@ _DONE = -1  # the outcome of a whole walk in C; a state: its row is needed; else
 _CURSOR, _ENDS_AT, _READ_AT = 4, 2, 3  # numbers of a cursor in C, and the indices of two of them
 _SORTED = 4096  # nodes up to which ends are sorted, so that equal ones are found in caches
 _ENDS = 4096  # nodes that one call of C lists
-_WALK_RANGES, WALKED_BY = load()
-NODES_READ = 100 if _WALK_RANGES is None else 1000  # trie nodes for a unit of work, about 10 us
+NODES_READ = 100 if NATIVE is None else 1000  # trie nodes for a unit of work, about 10 us
 _DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
 _FEW = 100  # nodes up to which a level is read one by one
 _TABLE_BYTES = 1500  # of memory of a table without moves
@@ -81,7 +79,9 @@ class WalkTable:
         self._moves, self._is_final = moves, final
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
-        self._firsts = np.zeros(256, np.uint8)  # the first byte of each column's run
+        self._parted = bytearray(257)  # by byte: whether a run begins there
+        self._parted[0] = self._parted[256] = True
+        self._firsts = [0]  # the first byte of each column's run
         self._to = np.full((16, 1), _UNWRITTEN, dtype=np.int32)
         self._counts = np.zeros((16, 1), dtype=np.bool_)
         self._final = np.zeros(16, np.uint8)
@@ -127,7 +127,7 @@ class WalkTable:
 
     def read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
         """Add to `reach` what is reached by the bytes of `nodes` from `state`, and below them."""
-        if _WALK_RANGES is None:
+        if NATIVE is None:
             self.read_by_level(trie, nodes, state, reach)
             return
         begin, self_and_below = trie.places[nodes], trie.sizes[nodes]
@@ -138,7 +138,7 @@ class WalkTable:
         self._write([state])  # now all states that it leads to have rows, if not moves
         while True:
             table = self._column, self._to, self._final
-            outcome = _WALK_RANGES(
+            outcome = NATIVE.walk_ranges(
                 *preorder, *table, state, *ranges, cursor, stack, reach.words, ends
             )
             if outcome >= 0:
@@ -176,30 +176,34 @@ class WalkTable:
                 continue
             moves = self._moves(state)
             self._grow(max([state, *(to for _, _, to, _ in moves)]))
-            row, counted = np.full(256, _NOWHERE, np.int32), np.zeros(256, np.bool_)
+            row, counted = [_NOWHERE] * 256, bytearray(256)
             for low, high, to, counts in moves:
-                self._part(low)
-                self._part(high + 1)
-                row[low : high + 1], counted[low : high + 1] = to, counts
+                if not self._parted[low]:
+                    self._part(low)
+                if not self._parted[high + 1]:
+                    self._part(high + 1)
+                row[low : high + 1] = [to] * (high + 1 - low)
+                if counts:
+                    counted[low : high + 1] = b"\1" * (high + 1 - low)
                 self._final[to] = self._is_final[to]
-            columns = self._firsts[: len(self._begins)]
-            self._to[state, : len(columns)] = row[columns]
-            self._counts[state, : len(columns)] = counted[columns]
+            columns = len(self._firsts)
+            self._to[state, :columns] = [row[byte] for byte in self._firsts]
+            self._counts[state, :columns] = [counted[byte] for byte in self._firsts]
             self._written.add(state)
 
     def _part(self, byte: int) -> None:
         """Let the bytes from `byte` on have another column than those before it."""
         place = bisect_left(self._begins, byte)
-        if byte > 0xFF or self._begins[place : place + 1] == [byte]:
-            return
         end = self._begins[place] if place < len(self._begins) else 256
         new, old = len(self._begins), self._column[byte]
         if new == self._to.shape[1]:
             self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)], axis=1)
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
         self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
-        self._column[byte:end], self._firsts[new] = new, byte
+        self._column[byte:end] = new
+        self._firsts.append(byte)
         self._begins.insert(place, byte)
+        self._parted[byte] = True
 
     def _grow(self, state: int) -> None:
         while state >= len(self._to) - 1:  # the last row has no moves
@@ -210,13 +214,40 @@ class WalkTable:
 
 @runtime_checkable
 class Machine(Protocol):
-    """A machine with any number of states, which are objects."""
+    """A machine with any number of states, which are objects.
+
+    The sequence `next` of a state holds by byte what `after` returns for it, or `unread`.
+    """
+
+    unread: Any
 
     def likely(self, state: Any) -> Bool[np.ndarray, " 256"]:
         """Return a superset of the bytes for which `after` is not None."""
         ...
 
     def after(self, state: Any, byte: int) -> Any | None: ...
+
+
+def read_below(
+    trie: Trie,
+    machine: Machine,
+    begin: list[tuple[Nodes, Any]],
+    words: UInt32[np.ndarray, " words"],
+) -> int:
+    """Add to `words`, packed bits, the tokens that end below `begin`; return the nodes reached.
+
+    `begin` is that of `walk`.
+    """
+    if NATIVE is None:
+        reached, _ = walk(trie, machine, begin)
+        add_tokens(words, [trie.tokens_at(reached.nodes)[0]])
+        return len(reached.nodes)
+    *preorder, _ = trie.preorder
+    deepest, places, after, unread = len(trie.levels), trie.places, machine.after, machine.unread
+    return sum(
+        NATIVE.walk_states(*preorder, deepest, places[nodes], state, after, unread, words)
+        for nodes, state in begin
+    )
 
 
 def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:

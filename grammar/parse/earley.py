@@ -10,14 +10,59 @@ from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.parse.states import Item, StackNode, Stacks, State, Thread, order
+from dlm.grammar.parse.states import (
+    UNREAD,
+    UNREAD_BYTES,
+    Item,
+    StackNode,
+    Stacks,
+    State,
+    Thread,
+    order,
+)
 from dlm.grammar.regex.nodes import Terminal
 
 _REMEMBERED = 32_768  # states, before all are forgotten
 _MOST_WORK = 20_000  # items reached from one state
 _FORCED = 1024  # bytes of a forced text
+_made = tuple.__new__  # of a named tuple, in two thirds of the time
 AnyMember = TypeVar("AnyMember", Thread, Thread | Item)
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
+
+
+class ByteDistances:
+    """The fewest bytes from threads and items of one grammar to the end of the text."""
+
+    def __init__(self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks):
+        self._scanners, self._stacks = scanners, stacks
+
+    def cost(self, each: Thread | Item) -> int | None:
+        """Return the fewest bytes to the end of the text; None if it is unreachable."""
+        if isinstance(each, Item):
+            return self._stacks.cost(each)
+        scanner = self._scanners[each.terminal]
+        read = scanner.cost(each.at, each.needed, each.remaining)
+        after = self._stacks.cost(each.onward)
+        return None if read is None or after is None else read + after
+
+    def shortest(
+        self, kernel: Collection[Thread | Item]
+    ) -> tuple[int | None, Thread | Item | None]:
+        """Return the least cost, and a member that has it and whose best caller is known.
+
+        The choice between equals does not depend on the text read before.
+        """
+        least, cheapest = None, []
+        for each in kernel:
+            cost = self.cost(each)
+            if cost is None or (least is not None and cost > least):
+                continue
+            if cost != least:
+                least, cheapest = cost, []
+            stack = each.onward.stack if isinstance(each, Thread) else each.stack
+            if stack.best is not None or stack.ends:
+                cheapest.append(each)
+        return least, min(cheapest, key=order, default=None)
 
 
 class Parser:
@@ -32,6 +77,7 @@ class Parser:
         self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self._known: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
+        self._distances = ByteDistances(self.scanners, self._stacks)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -51,16 +97,19 @@ class Parser:
         """
         if not piece:
             return self._after_token(state, token)
-        here: State | None = state
+        here = state
         for byte in piece:
-            here = here.next[byte] if byte in here.next else self.after_byte(here, byte)
-            if here is None:
+            onward = here.next[byte]
+            if onward is UNREAD:
+                onward = self.after_byte(here, byte)
+            if onward is None:
                 return None
+            here = onward
         return here
 
     def after_byte(self, state: State, byte: int) -> State | None:
         """Return the state after a byte of text; None if the grammar refuses it."""
-        if byte not in state.next:
+        if state.next[byte] is UNREAD:
             self._meter.spend(1 + len(state.threads) // 4)
             threads: list[Thread | Item] = []
             first, last = 0, 255
@@ -78,8 +127,9 @@ class Parser:
                             more = self.scanners[thread.terminal].moves(to)
                             threads.append(moved if more else moved.onward)
             reached = self._state(threads) if threads else None
-            for each in range(first, last + 1):
-                state.next[each] = reached
+            if not isinstance(state.next, list):
+                state.next = [*state.next]
+            state.next[first : last + 1] = [reached] * (last + 1 - first)
         return state.next[byte]
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
@@ -159,11 +209,15 @@ class Parser:
                     only = low
         return only
 
+    def cost(self, each: Thread | Item) -> int | None:
+        """Return the fewest bytes to the end of the text; None if it is unreachable."""
+        return self._distances.cost(each)
+
     def _moved(self, thread: Thread, to: int) -> Thread | None:
         """Return the thread moved to scanner state `to`; None if its bounds can not be kept."""
         terminal, at, count, low, high, onward = thread
         if low == 0 and high is None:
-            return Thread(terminal, to, 0, 0, None, onward)
+            return _made(Thread, (terminal, to, 0, 0, None, onward))
         scanner = self.scanners[terminal]
         count += scanner.counts(at, to)
         if high is None:
@@ -197,18 +251,17 @@ class Parser:
     def _forget(self) -> None:
         """Forget all states: later ones are not shared with them."""
         for state in self._known.values():
-            state.next.clear()
+            state.next = UNREAD_BYTES
         self._known.clear()
         self._stacks.clear()
 
     def _closed(self, kernel: frozenset[Thread | Item]) -> State:
         """Build the state of `kernel`: predict and complete until nothing is new."""
-        cost, best = self._shortest(kernel)
         threads = [each for each in kernel if isinstance(each, Thread)]
         pending = [each for each in kernel if isinstance(each, Item)]
         pending += [thread.onward for thread in threads if self._ended(thread)]
         if not pending:
-            return State(threads, [], cost, best, {})
+            return State(threads, [], kernel, self._distances)
         network = self.network
         seen: set[Thread | Item] = {*threads, *pending}
         pending = [item for item in seen if isinstance(item, Item)]
@@ -218,7 +271,7 @@ class Parser:
         while pending:
             state, stack = item = pending.pop()
             edges = network.edges_of(state)
-            reached = [Item(to, stack) for to in edges.epsilons]
+            reached = [_made(Item, (to, stack)) for to in edges.epsilons]
             if edges.tokens:
                 items.append(item)
             if state in network.final:
@@ -226,8 +279,10 @@ class Parser:
             for edge in edges.follows:
                 reached += self._followed(edge, stack, called)
             for edge in edges.reads:
-                at, onward = self.scanners[edge.terminal].start, Item(edge.to, stack)
-                thread = Thread(edge.terminal, at, 0, edge.low, edge.high, onward)
+                terminal, to, low, high = edge
+                onward = _made(Item, (to, stack))
+                start = self.scanners[terminal].start
+                thread = _made(Thread, (terminal, start, 0, low, high, onward))
                 if thread not in seen:
                     seen.add(thread)
                     threads.append(thread)
@@ -244,14 +299,14 @@ class Parser:
         self._meter.add(work // 2)
         if called:
             shared = self._stacks.shared(called)
-            items = [Item(state, shared.get(stack, stack)) for state, stack in items]
+            items = [_made(Item, (state, shared.get(stack, stack))) for state, stack in items]
             threads = [
-                thread._replace(onward=Item(thread.onward.state, shared[thread.onward.stack]))
-                if thread.onward.stack in shared
+                _made(Thread, (*thread[:5], _made(Item, (thread[5][0], shared[thread[5][1]]))))
+                if thread[5][1] in shared
                 else thread
                 for thread in threads
             ]
-        return State(_undominated(threads), items, cost, best, {})
+        return State(_undominated(threads), items, kernel, self._distances)
 
     def _followed(
         self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]
@@ -265,34 +320,6 @@ class Parser:
         own = called.setdefault(edge.rule, StackNode())
         own.waiting.append(Item(edge.to, stack))
         return [*reached, Item(entry, own)]
-
-    def cost(self, each: Thread | Item) -> int | None:
-        """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        if isinstance(each, Item):
-            return self._stacks.cost(each)
-        scanner = self.scanners[each.terminal]
-        read = scanner.cost(each.at, each.needed, each.remaining)
-        after = self._stacks.cost(each.onward)
-        return None if read is None or after is None else read + after
-
-    def _shortest(
-        self, kernel: Collection[Thread | Item]
-    ) -> tuple[int | None, Thread | Item | None]:
-        """Return the least cost, and a member that has it and whose best caller is known.
-
-        The choice between equals does not depend on the text read before.
-        """
-        least, cheapest = None, []
-        for each in kernel:
-            cost = self.cost(each)
-            if cost is None or (least is not None and cost > least):
-                continue
-            if cost != least:
-                least, cheapest = cost, []
-            stack = each.onward.stack if isinstance(each, Thread) else each.stack
-            if stack.best is not None or stack.ends:
-                cheapest.append(each)
-        return least, min(cheapest, key=order, default=None)
 
 
 def _undominated(kernel: Iterable[AnyMember]) -> list[AnyMember]:

@@ -8,7 +8,7 @@ from collections import deque
 
 from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.states import State
+from dlm.grammar.parse.states import UNREAD, State
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _MOST_BYTES = 50_000  # read in one search
@@ -77,7 +77,7 @@ class FewestTokens:
 
     def _onward(self, at: State, node: int) -> list[tuple[State, int]]:
         """Return the states after each next byte, with the trie nodes there."""
-        trie, parser, known = self._trie, self._parser, at.next
+        trie, parser = self._trie, self._parser
         children = trie.each_child(node)
         if trie.child_count(node) > _SEVERAL:
             scanners, likely = parser.scanners, set[int]()
@@ -88,7 +88,9 @@ class FewestTokens:
                 children = trie.children_by(node, sorted(likely))
         onward: list[tuple[State, int]] = []
         for byte, child in children:
-            after = known[byte] if byte in known else parser.after_byte(at, byte)
+            after = at.next[byte]
+            if after is UNREAD:
+                after = parser.after_byte(at, byte)
             if after is not None:
                 onward.append((after, child))
         return onward

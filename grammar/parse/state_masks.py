@@ -14,11 +14,11 @@ from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.masks.bits import add_tokens
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Reached, walk
+from dlm.grammar.masks.walks import Reached, read_below, walk
 from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
-from dlm.grammar.parse.states import State, Thread
+from dlm.grammar.parse.states import UNREAD, State, Thread
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
@@ -30,7 +30,9 @@ Words = UInt32[np.ndarray, " words"]
 
 
 class StateMasks:
-    """The masks of one grammar's states."""
+    """The masks of one grammar's states. It is the `Machine` of their walks."""
+
+    unread = UNREAD
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class StateMasks:
         self._terminals, self._stops = terminals, stops
         scanners = parser.scanners
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
+        self._set = np.zeros(-(-len(vocabulary) // 32), np.uint32)  # the mask that is being made
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +108,10 @@ class StateMasks:
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
     def _words(self, state: State, bounds: list[Bounds]) -> Words:
-        """Return the tokens that may follow `state`, as packed bits. `bounds`: of each thread."""
+        """Return the tokens that may follow `state`, as packed bits. `bounds`: of each thread.
+
+        The next call overwrites them.
+        """
         self._terminals.trim()
         begin, parts = [], []
         for thread, limits in zip(state.threads, bounds, strict=True):
@@ -113,12 +119,12 @@ class StateMasks:
             parts.append(within.tokens)
             if len(within.ends):
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
-        reached, _ = walk(self._vocabulary.trie, self, begin)
-        self._meter.add(_MASK + len(reached.nodes) // _NODES)
-        parts.append(self._vocabulary.trie.tokens_at(reached.nodes)[0])
         parts.append(np.fromiter(self._control(state), np.int32))
-        words = np.zeros(-(-len(self._vocabulary) // 32), np.uint32)
+        words = self._set
+        words.fill(0)
         add_tokens(words, parts)
+        reached = read_below(self._vocabulary.trie, self, begin, words)
+        self._meter.add(_MASK + reached // _NODES)
         return words
 
     def _after_next(

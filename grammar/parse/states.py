@@ -5,9 +5,9 @@ States and stack nodes are shared: texts that lead to the same situation lead to
 Each state knows the shortest text to the end.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dlm.grammar.parse.network import Network
 
@@ -58,21 +58,54 @@ class Thread(NamedTuple):
         return None if self.high is None else self.high - self.read
 
 
+UNREAD: Any = "unread"  # in place of a next state
+UNREAD_BYTES = (UNREAD,) * 256  # the next states of a state that no byte was read from
+
+
+class Distances(Protocol):
+    """The lengths of the shortest texts from threads and items to the end."""
+
+    def shortest(
+        self, kernel: "Collection[Thread | Item]"
+    ) -> "tuple[int | None, Thread | Item | None]":
+        """Return the least length, None if the end is unreachable, and where such a text begins."""
+        ...
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class State:
-    """A parser state. Only its caches change: `next`, `forced` and `tokens`.
-
-    `cost` is the length of the shortest text to the end: bytes, and control tokens as one each.
-    It bounds the number of tokens. None if the end is unreachable.
-    """
+    """A parser state. Only its caches change: `next`, `forced`, `tokens` and the cost."""
 
     threads: list[Thread]
     items: list[Item]  # at edges that read control tokens
-    cost: int | None
-    best: "Thread | Item | None"  # the start of the shortest text to the end
-    next: "dict[int, State | None]"  # by the next byte, as far as known
+    kernel: "frozenset[Thread | Item] | None"  # what it was built from; None once it is measured
+    distances: Distances
+    next: "Sequence[State | None]" = UNREAD_BYTES  # by byte; `UNREAD` where it is not known yet
     forced: str | None = None  # the text that must follow; None: not computed yet
-    tokens: int | None = None  # the fewest tokens of that shortest text; None: not computed yet
+    tokens: int | None = None  # the fewest tokens of the shortest text; None: not computed yet
+    _cost: int | None = None
+    _best: "Thread | Item | None" = None
+
+    @property
+    def cost(self) -> int | None:
+        """The length of the shortest text to the end: bytes, and control tokens as one each.
+
+        It bounds the number of tokens. None if the end is unreachable.
+        """
+        if self.kernel is not None:
+            self._measure(self.kernel)
+        return self._cost
+
+    @property
+    def best(self) -> "Thread | Item | None":
+        """The start of the shortest text to the end."""
+        if self.kernel is not None:
+            self._measure(self.kernel)
+        return self._best
+
+    def _measure(self, kernel: "frozenset[Thread | Item]") -> None:
+        self._cost, self._best = self.distances.shortest(kernel)
+        self.kernel = None
 
 
 def order(member: Thread | Item) -> tuple[int, ...]:

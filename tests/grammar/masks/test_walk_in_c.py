@@ -1,9 +1,10 @@
-"""The walk of a trie in C, compared with that in numpy; and what happens where C is missing."""
+"""Walks of a trie, and sets of tokens, in C and in numpy; and what happens without C."""
 
 import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,14 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import printed
 
-from dlm.grammar.masks import Reach, Trie, WalkTable, tokens_in
+from dlm.grammar.masks import (
+    Reach,
+    Trie,
+    WalkTable,
+    add_tokens,
+    digest,
+    read_below,
+    token_words,
+    tokens_in,
+)
 from dlm.grammar.native import load
 
 ROOT = Path(__file__).parents[3]
-WALK_RANGES, WALKED_BY = load()
+NATIVE, MADE_BY = load()
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
-needs_c = pytest.mark.skipif(WALK_RANGES is None, reason=WALKED_BY)
+needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 _BYTES = b"abcd\x00\xff"
 
 
@@ -118,7 +128,7 @@ def test_arrays_that_do_not_fit_together_are_refused():
         np.zeros(1, np.uint32),
         np.zeros(4, np.int32),
     ]
-    assert WALK_RANGES(*right) == -1
+    assert NATIVE.walk_ranges(*right) == -1
     wrong = {
         1: preorder[1][:-1],
         5: np.ones(256, np.uint8),  # a column beyond the table
@@ -131,17 +141,108 @@ def test_arrays_that_do_not_fit_together_are_refused():
     }
     for place, array in wrong.items():
         with pytest.raises(ValueError, match="must fit together"):
-            WALK_RANGES(*right[:place], array, *right[place + 1 :])
+            NATIVE.walk_ranges(*right[:place], array, *right[place + 1 :])
     for state in (4, -1):  # states without a row
         cursor = np.zeros(4, np.int64)
         with pytest.raises(ValueError, match="must have a row"):
-            WALK_RANGES(*right[:8], state, *right[9:11], cursor, *right[12:])
+            NATIVE.walk_ranges(*right[:8], state, *right[9:11], cursor, *right[12:])
     beyond = np.full(4, 4, np.int32)
     with pytest.raises(ValueError, match="must have a row"):
-        WALK_RANGES(*right[:6], beyond, *right[7:11], np.zeros(4, np.int64), *right[12:])
+        NATIVE.walk_ranges(*right[:6], beyond, *right[7:11], np.zeros(4, np.int64), *right[12:])
     short = np.zeros(1, np.int32)
     with pytest.raises(ValueError, match="must have a row"):  # a stack that is too short
-        WALK_RANGES(*right[:11], np.zeros(4, np.int64), short, *right[13:])
+        NATIVE.walk_ranges(*right[:11], np.zeros(4, np.int64), short, *right[13:])
+
+
+class Place:
+    """A state of a machine, whose next states are read one by one."""
+
+    def __init__(self, number):
+        self.number, self.next = number, (Machine.unread,) * 256
+
+
+class Machine:
+    """A machine of numbered states, as an object for each."""
+
+    unread = object()
+
+    def __init__(self, moves, known=False):
+        """`known`: the next states are known before a walk asks for them."""
+        self._moves, self.places = moves, [Place(number) for number in range(len(moves))]
+        if known:
+            for place in self.places:
+                place.next = [self.after(place, byte) for byte in range(256)]
+
+    def likely(self, place):
+        return np.array([self.after(place, byte) is not None for byte in range(256)])
+
+    def after(self, place, byte):
+        moves = self._moves[place.number]
+        to = next((to for low, high, to, _ in moves if low <= byte <= high), None)
+        after = None if to is None else self.places[to]
+        place.next = [after if b == byte else known for b, known in enumerate(place.next)]
+        return after
+
+
+@needs_c
+@examples(100)
+@given(PIECES, tables(), st.booleans(), st.data())
+def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, known, data):
+    trie, (moves, _) = Trie(pieces), made
+    numbers = st.integers(0, len(moves) - 1)
+    nodes = st.lists(st.integers(0, len(trie) - 1), max_size=5)
+    begin = data.draw(st.lists(st.tuples(nodes, numbers), max_size=3))
+    found = []
+    for native in (NATIVE, None):
+        with patch("dlm.grammar.masks.walks.NATIVE", native):
+            machine, words = Machine(moves, known), np.zeros(-(-len(pieces) // 32), np.uint32)
+            at = [(np.array(some, np.int32), machine.places[number]) for some, number in begin]
+            found.append((read_below(trie, machine, at, words), tokens_in(words).tolist()))
+    assert found[0] == found[1]
+
+
+@needs_c
+def test_a_walk_by_states_ends_with_the_error_of_its_machine():
+    trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
+    machine, root = Machine([[(0, 255, 0, False)]]), np.zeros(1, np.int32)
+    with patch.object(machine, "after", side_effect=KeyError), pytest.raises(KeyError):
+        read_below(trie, machine, [(root, machine.places[0])], words)
+    machine.places[0].next = {}
+    with pytest.raises(TypeError, match="must be a list or a tuple"):
+        read_below(trie, machine, [(root, machine.places[0])], words)
+    machine.places[0].next = []
+    with pytest.raises(IndexError):
+        read_below(trie, machine, [(root, machine.places[0])], words)
+    machine = Machine([[(0, 255, 0, False)]])
+    *preorder, _ = trie.preorder
+    beyond, state = np.full(1, len(trie), np.int32), machine.places[0]
+    with pytest.raises(ValueError, match="must be within the trie"):
+        NATIVE.walk_states(*preorder, 9, beyond, state, machine.after, machine.unread, words)
+    assert read_below(trie, machine, [(root, machine.places[0])], words) == 4
+    assert words.tolist() == [0b111]
+
+
+@needs_c
+@given(st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=4), st.booleans())
+def test_sets_are_joined_alike_in_c_and_in_numpy(sets, dense):
+    made = [token_words(some, 100) if dense else np.array(some, np.int32) for some in sets]
+    for native in (NATIVE, None):
+        with patch("dlm.grammar.masks.bits.NATIVE", native):
+            words = np.zeros(4, np.uint32)
+            add_tokens(words, [*made, np.array([3], np.int32)])
+            assert tokens_in(words).tolist() == sorted({3}.union(*sets))
+            assert digest(words) == digest(words.copy())
+            assert digest(words) != digest(words ^ np.array([0, 0, 0, 1], np.uint32))
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "tokens",
+    [np.array([128], np.int32), np.array([-1], np.int32), np.zeros(3, np.uint32), np.zeros(4)],
+)
+def test_a_set_beyond_the_vocabulary_is_refused_in_c(tokens):
+    with pytest.raises(ValueError, match="must be packed bits, or tokens of the vocabulary"):
+        NATIVE.add_sets(np.zeros(4, np.uint32), [tokens])
 
 
 def loaded(folder, **environment):
@@ -179,8 +280,8 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 1" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 1", "#define VERSION 99"))
+    assert "#define VERSION 2" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 2", "#define VERSION 99"))
     include = f"-I{sysconfig.get_paths()['include']}"
     compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", "-shared", "-fPIC", include)
     assert loaded(tmp_path, DLM_NATIVE="1").startswith("numpy: the C extension has version 99")
