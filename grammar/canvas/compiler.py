@@ -50,6 +50,7 @@ class Compiler:
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
         # Bytes at the last measurement, and the work that the grammar had done then.
         self._sizes: dict[Hashable, tuple[int, int]] = {}
+        self._total = 0  # of these bytes
         self._uses = 0
         self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; changed by several threads
 
@@ -136,28 +137,29 @@ class Compiler:
         """Return the task of `key`, after dropping the least recently used until the cache fits."""
         self._known.move_to_end(key)
         self._uses += 1
-        near = 2 * self._total() > self._max_bytes
+        near = 2 * self._total > self._max_bytes
         for each in [*self._known] if near or self._uses % _LOOKED == 0 else (key,):
             self._measure(each)
-        total = self._total()
-        for old in [*self._known][:-1]:
-            if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
-                break
-            if self._known[old].done():
-                total -= self._sizes.pop(old, (0, 0))[0]
-                self._forget(self._known.pop(old))
+        if self._total > self._max_bytes or len(self._known) > _REMEMBERED:
+            self._drop()
         return self._known[key]
 
-    def _total(self) -> int:
-        """Return the bytes of all grammars at their last measurements."""
-        return sum(size for size, _ in self._sizes.values())
+    def _drop(self) -> None:
+        """Drop the least recently used grammars, but for the last, until the cache fits."""
+        for old in [*self._known][:-1]:
+            if self._total <= self._max_bytes and len(self._known) <= _REMEMBERED:
+                break
+            if self._known[old].done():
+                self._total -= self._sizes.pop(old, (0, 0))[0]
+                self._forget(self._known.pop(old))
 
     def _measure(self, key: Hashable) -> None:
         """Measure the grammar of `key` again if it has worked, and so may have grown."""
         compiled = _result(self._known[key])
-        work = 0 if compiled is None else compiled.meter.spent
-        if compiled is not None and self._sizes.get(key, (0, -1))[1] != work:
-            self._sizes[key] = compiled.nbytes, work
+        size, work = self._sizes.get(key, (0, -1))
+        if compiled is not None and compiled.meter.spent != work:
+            self._sizes[key] = compiled.nbytes, compiled.meter.spent
+            self._total += self._sizes[key][0] - size
 
     def _forget(self, dropped: Task) -> None:
         """Stop the warm-up of a dropped grammar. Its last request frees it."""

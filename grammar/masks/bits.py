@@ -56,7 +56,8 @@ def add_tokens(words: np.ndarray, sets: Sequence[np.ndarray]) -> None:
 def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.ndarray, " words"]:
     """Return the packed bits of a set, given as its tokens out of `size`."""
     words = np.zeros(-(-size // 32), np.uint32)
-    add_tokens(words, [tokens if isinstance(tokens, np.ndarray) else np.array([*tokens], np.int32)])
+    numbers = tokens if isinstance(tokens, np.ndarray) else [*tokens]
+    add_tokens(words, [np.asarray(numbers, np.int32)])
     return words
 
 

@@ -30,7 +30,7 @@ AnyMember = TypeVar("AnyMember", Thread, Thread | Item)
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
 
-class ByteDistances:
+class ByteCosts:
     """The fewest bytes from threads and items of one grammar to the end of the text."""
 
     def __init__(self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks):
@@ -77,7 +77,7 @@ class Parser:
         self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self._known: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
-        self._distances = ByteDistances(self.scanners, self._stacks)
+        self._costs = ByteCosts(self.scanners, self._stacks)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -211,7 +211,7 @@ class Parser:
 
     def cost(self, each: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        return self._distances.cost(each)
+        return self._costs.cost(each)
 
     def _moved(self, thread: Thread, to: int) -> Thread | None:
         """Return the thread moved to scanner state `to`; None if its bounds can not be kept."""
@@ -261,7 +261,7 @@ class Parser:
         pending = [each for each in kernel if isinstance(each, Item)]
         pending += [thread.onward for thread in threads if self._ended(thread)]
         if not pending:
-            return State(threads, [], kernel, self._distances)
+            return State(threads, [], kernel, self._costs)
         network = self.network
         seen: set[Thread | Item] = {*threads, *pending}
         pending = [item for item in seen if isinstance(item, Item)]
@@ -306,7 +306,7 @@ class Parser:
                 else thread
                 for thread in threads
             ]
-        return State(_undominated(threads), items, kernel, self._distances)
+        return State(_undominated(threads), items, kernel, self._costs)
 
     def _followed(
         self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]

@@ -6,7 +6,7 @@ a text reaches them (`groups.py`). The module knows no text and no vocabulary.
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dlm.grammar.parse.construction import (
@@ -25,6 +25,11 @@ from dlm.grammar.rules.rules import Rules
 
 _GROUPED = 1 << 40  # states from this number on are situations of groups
 _REMEMBERED, _COSTS = 4096, 1 << 16  # situations whose edges, or costs, are cached
+
+
+TerminalBytes = dict[
+    TerminalBounds, int | None
+]  # the fewest bytes; None: no text has such a length
 
 
 @dataclass(slots=True)
@@ -186,13 +191,7 @@ class Network:
 
     def _measure(self) -> None:
         """Set costs by Knuth's generalisation of Dijkstra's algorithm to grammars (1977)."""
-        scanners = [scanner_of(terminal) for terminal in self.terminals]
-        self._check_bounds(scanners)
-        # Bytes, by edge.
-        reads = {
-            edge: scanners[edge.terminal].cost(scanners[edge.terminal].start, edge.low, edge.high)
-            for edge in self.reads()
-        }
+        reads = self._bytes_of_terminals()
         into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states whose costs they need
         # Edges likewise that read groups, with the index of the part that begins in the state.
         parts: dict[int, list[tuple[int, GroupEdge, int]]] = {}
@@ -226,24 +225,29 @@ class Network:
                     order += 1
                     heapq.heappush(heap, (through, order, before, edge))
 
-    def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
-        """Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length."""
-        bounds = {(edge.terminal, edge.low, edge.high) for edge in self.reads()}
-        for terminal, low, high in bounds:
+    def _bytes_of_terminals(self) -> TerminalBytes:
+        """Return the fewest bytes of each terminal between its bounds.
+
+        Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length.
+        """
+        scanners = [scanner_of(terminal) for terminal in self.terminals]
+        fewest: TerminalBytes = {}
+        for bounds in {(edge.terminal, edge.low, edge.high) for edge in self.reads()}:
+            terminal, low, high = bounds
             scanner = scanners[terminal]
             if low and isinstance(scanner, Scanner):
                 scanner.check(low, high)
+            fewest[bounds] = scanner.cost(scanner.start, low, high)
+        return fewest
 
-    def _through(
-        self, edge: Edge, reads: dict[TerminalEdge, int | None] | None = None
-    ) -> int | None:
+    def _through(self, edge: Edge, reads: TerminalBytes | None = None) -> int | None:
         """Return the cost of a path that begins with `edge`; None if it is not known yet."""
         after = self.cost.get(edge.to)
         if after is None:
             return None
         match edge:
             case TerminalEdge():
-                read = None if reads is None else reads[edge]
+                read = None if reads is None else reads[edge.terminal, edge.low, edge.high]
                 return None if read is None else after + read
             case RuleEdge(low=low) if low:
                 round_cost = self.cost.get(self.start[edge.rule])
@@ -258,16 +262,14 @@ class Network:
                     case int(rule):
                         group.separator_cost = self.cost.get(self.start[rule])
                     case tuple(terminal) if reads is not None:
-                        group.separator_cost = reads[_reading(terminal, 0)]
+                        group.separator_cost = reads[terminal]
                 return None if group.cost is None else after + group.cost
         return after
 
-    def _learn(
-        self, group: Group, index: int, cost: int, reads: Mapping[TerminalEdge, int | None]
-    ) -> None:
+    def _learn(self, group: Group, index: int, cost: int, reads: TerminalBytes) -> None:
         """Pass the cost of the rule of a part on to its group."""
         terminal = group.parts[index].terminal
-        read = 0 if terminal is None else reads[_reading(terminal, 0)]
+        read = 0 if terminal is None else reads[terminal]
         if read is not None:
             group.learn(index, read + cost)
 

@@ -62,7 +62,7 @@ UNREAD: Any = "unread"  # in place of a next state
 UNREAD_BYTES = (UNREAD,) * 256  # the next states of a state that no byte was read from
 
 
-class Distances(Protocol):
+class StateCosts(Protocol):
     """The lengths of the shortest texts from threads and items to the end."""
 
     def shortest(
@@ -79,7 +79,7 @@ class State:
     threads: list[Thread]
     items: list[Item]  # at edges that read control tokens
     kernel: "frozenset[Thread | Item] | None"  # what it was built from; None once it is measured
-    distances: Distances
+    costs: StateCosts
     next: "Sequence[State | None]" = UNREAD_BYTES  # by byte; `UNREAD` where it is not known yet
     forced: str | None = None  # the text that must follow; None: not computed yet
     tokens: int | None = None  # the fewest tokens of the shortest text; None: not computed yet
@@ -104,7 +104,7 @@ class State:
         return self._best
 
     def _measure(self, kernel: "frozenset[Thread | Item]") -> None:
-        self._cost, self._best = self.distances.shortest(kernel)
+        self._cost, self._best = self.costs.shortest(kernel)
         self.kernel = None
 
 

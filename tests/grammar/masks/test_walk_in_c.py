@@ -158,10 +158,10 @@ class Place:
     """A state of a machine, whose next states are read one by one."""
 
     def __init__(self, number):
-        self.number, self.next = number, (Machine.unread,) * 256
+        self.number, self.next = number, (NumberedMachine.unread,) * 256
 
 
-class Machine:
+class NumberedMachine:
     """A machine of numbered states, as an object for each."""
 
     unread = object()
@@ -173,14 +173,14 @@ class Machine:
             for place in self.places:
                 place.next = [self.after(place, byte) for byte in range(256)]
 
-    def likely(self, place):
-        return np.array([self.after(place, byte) is not None for byte in range(256)])
+    def likely(self, state):
+        return np.array([self.after(state, byte) is not None for byte in range(256)])
 
-    def after(self, place, byte):
-        moves = self._moves[place.number]
+    def after(self, state, byte):
+        moves = self._moves[state.number]
         to = next((to for low, high, to, _ in moves if low <= byte <= high), None)
         after = None if to is None else self.places[to]
-        place.next = [after if b == byte else known for b, known in enumerate(place.next)]
+        state.next = [after if b == byte else known for b, known in enumerate(state.next)]
         return after
 
 
@@ -195,7 +195,10 @@ def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, k
     found = []
     for native in (NATIVE, None):
         with patch("dlm.grammar.masks.walks.NATIVE", native):
-            machine, words = Machine(moves, known), np.zeros(-(-len(pieces) // 32), np.uint32)
+            machine, words = (
+                NumberedMachine(moves, known),
+                np.zeros(-(-len(pieces) // 32), np.uint32),
+            )
             at = [(np.array(some, np.int32), machine.places[number]) for some, number in begin]
             found.append((read_below(trie, machine, at, words), tokens_in(words).tolist()))
     assert found[0] == found[1]
@@ -204,7 +207,7 @@ def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, k
 @needs_c
 def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
-    machine, root = Machine([[(0, 255, 0, False)]]), np.zeros(1, np.int32)
+    machine, root = NumberedMachine([[(0, 255, 0, False)]]), np.zeros(1, np.int32)
     with patch.object(machine, "after", side_effect=KeyError), pytest.raises(KeyError):
         read_below(trie, machine, [(root, machine.places[0])], words)
     machine.places[0].next = {}
@@ -213,7 +216,7 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     machine.places[0].next = []
     with pytest.raises(IndexError):
         read_below(trie, machine, [(root, machine.places[0])], words)
-    machine = Machine([[(0, 255, 0, False)]])
+    machine = NumberedMachine([[(0, 255, 0, False)]])
     *preorder, _ = trie.preorder
     beyond, state = np.full(1, len(trie), np.int32), machine.places[0]
     with pytest.raises(ValueError, match="must be within the trie"):
