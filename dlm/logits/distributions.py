@@ -30,7 +30,7 @@ _TAIL = 1e-4  # probability that may be missing in a row's list of tokens
 
 
 def distributions(
-    found: VocabPass,
+    results: VocabPass,
     sent: Int32[Tensor, "n packed"],
     certain: tuple[Int64[Tensor, " c"], Int64[Tensor, " c"]],
     counted: Bool[Tensor, " n"],
@@ -43,22 +43,22 @@ def distributions(
     """Return the distributions of the rows of `logits` that are `counted` or `certain`, for an
     expectation under them.
 
-    `found` are the results of the vocabulary pass; `sent` are the same results, packed and on the
+    `results` are those of the vocabulary pass; `sent` are the same results, packed and on the
     device. `certain` are rows that are given one token each, and these tokens: they are not
     `counted`. `heat` are inverse temperatures. All but `sent`, `logits` and a bitmask is on the
     host. A list may leave out a probability of 1e-4 at most.
     """
-    short = found.tail <= _TAIL
+    short = results.tail <= _TAIL
     rows, flat = (short & counted).nonzero()[:, 0], (~short & counted).nonzero()[:, 0]
-    lengths = found.above[rows]
+    lengths = results.above[rows]
     theirs = torch.full_like(flat, -1) if masks is None else masks.rows[flat]
-    of_rows = rows, lengths, heat[rows], found.lse[rows]
-    of_flat = flat, theirs, heat[flat], found.lse[flat]
+    of_rows = rows, lengths, heat[rows], results.lse[rows]
+    of_flat = flat, theirs, heat[flat], results.lse[flat]
     total, sent_columns = int(lengths.sum()), copies.to_device(*of_rows, *of_flat, *certain)
     rows, lengths, row_heat, row_lse = sent_columns[:4]
     flat, theirs, flat_heat, lse, certain_rows, certain_tokens = sent_columns[4:]
     return Distributions(
-        n=len(found.lse),
+        n=len(results.lse),
         certain=Certain(rows=certain_rows, tokens=certain_tokens),
         listed=Listed(
             rows=rows,
@@ -109,7 +109,7 @@ class TokenDistributions:
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.copies.to_device(self._heat)
         self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
-        self._found = VocabPass.unpacked(self.copies.to_host(self._sent))
+        self._results = VocabPass.unpacked(self.copies.to_host(self._sent))
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
         # By canvas: rows that take one token, and it; rows to be read again, and their masks.
@@ -123,58 +123,59 @@ class TokenDistributions:
 
     def undefined(self, i: int) -> bool:
         """Return whether a row of canvas `i` has an allowed logit that is NaN or infinite."""
-        return bool(self._found.lse[i * self._L : (i + 1) * self._L].isnan().any())
+        return bool(self._results.lse[i * self._L : (i + 1) * self._L].isnan().any())
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
         """Entropies in nats; infinite where no token is possible."""
-        impossible = self._found.argmax < 0
-        return self._found.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
+        impossible = self._results.argmax < 0
+        return self._results.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
 
     @property
     def confidences(self) -> Float32[Tensor, "B L"]:
         """Probability of the likeliest token; 0 where no token is possible."""
-        found, rows = self._found, torch.arange(self._B * self._L)
-        best = found.argmax.clamp(min=0)
-        logits = found.logits.where(found.ids == best[:, None], 0.0).sum(1)
-        unlisted = rows[found.above > CANDIDATES]
+        results, rows = self._results, torch.arange(self._B * self._L)
+        best = results.argmax.clamp(min=0)
+        logits = results.logits.where(results.ids == best[:, None], 0.0).sum(1)
+        unlisted = rows[results.above > CANDIDATES]
         if len(unlisted):
             at, tokens = self.copies.to_device(unlisted, best[unlisted])
             logits[unlisted] = self.copies.to_host(self._logits.flatten(0, 1)[at, tokens].float())
         x = heated(logits[:, None], self._heat, self._softcap)[:, 0]
-        confidences = (x - found.lse).exp().masked_fill(found.argmax < 0, 0.0)
+        confidences = (x - results.lse).exp().masked_fill(results.argmax < 0, 0.0)
         return confidences.view(self._B, self._L)
 
     def draws(self, temperatures: list[float]) -> Int64[Tensor, "B L"]:
         """Return a token for every position; an arbitrary one where none is possible.
         `temperatures` has one for each canvas, on top of its own. Below 1 a listed token is drawn,
         at 0 the likeliest. A row without a list is drawn from at 1."""
-        drawn = self._found.draw.clamp(0, self._V - 1)
+        drawn = self._results.draw.clamp(0, self._V - 1)
         sharp = torch.tensor(temperatures).repeat_interleave(self._L)
-        rows = ((sharp < 1) & (self._found.argmax >= 0)).nonzero()[:, 0]
+        rows = ((sharp < 1) & (self._results.argmax >= 0)).nonzero()[:, 0]
         if len(rows):
             drawn[rows] = self._sharpened(rows, sharp[rows])
         return drawn.view(self._B, self._L)
 
     def _sharpened(self, rows: Tensor, temperatures: Tensor) -> Tensor:
-        found, most = self._found, max(1, int(self._found.above[rows].clamp(max=CANDIDATES).max()))
-        x = heated(found.logits[rows, :most], self._heat[rows], self._softcap)
-        listed = torch.arange(most) < found.above[rows, None]
+        results = self._results
+        most = max(1, int(results.above[rows].clamp(max=CANDIDATES).max()))
+        x = heated(results.logits[rows, :most], self._heat[rows], self._softcap)
+        listed = torch.arange(most) < results.above[rows, None]
         uniform = self.copies.to_host(self._uniform)[rows]
         at = sampling.sharpen(x.masked_fill(~listed, -torch.inf), temperatures, uniform)
-        chosen = found.ids[rows].gather(1, at[:, None])[:, 0].long()
-        named = (found.above[rows] >= 1) & (found.above[rows] <= CANDIDATES)
-        chosen = torch.where(named, chosen, found.draw[rows])
-        return torch.where(temperatures == 0, found.argmax[rows], chosen)
+        chosen = results.ids[rows].gather(1, at[:, None])[:, 0].long()
+        named = (results.above[rows] >= 1) & (results.above[rows] <= CANDIDATES)
+        chosen = torch.where(named, chosen, results.draw[rows])
+        return torch.where(temperatures == 0, results.argmax[rows], chosen)
 
     def scores(self) -> list[CanvasLogits]:
         """Return the logits of each canvas for its constraint. They hold until `mask`."""
         sizes = [size for skip in self._skipped for size in (skip, self._L - skip)]
-        found, heats = self._found.split(sizes)[1::2], self._heat[:: self._L].tolist()
-        rows = zip(found, self._logits, heats, self._skipped, strict=True)
+        results, heats = self._results.split(sizes)[1::2], self._heat[:: self._L].tolist()
+        rows = zip(results, self._logits, heats, self._skipped, strict=True)
         return [
-            CanvasLogits(each, logits[skip:], heat, self._softcap, DeviceCopies(logits.device))
-            for each, logits, heat, skip in rows
+            CanvasLogits(part, logits[skip:], heat, self._softcap, DeviceCopies(logits.device))
+            for part, logits, heat, skip in rows
         ]
 
     def restrict(self, i: int, guidance: Guidance) -> None:
@@ -182,9 +183,9 @@ class TokenDistributions:
         `ValueError`, and does nothing, for guidance that does not fit the canvas."""
         length = self._L - self._skipped[i]
         masks = checked_rows(guidance, length, self._V)
-        cut, first = self._cuts.get(i), i * self._L + self._skipped[i]
-        free = first + np.arange(len(masks), length)  # rows that no constraint restricts
-        rows = first + np.arange(len(masks))
+        cut, begin = self._cuts.get(i), i * self._L + self._skipped[i]
+        free = begin + np.arange(len(masks), length)  # rows that no constraint restricts
+        rows = begin + np.arange(len(masks))
         named = masks < 0
         if named.any():
             self._single.append((rows[named], ~masks[named]))
@@ -196,7 +197,7 @@ class TokenDistributions:
         changed = np.ones(len(rows), dtype=bool)
         if cut is None:
             changed = changed_by_masks(
-                self._found, rows, guidance.bitmask.numpy().view(np.uint32), masks
+                self._results, rows, guidance.bitmask.numpy().view(np.uint32), masks
             )
         if changed.any():
             self._reread.append((rows[changed], guidance.bitmask, masks[changed]))
@@ -217,7 +218,7 @@ class TokenDistributions:
         """Apply all masks, and read the rows again that they change."""
         if self._single:
             rows, tokens = (
-                torch.from_numpy(np.concatenate(each)) for each in zip(*self._single, strict=True)
+                torch.from_numpy(np.concatenate(parts)) for parts in zip(*self._single, strict=True)
             )
             self._name(rows, tokens)
         self._under_cut = [(rows, cut) for rows, cut in self._under_cut if len(rows)]
@@ -225,9 +226,9 @@ class TokenDistributions:
         if not again:
             return
         if self._reread:
-            wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._reread]
+            grammar_rows = [(bitmask, masks.tolist()) for _, bitmask, masks in self._reread]
             changed = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._reread]))
-            self._masks[changed] = torch.tensor(self._table.place(wanted, self.copies))
+            self._masks[changed] = torch.tensor(self._table.place(grammar_rows, self.copies))
             self._bitmask = self._table.bitmask
         if self._under_cut:
             self._make_cuts()
@@ -246,19 +247,21 @@ class TokenDistributions:
         sent_rows, sent_masks, heat, *sent = self.copies.to_device(
             rows, self._masks[rows], heat, *cuts
         )
-        known = self._bitmask if self._reread else None
-        left = cut_masks(
+        bitmask = self._bitmask if self._reread else None
+        cut_bitmask = cut_masks(
             self._logits.flatten(0, 1),
             heat,
             Cuts(*sent),
-            None if known is None else RowMasks(known, sent_masks),
+            None if bitmask is None else RowMasks(bitmask, sent_masks),
             sent_rows,
             softcap=self._softcap,
             by_kernel=self._by_kernel,
         ).bitmask
-        count = 0 if known is None else self._table.count
-        words = left.shape[1]
-        self._bitmask = left if known is None else torch.cat((known[:count, :words], left))
+        count = 0 if bitmask is None else self._table.count
+        words = cut_bitmask.shape[1]
+        self._bitmask = (
+            cut_bitmask if bitmask is None else torch.cat((bitmask[:count, :words], cut_bitmask))
+        )
         self._masks[rows] = count + torch.arange(len(rows))
 
     def distributions(self) -> Distributions:
@@ -268,12 +271,14 @@ class TokenDistributions:
         counted.view(self._B, self._L)[self._excluded] = False
         masks = RowMasks(self._bitmask, self._masks) if self._reread or self._under_cut else None
         none = torch.empty(0, dtype=torch.int64)
-        rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))
+        rows, tokens = (
+            torch.cat(parts) for parts in zip((none, none), *self._certain, strict=True)
+        )
         kept = counted[rows]
         rows, tokens = rows[kept], tokens[kept]
         counted[rows] = False
         return distributions(
-            self._found,
+            self._results,
             self._sent,
             (rows, tokens),
             counted,
@@ -293,7 +298,7 @@ class TokenDistributions:
         rows: Tensor | None,
     ) -> Int32[Tensor, "n packed"]:
         """Return what the vocabulary pass finds, packed and on the device."""
-        found = vocab_pass(
+        results = vocab_pass(
             logits,
             heat,
             uniform,
@@ -304,14 +309,14 @@ class TokenDistributions:
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        return found.packed()
+        return results.packed()
 
     def _name(self, rows: Tensor, tokens: Tensor) -> None:
         """Let each of `rows` take the one token in `tokens`."""
         self._certain.append((rows, tokens))
         self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
 
-    def _replace(self, rows: Tensor, found: VocabPass) -> None:
-        """Replace the host's results of `rows` by `found`."""
-        for column, new in zip(self._found, found, strict=True):
+    def _replace(self, rows: Tensor, results: VocabPass) -> None:
+        """Replace the host's results of `rows` by `results`."""
+        for column, new in zip(self._results, results, strict=True):
             column[rows] = new

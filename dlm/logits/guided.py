@@ -108,27 +108,27 @@ class GuidedCanvas:
     masked: bool = False  # whether positions without a token in `fixed.held` are masks, not noise
     edit_threshold: float | None = None  # probability of tokens that may replace those that stand
 
-    def fixed_by(self, found: VocabPass) -> Fixed:
+    def fixed_by(self, results: VocabPass) -> Fixed:
         """Return what is fixed, given a pass over the canvas: also which tokens may be replaced."""
         if self.edit_threshold is None:
             return self.fixed
-        probability, held = _sureness(found), self.fixed.held
+        probability, held = _sureness(results), self.fixed.held
         edits = [
             position
             for position, token in held.items()
-            if found.argmax[position] != token and probability[position] > self.edit_threshold
+            if results.argmax[position] != token and probability[position] > self.edit_threshold
         ]
         return replace(self.fixed, edits=edits)
 
 
-def _sureness(found: VocabPass) -> np.ndarray:
+def _sureness(results: VocabPass) -> np.ndarray:
     """Return the probability of each row's argmax; if the row lists no tokens, its least value for
     the row's entropy."""
-    above = found.above.numpy()
+    above = results.above.numpy()
     listed = np.arange(CANDIDATES) < np.where(above <= CANDIDATES, above, 0)[:, None]
-    best = found.logits.numpy().max(1, initial=-np.inf, where=listed)
-    least = np.exp(-found.entropy.numpy())
-    return np.where(listed.any(1), np.exp(best - found.lse.numpy()), least)
+    best = results.logits.numpy().max(1, initial=-np.inf, where=listed)
+    least = np.exp(-results.entropy.numpy())
+    return np.where(listed.any(1), np.exp(best - results.lse.numpy()), least)
 
 
 _Pairs = list[tuple[np.ndarray, np.ndarray]]  # rows of the logits, and a token for each
@@ -142,14 +142,14 @@ class _PendingRows:
         self.named: _Pairs = []
         self.suspect: _Pairs = []
         self.hidden: list[np.ndarray] = []  # suspect rows of masks
-        self.wanted: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
-        self.at_wanted: list[np.ndarray] = []  # indices into `masked` of the rows under these masks
+        self.grammar_rows: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
+        self.at_grammar_rows: list[np.ndarray] = []  # indices of these rows into `masked`
         self.cut_at: list[int] = []  # indices into `masked` of the rows with a cut
         self.cuts: list[Cut] = []  # the cuts of these rows
         self._count = 0  # rows in `masked`
 
     def add(
-        self, canvas: GuidedCanvas, guidance: Guidance, found: VocabPass, vocab_size: int
+        self, canvas: GuidedCanvas, guidance: Guidance, results: VocabPass, vocab_size: int
     ) -> None:
         """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
         nothing, for guidance that does not fit the canvas."""
@@ -157,12 +157,12 @@ class _PendingRows:
         masks = checked_rows(guidance, L, vocab_size)[: guidance.suspect]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
-        named = named[~certain(found, named, ~masks[named])]
+        named = named[~certain(results, named, ~masks[named])]
         changed = np.ones(len(masked), dtype=bool)
         if canvas.cut is None and guidance.bitmask is not None:
             words = guidance.bitmask.numpy().view(np.uint32)
-            changed = changed_by_masks(found, masked, words, masks[masked])
-            changed |= found.argmax.numpy()[masked] != guess[masked]
+            changed = changed_by_masks(results, masked, words, masks[masked])
+            changed |= results.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
         unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))
         suspect = np.arange(guidance.suspect, L)
@@ -175,14 +175,14 @@ class _PendingRows:
             self.suspect.append((canvas.first + suspect, guess[suspect]))
         self._mask(canvas, masked, unmasked, guess)
         if len(masked) and guidance.bitmask is not None:
-            self.wanted.append((guidance.bitmask, masks[masked].tolist()))
+            self.grammar_rows.append((guidance.bitmask, masks[masked].tolist()))
 
     def _mask(
         self, canvas: GuidedCanvas, masked: np.ndarray, unmasked: np.ndarray, guess: np.ndarray
     ) -> None:
         both = np.concatenate((masked, unmasked))
         self.masked.append((canvas.first + both, guess[both]))
-        self.at_wanted.append(self._count + np.arange(len(masked)))
+        self.at_grammar_rows.append(self._count + np.arange(len(masked)))
         if canvas.cut is not None:
             self.cut_at += range(self._count, self._count + len(both))
             self.cuts += [canvas.cut] * len(both)
@@ -239,24 +239,28 @@ class LogitsGuide:
         copies = DeviceCopies(logits.device, self._memory)
         pending = _PendingRows()
         passed = [
-            (canvas, found, CanvasLogits(found, self._rows_of(logits, canvas), 1.0, None, copies))
-            for canvas, found in self._passed(logits, canvases, copies)
+            (
+                canvas,
+                results,
+                CanvasLogits(results, self._rows_of(logits, canvas), 1.0, None, copies),
+            )
+            for canvas, results in self._passed(logits, canvases, copies)
         ]
-        results: list[Guidance | Exception] = [Unfinished()] * len(canvases)
-        left = self._work
+        answers: list[Guidance | Exception] = [Unfinished()] * len(canvases)
+        work_left = self._work
         for again in range(_ROUNDS):
-            waiting = [i for i, one in enumerate(results) if isinstance(one, Unfinished)]
-            if again and left < len(waiting):
+            waiting = [i for i, answer in enumerate(answers) if isinstance(answer, Unfinished)]
+            if again and work_left < len(waiting):
                 break
             for before, i in enumerate(waiting):
-                canvas, found, scores = passed[i]
-                share = max(1, left // (len(waiting) - before))
-                results[i] = self._guided(canvas, found, scores, share, pending)
-                finished = not isinstance(results[i], Unfinished)
-                left -= getattr(canvas.constraint, "spent", share) if finished else share
+                canvas, results, scores = passed[i]
+                share = max(1, work_left // (len(waiting) - before))
+                answers[i] = self._guided(canvas, results, scores, share, pending)
+                finished = not isinstance(answers[i], Unfinished)
+                work_left -= getattr(canvas.constraint, "spent", share) if finished else share
         self._write(logits, pending, copies)
         self.copies += copies.count
-        return results
+        return answers
 
     def _rows_of(self, logits: Float[Tensor, "N V"], canvas: GuidedCanvas) -> Float[Tensor, "L V"]:
         return logits[canvas.first : canvas.first + canvas.length]
@@ -264,7 +268,7 @@ class LogitsGuide:
     def _guided(
         self,
         canvas: GuidedCanvas,
-        found: VocabPass,
+        results: VocabPass,
         scores: CanvasLogits,
         work: int,
         pending: _PendingRows,
@@ -272,8 +276,8 @@ class LogitsGuide:
         """Query a canvas's constraint, and note the rows that it changes."""
         try:
             canvas.constraint.work = work
-            guidance = canvas.constraint.guide(scores, canvas.fixed_by(found))
-            pending.add(canvas, guidance, found, self._vocab_size)
+            guidance = canvas.constraint.guide(scores, canvas.fixed_by(results))
+            pending.add(canvas, guidance, results, self._vocab_size)
         except Exception as error:
             return error
         return guidance
@@ -286,7 +290,7 @@ class LogitsGuide:
         sent_rows, heat, uniform = copies.to_device(
             rows, torch.ones(len(rows)), torch.full((len(rows),), _MIDDLE)
         )
-        found = vocab_pass(
+        results = vocab_pass(
             logits,
             heat,
             uniform,
@@ -295,7 +299,7 @@ class LogitsGuide:
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        whole = VocabPass.unpacked(copies.to_host(found.packed()))
+        whole = VocabPass.unpacked(copies.to_host(results.packed()))
         yield from zip(canvases, whole.split([c.length for c in canvases]), strict=True)
 
     def _write(
@@ -306,9 +310,9 @@ class LogitsGuide:
             _joined(pairs) for pairs in (pending.masked, pending.named, pending.suspect)
         )
         masks = torch.full((len(rows),), -1)
-        if pending.wanted:
-            under = torch.from_numpy(np.concatenate(pending.at_wanted))
-            masks[under] = torch.tensor(self._table.place(pending.wanted, copies))
+        if pending.grammar_rows:
+            under = torch.from_numpy(np.concatenate(pending.at_grammar_rows))
+            masks[under] = torch.tensor(self._table.place(pending.grammar_rows, copies))
         cut = torch.zeros(len(rows), dtype=torch.bool)
         cut[torch.tensor(pending.cut_at, dtype=torch.int64)] = True
         masked = [part[~cut] for part in (rows, guess, masks)]
@@ -322,15 +326,15 @@ class LogitsGuide:
         if len(rows):
             mask_rows_(logits, rows, RowMasks(bitmask, masks), guess)
         if len(cut_rows):
-            left = cut_masks(
+            cut_bitmask = cut_masks(
                 logits,
                 heat,
                 Cuts(top_k, top_p, min_p),
-                RowMasks(bitmask, cut_under) if pending.wanted else None,
+                RowMasks(bitmask, cut_under) if pending.grammar_rows else None,
                 cut_rows,
                 by_kernel=self._by_kernel,
             )
-            mask_rows_(logits, cut_rows, left, cut_guess)
+            mask_rows_(logits, cut_rows, cut_bitmask, cut_guess)
         name_rows_(logits, named_rows, tokens)
         flatten_rows_(logits, suspect_rows, suspect_guess)
         logits[hidden] = 0.0

@@ -209,8 +209,8 @@ class Frontier:
             if onward is None or onward.cost is None or position in banned or position in ends:
                 break
             read = keys and keys.after(pieces[token])
-            rest = most_tokens(onward.cost) if keys else onward.cost
-            if rest >= left - position or (keys and not read):
+            tokens_to_end = most_tokens(onward.cost) if keys else onward.cost
+            if tokens_to_end >= left - position or (keys and not read):
                 break
             if not forced and state.forced != "":
                 forced = self._spelled(here.guess, parser.forced(state))
@@ -328,19 +328,19 @@ class Frontier:
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
         if here.ends_at_refusal:
             return
-        first = here.repair is None
-        if first:
+        is_repair = here.repair is None
+        if is_repair:
             here.repair = position
         if self._ends(here):
             pass
         elif forced:
-            if first:
+            if is_repair:
                 here.mass = self._candidates(scores, position, ~forced[0]).mass
             yield forced[0], ~forced[0]
-        elif first:
-            found = self._candidates(scores, position, self._mask(here, refused))
-            here.mass = found.mass
-            for token, _ in found.ranked:
+        elif is_repair:
+            candidates = self._candidates(scores, position, self._mask(here, refused))
+            here.mass = candidates.mass
+            for token, _ in candidates.ranked:
                 if not self._ends(here):
                     yield token, self._mask(here, refused)
         elif here.suspect is not None:

@@ -77,7 +77,7 @@ class Keys:
                 expected = lexeme == b"," and isinstance(top, frozenset)
                 if lexeme != b",":
                     open_ = open_[:-1]
-                    watched = any(isinstance(each, SeenItems) for each in open_)
+                    watched = any(isinstance(container, SeenItems) for container in open_)
                     text = text if watched else bytearray()
             if watched:
                 text += lexeme
@@ -120,18 +120,18 @@ class Keys:
         open_keys = [key for keys in self.open if isinstance(keys, frozenset) for key in keys]
         if self.key and b"\\" in self.key:
             return {*tokens.pieces}
-        found = {*tokens.odd}
+        suspects = {*tokens.odd}
         if any(map(_ESCAPED.search, open_keys)):
-            found |= tokens.escaping
+            suspects |= tokens.escaping
         for key in open_keys:
-            found.update(tokens.whole.get(key.encode(), ()))
+            suspects.update(tokens.whole.get(key.encode(), ()))
         if self.key is not None:
             begun, size = self.key, len(self.key)
-            rests = (key.encode() for key in self._held())
-            for rest in rests:
-                if rest.startswith(begun):
-                    found.update(tokens.ending.get(rest[size:], ()))
-        return found
+            names = (key.encode() for key in self._held())
+            for name in names:
+                if name.startswith(begun):
+                    suspects.update(tokens.ending.get(name[size:], ()))
+        return suspects
 
     def dead_end_suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of `suspects` and of the tokens after which no new key may be left.
@@ -150,14 +150,14 @@ class Keys:
         if not self.watched:
             return tokens.packed["opening"]
         if self.string:
-            arrays = (each for each in self.open if isinstance(each, SeenItems))
+            arrays = (container for container in self.open if isinstance(container, SeenItems))
             return tokens.packed["ending" if any(map(self._may_repeat, arrays)) else "joining"]
         return tokens.packed["after a digit" if self.text[-1:].isdigit() else "structural"]
 
     @property
     def watched(self) -> bool:
         """Whether an array is open whose items have to be distinct."""
-        return any(isinstance(each, SeenItems) for each in self.open)
+        return any(isinstance(container, SeenItems) for container in self.open)
 
     @property
     def taken_continuations(self) -> list[bytes]:
@@ -165,19 +165,23 @@ class Keys:
 
         Other spellings of them are not included.
         """
-        found: list[bytes] = []
+        continuations: list[bytes] = []
         if self.may_repeat_key:
-            found += [b'"' * (self.key is None) + rest for rest in self._rests_of_keys()]
+            continuations += [
+                b'"' * (self.key is None) + ending for ending in self._rests_of_keys()
+            ]
         for items in self.open:
             if not isinstance(items, SeenItems) or not items.texts:
                 continue
-            rest = self.text[items.begun :]
-            found += [text[len(rest) :] for text in items.texts if text.startswith(rest)]
-            if rest[:1] in (b"[", b"{"):
-                partial = Partial(rest)
+            item_text = self.text[items.begun :]
+            continuations += [
+                text[len(item_text) :] for text in items.texts if text.startswith(item_text)
+            ]
+            if item_text[:1] in (b"[", b"{"):
+                partial = Partial(item_text)
                 for value in items.values:
-                    found += filter(None, partial.continuations(value))
-        return found
+                    continuations += filter(None, partial.continuations(value))
+        return continuations
 
     @property
     def may_repeat_key(self) -> bool:
@@ -204,34 +208,34 @@ class Keys:
 
         Maps their indices in `open` to the number of keys or items that they hold.
         """
-        found = {
-            place: len(each.texts)
-            for place, each in enumerate(self.open)
-            if isinstance(each, SeenItems) and self._may_repeat(each)
+        counts = {
+            place: len(container.texts)
+            for place, container in enumerate(self.open)
+            if isinstance(container, SeenItems) and self._may_repeat(container)
         }
         if self.may_repeat_key:
-            found[len(self.open) - 1] = len(self._held())
-        return found
+            counts[len(self.open) - 1] = len(self._held())
+        return counts
 
     def _may_repeat(self, items: SeenItems) -> bool:
-        rest = self.text[items.begun :]
+        item_text = self.text[items.begun :]
         if not items.texts:
             return False
-        if items is self.open[-1] and not self.string and rest[-1:] in (b'"', b"]", b"}"):
+        if items is self.open[-1] and not self.string and item_text[-1:] in (b'"', b"]", b"}"):
             return False  # the item has ended, and is new
         # a number has many spellings: it is compared at its end
-        sure = rest if self.string else rest.rstrip(_NUMBER)
+        sure = item_text if self.string else item_text.rstrip(_NUMBER)
         if any(text.startswith(sure) for text in items.texts):
             return True
-        if rest[:1] in (b"[", b"{"):
-            partial = Partial(rest)
+        if item_text[:1] in (b"[", b"{"):
+            partial = Partial(item_text)
             return any(map(partial.continuations, items.values))
-        return b"\\" in rest  # an escape may spell any character
+        return b"\\" in item_text  # an escape may spell any character
 
     @property
     def has_entries(self) -> bool:
         """Whether an object with a key is open, or an array with distinct items."""
-        return any(isinstance(each, SeenItems) or bool(each) for each in self.open)
+        return any(isinstance(container, SeenItems) or bool(container) for container in self.open)
 
     def _held(self) -> frozenset[str]:
         """The keys of the innermost object."""

@@ -18,8 +18,8 @@ class KnownCompletion(NamedTuple):
 
     def after(self, token: int) -> Self | None:
         """Return what is left of it after `token`; None if it goes on otherwise, or is unknown."""
-        left = len(self.tokens) - self.written
-        if self.next != token or left == 1 < self.within:
+        remaining = len(self.tokens) - self.written
+        if self.next != token or remaining == 1 < self.within:
             return None
         return self._replace(
             position=self.position + 1, written=self.written + 1, within=self.within - 1

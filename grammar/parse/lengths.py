@@ -28,18 +28,18 @@ class Distances:
     def __init__(self, automaton: Automaton, weigh: Weigh):
         self.final = automaton.final
         self.edges: list[list[tuple[int, int, int]]] = []  # bytes, state, a code point
-        for found in automaton.edges:
-            if len(found) == 1:  # as nearly all states of long words have
-                ((low, high, to),) = found
+        for moves in automaton.edges:
+            if len(moves) == 1:  # as nearly all states of long words have
+                ((low, high, to),) = moves
                 size, _, point = _cheapest(weigh, low, high)
                 self.edges.append([(size, to, point)])
                 continue
             best: dict[int, tuple[int, int, int]] = {}
-            for low, high, to in found:
-                each = _cheapest(weigh, low, high)
-                if to not in best or each < best[to]:
-                    best[to] = each
-            self.edges.append([(each[0], to, each[2]) for to, each in best.items()])
+            for low, high, to in moves:
+                move = _cheapest(weigh, low, high)
+                if to not in best or move < best[to]:
+                    best[to] = move
+            self.edges.append([(move[0], to, move[2]) for to, move in best.items()])
         kept = sum(map(len, self.edges))
         self.nbytes = _EDGE_BYTES * kept + _STATE_BYTES * len(self.edges)
         self.shortest = self._measure()  # bytes and characters, by state
@@ -47,29 +47,29 @@ class Distances:
     @cached_property
     def fewest(self) -> list[int]:
         """The fewest characters to acceptance, by state; -1 if it is unreachable."""
-        into, found = self._into(), [-1] * len(self.edges)
+        into, counts = self._into(), [-1] * len(self.edges)
         level, count = set(self.final), 0
         while level:
             for q in level:
-                found[q] = count
-            level = {before for q in level for _, before in into[q] if found[before] < 0}
+                counts[q] = count
+            level = {before for q in level for _, before in into[q] if counts[before] < 0}
             count += 1
-        return found
+        return counts
 
     @cached_property
     def most(self) -> list[float]:
         """The most characters to acceptance, by state; `inf` if there is no limit."""
-        into, found = self._into(), [inf] * len(self.edges)
-        left = [len(edges) for edges in self.edges]
-        ready = [q for q, count in enumerate(left) if not count]
+        into, counts = self._into(), [inf] * len(self.edges)
+        unmeasured = [len(edges) for edges in self.edges]
+        ready = [q for q, count in enumerate(unmeasured) if not count]
         while ready:  # states that lead into a cycle are never ready
             q = ready.pop()
-            found[q] = max((1 + found[to] for _, to, _ in self.edges[q]), default=0.0)
+            counts[q] = max((1 + counts[to] for _, to, _ in self.edges[q]), default=0.0)
             for _, before in into[q]:
-                left[before] -= 1
-                if not left[before]:
+                unmeasured[before] -= 1
+                if not unmeasured[before]:
                     ready.append(before)
-        return found
+        return counts
 
     def _into(self) -> list[list[tuple[int, int]]]:
         into: list[list[tuple[int, int]]] = [[] for _ in self.edges]
@@ -81,18 +81,18 @@ class Distances:
     def _measure(self) -> list[tuple[int, int]]:
         """Return bytes and characters to acceptance by Dijkstra's algorithm; -1: unreachable."""
         into = self._into()
-        found = [(-1, -1)] * len(self.edges)
+        distances = [(-1, -1)] * len(self.edges)
         heap = [(0, 0, q) for q in self.final]
         heapq.heapify(heap)
         while heap:
             bytes_, characters, q = heapq.heappop(heap)
-            if found[q][1] >= 0:
+            if distances[q][1] >= 0:
                 continue
-            found[q] = bytes_, characters
+            distances[q] = bytes_, characters
             for weight, before in into[q]:
-                if found[before][1] < 0:
+                if distances[before][1] < 0:
                     heapq.heappush(heap, (bytes_ + weight, characters + 1, before))
-        return found
+        return distances
 
 
 _distances = RESULTS.remembered(Distances)  # by the automaton, and a function of the module level
@@ -184,21 +184,21 @@ class Lengths:
             low, high = low - 1, None if high is None else high - 1
             for weight, to, point in self._edges[q]:
                 if self.within(to, low, high) == total - weight:
-                    more = self._again(q, weight, low, high, total - weight) if to == q else 0
-                    yield point, 1 + more
-                    low, high = low - more, None if high is None else high - more
-                    q, total = to, total - weight * (1 + more)
+                    repeats = self._again(q, weight, low, high, total - weight) if to == q else 0
+                    yield point, 1 + repeats
+                    low, high = low - repeats, None if high is None else high - repeats
+                    q, total = to, total - weight * (1 + repeats)
                     break
             else:
                 raise InvalidGrammarError("terminal", "it has no completion")
 
     def _again(self, q: int, weight: int, low: int, high: int | None, total: int) -> int:
         """Return how many more times a character that loops at `q` repeats on a shortest path."""
-        more = low - len(self._edges)
-        if more <= 0:
+        repeats = low - len(self._edges)
+        if repeats <= 0:
             return 0
-        rest = self.within(q, low - more, None if high is None else high - more)
-        return more if rest == total - weight * more else 0
+        after = self.within(q, low - repeats, None if high is None else high - repeats)
+        return repeats if after == total - weight * repeats else 0
 
     def _row(self, count: int) -> tuple[list[float], float]:
         """Return bytes by state for exactly `count` characters, and a number to add to each."""
@@ -208,9 +208,9 @@ class Lengths:
         last = len(self._exactly) - 1
         if self._cycle is None or count <= last:
             return self._exactly[count], 0.0
-        period, more = self._cycle
+        period, bytes_ = self._cycle
         rounds = -((last - count) // period)
-        return self._exactly[count - rounds * period], rounds * more
+        return self._exactly[count - rounds * period], rounds * bytes_
 
     def _extend(self) -> None:
         if not self._exactly:
@@ -227,8 +227,8 @@ class Lengths:
         self._exactly.append(row)
         number, least = len(self._exactly) - 1, min(row)
         before = self._seen.setdefault(
-            tuple(each if each == inf else each - least for each in row), number
+            tuple(cost if cost == inf else cost - least for cost in row), number
         )
         if before < number:  # a row determines the next one, up to a constant
-            more = 0.0 if least == inf else least - min(self._exactly[before])
-            self._cycle = number - before, more
+            bytes_ = 0.0 if least == inf else least - min(self._exactly[before])
+            self._cycle = number - before, bytes_

@@ -39,13 +39,13 @@ def count(text: bytes, follows: bytes, after: array, vocabulary: Vocabulary) -> 
     `follows` holds the bytes after `text` that a token may reach into. `after` holds the counts
     from each of them and from their end, less a number that all of them share.
     """
-    trie, held = vocabulary.trie, vocabulary.trie.token_count.data
+    trie, token_counts = vocabulary.trie, vocabulary.trie.token_count.data
     window, size, visited = text + follows, len(text), 0
     counts, nodes = array("i", [NEVER]) * size + after, array("i", [0]) * size
     for start in range(size - 1, -1, -1):
         best, end = NEVER, start
         for end, node in enumerate(trie.along(window, start), start + 1):
-            if counts[end] < best and held[node]:
+            if counts[end] < best and token_counts[node]:
                 best, nodes[start] = counts[end], node
         counts[start] = min(NEVER, best + 1)
         visited += 1 + end - start
@@ -77,8 +77,8 @@ class Remainder:
     @property
     def tokens(self) -> int:
         """The fewest tokens that spell the whole remainder; `NEVER` if none do."""
-        first = self.counted.counts[0]
-        return first if first == NEVER else min(NEVER, self.base + first)
+        fewest = self.counted.counts[0]
+        return fewest if fewest == NEVER else min(NEVER, self.base + fewest)
 
     @property
     def nbytes(self) -> int:
@@ -88,19 +88,19 @@ class Remainder:
     def spelled(self, vocabulary: Vocabulary, most: int) -> tuple[list[int], bool]:
         """Return the tokens, or the first `most` of them, and whether these are all."""
         trie = vocabulary.trie
-        here: Remainder | None = self
+        piece: Remainder | None = self
         tokens: list[int] = []
         at = 0
         while True:
-            while here is not None and here.control is None and at >= len(here.text):
-                here, at = here.after, at - len(here.text)
-            if here is None or len(tokens) >= most:
-                return tokens, here is None
-            if here.control is not None:
-                tokens.append(here.control)
-                here = here.after
+            while piece is not None and piece.control is None and at >= len(piece.text):
+                piece, at = piece.after, at - len(piece.text)
+            if piece is None or len(tokens) >= most:
+                return tokens, piece is None
+            if piece.control is not None:
+                tokens.append(piece.control)
+                piece = piece.after
                 continue
-            node = here.counted.nodes[at]
+            node = piece.counted.nodes[at]
             token = int(trie.tokens[trie.token_first[node]])
             tokens.append(token)
             at += len(vocabulary.pieces[token])
@@ -134,11 +134,11 @@ class Remainders:
         if isinstance(best, Thread):
             scanner = self._parser.scanners[best.terminal]
             text = scanner.completion(best.at, best.needed, best.remaining)
-            found = self._piece(text, self._of_item(best.onward))
+            remainder = self._piece(text, self._of_item(best.onward))
         else:
-            found = None if best is None else self._of_item(best)
+            remainder = None if best is None else self._of_item(best)
         self._begun = False
-        return found
+        return remainder
 
     def tokens(self, state: State) -> int:
         """Return the fewest tokens of that text; `NEVER` if there is none."""
@@ -156,76 +156,76 @@ class Remainders:
         while at is not None and at not in self._by_item:
             path.append(at)
             at = at.stack.best
-        rest = None if at is None else self._by_item[at]
-        for each in reversed(path):
-            rest = self._by_item[each] = self._along(each.state, rest)
-        return rest
+        remainder = None if at is None else self._by_item[at]
+        for step in reversed(path):
+            remainder = self._by_item[step] = self._along(step.state, remainder)
+        return remainder
 
-    def _along(self, state: int, rest: Remainder | None) -> Remainder | None:
-        """Return the shortest text from `state` to the end of its rule, with `rest` after it."""
-        known, network = self._by_path, self._network
-        wanted: list[tuple[int | tuple[int, int], Remainder | None]] = [(state, rest)]
-        while wanted:
-            key = place, after = wanted[-1]
-            if key in known:
-                wanted.pop()
+    def _along(self, state: int, tail: Remainder | None) -> Remainder | None:
+        """Return the shortest text from `state` to the end of its rule, with `tail` after it."""
+        remainders, network = self._by_path, self._network
+        todo: list[tuple[int | tuple[int, int], Remainder | None]] = [(state, tail)]
+        while todo:
+            key = place, after = todo[-1]
+            if key in remainders:
+                todo.pop()
                 continue
             if isinstance(place, tuple):  # rounds of a rule, counted from the last one
                 rule, rounds = place
                 most = self._rounds.get((rule, after), 0)
                 if most < rounds - 1:
-                    wanted.append(((rule, most + 1), after))
+                    todo.append(((rule, most + 1), after))
                     continue
-                fewer = after if rounds == 1 else known[(rule, rounds - 1), after]
+                fewer = after if rounds == 1 else remainders[(rule, rounds - 1), after]
                 inner = network.start[rule], fewer
-                if inner not in known:
-                    wanted.append(inner)
+                if inner not in remainders:
+                    todo.append(inner)
                     continue
-                known[key] = known[inner]
+                remainders[key] = remainders[inner]
                 self._rounds[rule, after] = max(most, rounds)
                 continue
             edge = network.first_edge(place)
             if edge is None:
-                known[key] = after
+                remainders[key] = after
                 continue
             onward = (edge.to, after)
-            if onward not in known:
-                wanted.append(onward)
+            if onward not in remainders:
+                todo.append(onward)
                 continue
-            found = known[onward]
+            remainder = remainders[onward]
             match edge:
                 case TerminalEdge(terminal, _, low, high):
                     scanner = self._parser.scanners[terminal]
-                    found = self._piece(scanner.completion(scanner.start, low, high), found)
+                    remainder = self._piece(scanner.completion(scanner.start, low, high), remainder)
                 case TokenEdge(ids):
                     self._meter.spend(1)
-                    found = self._kept(self._named(min(ids), found))
+                    remainder = self._kept(self._named(min(ids), remainder))
                 case RuleEdge(rule, _, low) if low and not network.nullable(rule):
-                    repeated = ((rule, low), found)
-                    if repeated not in known:
-                        wanted.append(repeated)
+                    repeated = ((rule, low), remainder)
+                    if repeated not in remainders:
+                        todo.append(repeated)
                         continue
-                    found = known[repeated]
-            known[key] = found
-        return known[state, rest]
+                    remainder = remainders[repeated]
+            remainders[key] = remainder
+        return remainders[state, tail]
 
-    def _piece(self, text: bytes, rest: Remainder | None) -> Remainder | None:
-        """Return the remainder of `text`, with `rest` after it."""
-        end, found = len(text), rest
-        if self._unfinished is not None and self._unfinished[:2] == (text, rest):
-            _, _, end, found = self._unfinished
+    def _piece(self, text: bytes, tail: Remainder | None) -> Remainder | None:
+        """Return the remainder of `text`, with `tail` after it."""
+        end, remainder = len(text), tail
+        if self._unfinished is not None and self._unfinished[:2] == (text, tail):
+            _, _, end, remainder = self._unfinished
         try:
             while end > 0:  # from the end, since longer texts share these pieces
                 begin = max(0, end - _PIECE)
-                key = text[begin:end], found
+                key = text[begin:end], remainder
                 if key not in self._by_text:
                     self._meter.spend(_EACH)
                     self._by_text[key] = self._kept(self._spelled(*key))
-                end, found = begin, self._by_text[key]
+                end, remainder = begin, self._by_text[key]
         except Unfinished:
-            self._unfinished = text, rest, end, found
+            self._unfinished = text, tail, end, remainder
             raise
-        return found
+        return remainder
 
     def _spelled(self, text: bytes, after: Remainder | None) -> Remainder:
         """Return the remainder of one piece; equal pieces in equal contexts are counted once."""

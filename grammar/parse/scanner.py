@@ -53,19 +53,19 @@ def split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, 
         return
     digit = segments[0][0] // width
     while digit <= segments[-1][1] // width:
-        rest = clipped(segments, digit * width, (digit + 1) * width - 1)
+        inner = clipped(segments, digit * width, (digit + 1) * width - 1)
         last = digit
-        if len(rest) == 1 and rest[0][:2] == (0, width - 1):  # the whole segment has one rest
+        if len(inner) == 1 and inner[0][:2] == (0, width - 1):  # one interval for the segment
             whole = next(s for s in segments if s[0] <= digit * width <= s[1])
             last = (whole[1] + 1) // width - 1
-        if rest:
-            yield digit, last, (size - 1, rest)
+        if inner:
+            yield digit, last, (size - 1, inner)
         digit = last + 1
 
 
-def within(kind: str, rest: tuple) -> tuple:
+def within(kind: str, remaining: tuple) -> tuple:
     """Return the key of a state within a character, by the digits that are left."""
-    size, to = rest
+    size, to = remaining
     if size:
         return (kind, size, to)
     return ("at", to) if isinstance(to, int) else ("backslash", to)
@@ -73,14 +73,14 @@ def within(kind: str, rest: tuple) -> tuple:
 
 def utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
     """Return characters as UTF-16 units: a high surrogate leads to segments of low ones."""
-    found: list[tuple[int, int, object]] = []
+    units: list[tuple[int, int, object]] = []
     for low, high, to in edges:
         if low <= 0xFFFF:
-            found.append((low, min(high, 0xFFFF), to))
+            units.append((low, min(high, 0xFFFF), to))
         if high > 0xFFFF:
-            found += pairs(max(low, 0x10000) - 0x10000, high - 0x10000, to)
+            units += pairs(max(low, 0x10000) - 0x10000, high - 0x10000, to)
     merged: dict[tuple[int, int], list] = {}
-    for low, high, to in found:
+    for low, high, to in units:
         merged.setdefault((low, high), []).append(to)
     return tuple(
         (low, high, to[0] if isinstance(to[0], int) else tuple(sorted(sum(to, ()))))
@@ -91,13 +91,13 @@ def utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
 def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
     """Yield surrogate pairs for `0x10000 + low` to `0x10000 + high`, all leading to `to`."""
     while low <= high:
-        first, begin = divmod(low, 0x400)
+        lead, begin = divmod(low, 0x400)
         end = min(high, low | 0x3FF)
-        last = first
+        last = lead
         if begin == 0 and high - low >= 0x3FF:
             last = (high + 1) // 0x400 - 1
             end = last * 0x400 + 0x3FF
-        yield 0xD800 + first, 0xD800 + last, ((0xDC00 + begin, 0xDC00 + end % 0x400, to),)
+        yield 0xD800 + lead, 0xD800 + last, ((0xDC00 + begin, 0xDC00 + end % 0x400, to),)
         low = end + 1
 
 
@@ -147,10 +147,10 @@ class Scanner:
         moves = self._moves[state]
         if moves is None:
             key = self._keys[state]
-            found = [(low, high, self._state(to)) for low, high, to in self._out(key)]
+            unmerged = [(low, high, self._state(to)) for low, high, to in self._out(key)]
             if key[0] == "at":
-                found += self._leads(key[1])
-            moves = self._moves[state] = tuple(_merged(sorted(found)))
+                unmerged += self._leads(key[1])
+            moves = self._moves[state] = tuple(_merged(sorted(unmerged)))
         return moves
 
     def counts(self, state: int, to: int) -> bool:
@@ -162,11 +162,11 @@ class Scanner:
 
         Also None within a character.
         """
-        kind, *more = self._keys[state]
-        if kind != "at" or more[0] not in self._accepts:
+        kind, *parts = self._keys[state]
+        if kind != "at" or parts[0] not in self._accepts:
             return None
-        edges = self._edges(more[0])
-        if any(to != more[0] for _, _, to in edges):
+        edges = self._edges(parts[0])
+        if any(to != parts[0] for _, _, to in edges):
             return None
         return tuple((low, high) for low, high, _ in edges)
 
@@ -186,15 +186,15 @@ class Scanner:
         """Return the fewest bytes to the end, with `low` to `high` more characters, or None."""
         key = state, low, high
         if key not in self._costs:
-            self._costs[key] = min((each[0] for each in self._completions(*key)), default=None)
+            self._costs[key] = min((size for size, *_ in self._completions(*key)), default=None)
         return self._costs[key]
 
     def fewest_characters(self) -> list[int]:
         """Return the fewest characters to the end by state, with one that is begun."""
-        known = self._fewest
-        if len(known) < len(self):
-            self._fewest = known = [*known, *map(self._count, range(len(known), len(self)))]
-        return known
+        fewest = self._fewest
+        if len(fewest) < len(self):
+            self._fewest = fewest = [*fewest, *map(self._count, range(len(fewest), len(self)))]
+        return fewest
 
     def variety(self, state: int) -> int:
         """Return at least how many texts may follow `state`, as `Automaton.variety` counts them."""
@@ -205,7 +205,7 @@ class Scanner:
         if self._keys[state] == ("done",):
             return 0
         fewest = self._lengths.fewest
-        return min(fewest[q] + each for _, q, each in self._character_ends(state))
+        return min(fewest[q] + characters for _, q, characters in self._character_ends(state))
 
     def clamped(self, low: int, high: int | None, reach: int) -> tuple[int, int | None]:
         """Return smaller bounds that are equivalent for the next `reach` characters."""
@@ -244,10 +244,10 @@ class Scanner:
                 yield 0, b"", 0, 0
             return
         for ending, q, characters in self._character_ends(state):
-            left = None if high is None else high - characters
-            rest = self._lengths.within(q, low - characters, left)
-            if rest is not None:
-                yield len(ending) + rest + self.quoted, ending, q, characters
+            most = None if high is None else high - characters
+            bytes_ = self._lengths.within(q, low - characters, most)
+            if bytes_ is not None:
+                yield len(ending) + bytes_ + self.quoted, ending, q, characters
 
     def _character_ends(self, state: int) -> list[tuple[bytes, int, int]]:
         """Return endings of the character that is begun: bytes, automaton state, characters."""
@@ -293,11 +293,11 @@ class Scanner:
                 if self.quoted and q in self._accepts:
                     yield _QUOTE, _QUOTE, ("done",)
             case ("utf8", size, segments):
-                for low, high, rest in split(segments, 64, size):
-                    yield 0x80 + low, 0x80 + high, within("utf8", rest)
+                for low, high, remaining in split(segments, 64, size):
+                    yield 0x80 + low, 0x80 + high, within("utf8", remaining)
             case ("hex", size, segments):
-                for low, high, rest in split(segments, 16, size):
-                    to = within("hex", rest)
+                for low, high, remaining in split(segments, 16, size):
+                    to = within("hex", remaining)
                     if low < 10:
                         yield 48 + low, 48 + min(high, 9), to
                     if high > 9:
@@ -319,9 +319,9 @@ class Scanner:
         """Yield moves by the first byte of the next character, if it is ASCII or an escape."""
         edges = self._edges(q)
         for low, high, to in edges:
-            for first, last in _PLAIN if self._escaped else ((0, 0x7F),):
-                if low <= last and high >= first:
-                    yield max(low, first), min(high, last), ("at", to)
+            for begin, end in _PLAIN if self._escaped else ((0, 0x7F),):
+                if low <= end and high >= begin:
+                    yield max(low, begin), min(high, end), ("at", to)
         if self._escaped and edges:
             yield _BACKSLASH, _BACKSLASH, ("escape", q)
 
@@ -331,8 +331,8 @@ class Scanner:
         if edges not in self._lead_moves:
             self._lead_moves[edges] = [
                 (lead, lead, self._state(("utf8", size - 1, segments)))
-                for size, first, last, mark, least in _LEADS
-                for lead in range(first, last + 1)
+                for size, begin, end, mark, least in _LEADS
+                for lead in range(begin, end + 1)
                 if (segments := _after_lead(edges, size, lead - mark, least))
             ]
         return self._lead_moves[edges]
@@ -397,16 +397,16 @@ def _retargeted(segments: tuple, q: int) -> tuple:
 
 def _merged(moves: Iterable[Move]) -> Iterator[Move]:
     """Yield moves, with neighbouring ones to the same state merged."""
-    held: Move | None = None
+    pending: Move | None = None
     for low, high, to in moves:
-        if held is not None and held[1] + 1 == low and held[2] == to:
-            held = held[0], high, to
+        if pending is not None and pending[1] + 1 == low and pending[2] == to:
+            pending = pending[0], high, to
             continue
-        if held is not None:
-            yield held
-        held = low, high, to
-    if held is not None:
-        yield held
+        if pending is not None:
+            yield pending
+        pending = low, high, to
+    if pending is not None:
+        yield pending
 
 
 class LiteralScanner:

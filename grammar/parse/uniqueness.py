@@ -165,58 +165,60 @@ class _DetourSearch:
             for _ in range(_MOST_SITUATIONS):
                 if not self._open:
                     return None
-                here = heapq.heappop(self._open)
+                situation = heapq.heappop(self._open)
                 self._meter.add(units)
-                onward = self._parser.after(state, 0, here.text) if here.text else state
+                onward = self._parser.after(state, 0, situation.text) if situation.text else state
                 if onward is None or onward.cost is None:
-                    elsewhere.append(here)
+                    elsewhere.append(situation)
                     continue
-                after = self._uniqueness.after(state, keys, here.text) if here.text else keys
+                after = (
+                    self._uniqueness.after(state, keys, situation.text) if situation.text else keys
+                )
                 if after is not None:
                     now = after.at_risk
                     if all(now.get(place, maxsize) > count for place, count in risks.items()):
-                        heapq.heappush(self._open, here)  # the next search leads beyond it
-                        more = len(here.text) + onward.cost - (state.cost or 0)
-                        alike = more <= here.cost - self._cost
-                        return Detour(here.text, onward, after) if alike else None
-                self._push(here.others)
+                        heapq.heappush(self._open, situation)  # the next search leads beyond it
+                        added = len(situation.text) + onward.cost - (state.cost or 0)
+                        alike = added <= situation.cost - self._cost
+                        return Detour(situation.text, onward, after) if alike else None
+                self._push(situation.others)
                 if after is not None:
-                    for others in self._onward(here):
+                    for others in self._onward(situation):
                         self._push(others)
             return None
         finally:
-            for situation in elsewhere:
-                heapq.heappush(self._open, situation)
+            for unreachable in elsewhere:
+                heapq.heappush(self._open, unreachable)
 
     def _push(self, others: Iterator[_Reached]) -> None:
         if (situation := next(others, None)) is not None:
             heapq.heappush(self._open, situation)
 
-    def _onward(self, here: _Reached) -> Iterator[Iterator[_Reached]]:
+    def _onward(self, situation: _Reached) -> Iterator[Iterator[_Reached]]:
         """Yield the situations one byte further, in groups from which one at a time is visited."""
-        for low, high in self._parser.ranges(here.state):
-            if not here.keys.string and high - low < _TENS:
+        for low, high in self._parser.ranges(situation.state):
+            if not situation.keys.string and high - low < _TENS:
                 for byte in range(low, high + 1):
-                    yield self._after_each(here, iter((byte,)))
+                    yield self._after_each(situation, iter((byte,)))
             else:
                 nice = [byte for byte in _NICE if low <= byte <= high]
                 plain = (byte for byte in range(low, high + 1) if byte not in _NICE)
-                yield self._after_each(here, itertools.chain(nice, plain))
+                yield self._after_each(situation, itertools.chain(nice, plain))
 
-    def _after_each(self, here: _Reached, bytes_: Iterator[int]) -> Iterator[_Reached]:
+    def _after_each(self, situation: _Reached, bytes_: Iterator[int]) -> Iterator[_Reached]:
         """Yield the situation after each of `bytes_`, without those seen before."""
         for byte in bytes_:
-            onward = self._parser.after_byte(here.state, byte)
+            onward = self._parser.after_byte(situation.state, byte)
             if onward is None or onward.cost is None:
                 continue
             piece = bytes([byte])
-            after = self._uniqueness.after(here.state, here.keys, piece)
+            after = self._uniqueness.after(situation.state, situation.keys, piece)
             if after is None or (onward, after.plain) in self._seen:
                 continue
             self._seen.add((onward, after.plain))
-            text = here.text + piece
+            text = situation.text + piece
             cost = len(text) + onward.cost
-            others = self._after_each(here, bytes_)
+            others = self._after_each(situation, bytes_)
             yield _Reached(cost, next(self._numbers), text, onward, after, others)
             return
 

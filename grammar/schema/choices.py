@@ -187,7 +187,7 @@ class ChoiceWriter:
         def member(key: Node, condition: Formula) -> Node:
             return concatenation(key, dialect.mark(":"), value(condition))
 
-        free = [member(dialect.free_key(each.keys), each.value) for each in self._free]
+        free = [member(dialect.free_key(m.keys), m.value) for m in self._free]
         free_members: Node = NOTHING
         if free:
             free_member = alternation_of(free)
