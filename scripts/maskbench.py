@@ -106,7 +106,7 @@ class OurEngine:
         compiled = self._compiler.compile(
             JsonSchema(schema, additional_properties=self._reading)  # pyright: ignore[reportArgumentType]
         )
-        compiled.mask(compiled.parser.start)
+        compiled.state_masks.mask(compiled.parser.start)
         return lambda: OurReader(compiled)
 
 

@@ -74,14 +74,7 @@ class Frontier:
         return bool(self._squeezes)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        meter = self._compiled.meter
-        before, self.spent = meter.spent, 0
-        try:
-            return self._guide(scores, fixed)
-        finally:
-            self.spent = meter.spent - before
-
-    def _guide(self, scores: Scores, fixed: Fixed) -> Guidance:
+        self.spent = 0
         self._masks.trim()
         self._witness.check(fixed.held)
         last = self._last
@@ -92,13 +85,17 @@ class Frontier:
             return self._guidance  # nothing has changed
         self._last, self._guidance = CanvasPass(NOTHING), None
         here.reached = self._witness.text[len(here.guess) : 1 + max(fixed.held, default=-1)]
+        meter = self._compiled.meter
+        before = meter.spent
         try:
-            with self._compiled.meter.limited(self.work):
+            with meter.limited(self.work):
                 self._seek(here.guess)
                 self._follow(scores, here)
         except BaseException:
             self._rewind()
             raise
+        finally:
+            self.spent = meter.spent - before
         self._last, self._age = here, self._masks.age
         pad, bitmask = self._vocabulary.pad, self._masks.table
         self._guidance = guidance = here.guidance(self._matcher.ended, pad, bitmask)

@@ -137,7 +137,7 @@ class _Reading:
         else:
             state = parser.after_byte(self._state, symbol[0])
             if state is not None and not parser.forced(state):
-                compiled.mask(state)
+                compiled.state_masks.mask(state)
         self._symbols.popleft()
         if state is None:
             self._symbols.clear()

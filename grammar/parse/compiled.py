@@ -41,17 +41,17 @@ class Compiled:
         self.parser = Parser(network, terminals.scanner, self.meter)
         self.masks = GrammarMasks(len(vocabulary))
         self.stops = Stops(vocabulary.stops, self.masks)
-        self._state_masks = StateMasks(
+        self.state_masks = StateMasks(
             self.parser, vocabulary, terminals, self.masks, self.stops, self.meter
         )
         self._network = network
         self.steps = Steps(self.parser, vocabulary, self.meter)
-        self.closing = Closing(self.parser, self.steps, self._state_masks, vocabulary, self.meter)
+        self.closing = Closing(self.parser, self.steps, self.state_masks, vocabulary, self.meter)
 
     @property
     def nbytes(self) -> int:
         """Approximate memory in use."""
-        states = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self._state_masks.nbytes
+        states = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.state_masks.nbytes
         return self._network_bytes + states + self.steps.uniqueness.nbytes + self.closing.nbytes
 
     @cached_property
@@ -67,13 +67,9 @@ class Compiled:
         """The pickled grammar without its caches, for `Compiler.unpack` in another process."""
         return pickle.dumps((self._network, self.checked))
 
-    def mask(self, state: State) -> Mask:
-        """Return the tokens that may follow `state`, and the stops if the text may end there."""
-        return self._state_masks.mask(state)
-
     def exploration(self) -> Exploration:
         """Return an exploration of the grammar's terminals, which fills caches of masks."""
-        return Exploration(self._network, self._state_masks.tokens, self.meter)
+        return Exploration(self._network, self.state_masks.tokens, self.meter)
 
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
         """Return the mask of `state` and `keys` if it is in the cache, else None."""

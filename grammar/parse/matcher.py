@@ -163,11 +163,13 @@ class Matcher:
         if reasoning is not None and prefix.phase is Phase.REASONING:
             return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
         if reasoning is None or prefix.phase is Phase.ANSWER:
-            return compiled.unrepeated(compiled.mask(self._state), self._keys, self._state)
+            return compiled.unrepeated(
+                compiled.state_masks.mask(self._state), self._keys, self._state
+            )
         opens = reasoning.open.rest(marker)[0]
         if marker:
             return ~opens
-        return masks.changed(compiled.mask(self._state), more=[opens])
+        return masks.changed(compiled.state_masks.mask(self._state), more=[opens])
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
         """Return a copy of the mask as packed bits: token `v` is bit `v % 32` of word `v // 32`.
@@ -278,7 +280,11 @@ class Matcher:
             return None if continues else masks.words(~reasoning.close.rest(prefix.marker)[0])
         opens, close = reasoning.open.rest(0), reasoning.close.rest(0)
         fitting = self._fitting_answer(budget)
-        fitting = masks.words(self._compiled.mask(self._state)) if fitting is None else fitting
+        fitting = (
+            masks.words(self._compiled.state_masks.mask(self._state))
+            if fitting is None
+            else fitting
+        )
         if self._reasons_within(budget, len(opens) + len(close)):
             fitting = fitting | masks.words(~opens[0])
         return fitting

@@ -61,7 +61,8 @@ class StateMasks:
             terminal.users -= 1
 
     def mask(self, state: State) -> Mask:
-        """Return the row of `state`. States with the same threads share a row."""
+        """Return the row of the tokens that may follow `state`, and of the stops if the text may
+        end there. States with the same threads share a row."""
         row = self._masks.known.get(state)
         if row is None:
             bounds = [*map(self._bounds, state.threads)]

@@ -80,7 +80,7 @@ def test_a_mask_allows_what_the_parser_accepts(vocabulary, terminals, root, othe
     for _ in range(4):
         if not state.threads and not state.items:
             break
-        words = grammar.masks.words(grammar.mask(state))
+        words = grammar.masks.words(grammar.state_masks.mask(state))
         allowed = {t for t in tokens_in(words).tolist() if t < len(vocabulary)}
         assert allowed == by_tokens(grammar, state)
         ways = sorted(t for t in allowed if grammar.steps.after(state, t) is not None)
@@ -124,12 +124,12 @@ def test_states_that_allow_the_same_share_a_row(vocabulary, terminals):
     state, rows = grammar.parser.start, set()
     for byte in b'"' + b"a" * 300:
         state = grammar.parser.after_byte(state, byte)
-        rows.add(grammar.mask(state))
+        rows.add(grammar.state_masks.mask(state))
     assert len(rows) == 1
     near = [grammar.parser.start]
     for byte in b'"' + b"a" * 32_767:
         near.append(grammar.parser.after_byte(near[-1], byte))
-    last = tokens_in(grammar.masks.words(grammar.mask(near[-1]))).tolist()
+    last = tokens_in(grammar.masks.words(grammar.state_masks.mask(near[-1]))).tolist()
     assert by_tokens(grammar, near[-1]) == {t for t in last if t < len(vocabulary)}
 
 
@@ -157,4 +157,4 @@ def test_a_parse_that_the_meter_stops_is_resumed_where_it_stopped(vocabulary, te
         except Unfinished:
             stopped += 1
     assert stopped
-    assert np.count_nonzero(grammar.masks.words(grammar.mask(at)))
+    assert np.count_nonzero(grammar.masks.words(grammar.state_masks.mask(at)))

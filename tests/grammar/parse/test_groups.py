@@ -181,7 +181,7 @@ def test_masks_are_exact_and_every_budget_is_kept(vocabulary, terminals, case, s
     assert len(tokens) <= budget
     state = grammar.parser.start
     for token in tokens:
-        allowed = {*tokens_in(grammar.masks.words(grammar.mask(state))).tolist()}
+        allowed = {*tokens_in(grammar.masks.words(grammar.state_masks.mask(state))).tolist()}
         fitting = {t for t in range(len(vocabulary)) if grammar.steps.after(state, t) is not None}
         stops = {*vocabulary.stops}
         assert {t for t in allowed if t < len(vocabulary)} - stops == fitting - stops
