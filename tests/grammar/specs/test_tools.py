@@ -134,9 +134,7 @@ def test_a_form_that_begins_with_a_control_token_needs_its_own(form, own):
     spec = Tools(TOOLS, format=form)
     assert spec.rules(own)
     for markers in {None, MARKERS, MistralMarkers(1, 2)} - {own}:
-        with pytest.raises(
-            InvalidGrammarError, match=f"control tokens of the form {form}"
-        ):
+        with pytest.raises(InvalidGrammarError, match=f"control tokens of the form {form}"):
             spec.rules(markers)
     assert Tools(TOOLS, format="llama").rules(None)
 
