@@ -5,6 +5,7 @@ other process. An `AnswerForm` makes requests of rows and answers of results; `E
 one of rows that are texts.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,6 +228,7 @@ class Output:
     def __init__(self, path: Path, settings: dict[str, Any], form: AnswerForm):
         """Raise `LinesError` if it holds answers of other settings, and `OSError`."""
         self.done, self.failed = set[int](), 0
+        self.first_error: tuple[int, str] | None = None  # the first row with one, and its error
         self._form = form
         self._lines = Lines(path, settings, self._count)
 
@@ -238,6 +240,24 @@ class Output:
     def close(self) -> None:
         self._lines.close()
 
+    def abandon(self) -> None:
+        """Remove the files if this run made them and has written nothing."""
+        self._lines.abandon()
+
+    def sort(self) -> None:
+        """Bring the lines into the order of the rows."""
+        self._lines.sort(self._form.row_of)
+
+    def in_order(self) -> Iterator[AnswerRow]:
+        """Yield the answers in the order of the rows."""
+        return map(json.loads, self._lines.in_order(self._form.row_of))
+
     def _count(self, answer: AnswerRow) -> None:
-        self.done.add(self._form.row_of(answer))
-        self.failed += answer["error"] is not None
+        row, error = self._form.row_of(answer), answer["error"]
+        self.done.add(row)
+        if error is None:
+            return
+        self.failed += 1
+        if self.first_error is None or row < self.first_error[0]:
+            message = error["message"] if isinstance(error, dict) else error
+            self.first_error = row, str(message)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from io import UnsupportedOperation
 from itertools import islice
+from os import SEEK_END
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -296,6 +297,7 @@ class Lines:
         Raises `LinesError`, and `OSError` with the file's name if it cannot write.
         """
         self._path, self._take = path, take
+        self._new = not path.exists()
         self._settings = path.with_name(f"{path.name}.settings.json")
         try:
             self._file = path.open("a+b")
@@ -317,6 +319,31 @@ class Lines:
     def close(self) -> None:
         with self._named():
             self._file.close()
+
+    def abandon(self) -> None:
+        """Remove the file and its settings if this run made it, and it is empty."""
+        with self._named():
+            if self._new and not self._file.seek(0, SEEK_END):
+                self._path.unlink(missing_ok=True)
+                self._settings.unlink(missing_ok=True)
+
+    def in_order(self, key: Callable[[Any], int]) -> Iterator[bytes]:
+        """Yield the lines in the order of `key`, a function of their values."""
+        with self._named(), self._path.open("rb") as file:
+            places, begin = [], 0
+            for line in file:
+                places.append((key(json.loads(line)), begin))
+                begin += len(line)
+            for _, begin in sorted(places):
+                file.seek(begin)
+                yield file.readline()
+
+    def sort(self, key: Callable[[Any], int]) -> None:
+        """Bring the lines into the order of `key`. Killed meanwhile, the file is the one before."""
+        sorted_path = self._path.with_name(f"{self._path.name}.sorted")
+        with self._named(), sorted_path.open("wb") as file:
+            file.writelines(self.in_order(key))
+        sorted_path.replace(self._path)
 
     @contextmanager
     def _named(self) -> Iterator[None]:

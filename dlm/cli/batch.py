@@ -5,9 +5,9 @@
         --template "Extract name, age as JSON. {text}" --workers 2
     dlm batch --input requests.jsonl --output answers.jsonl     # custom_id, url, body
 
-Answers are written in the order in which rows finish. After a kill, the same command continues with
-the missing rows. Exit codes: 0 all rows have answers, 1 some are errors, 2 bad usage, 130
-interrupted.
+Answers are written in the order in which rows finish, unless --sorted is given. After a kill, the
+same command continues with the missing rows. Exit codes: 0 all rows have answers, 1 some are
+errors, 2 bad usage, 130 interrupted.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dlm.cli.command_line import (
@@ -46,11 +47,14 @@ from dlm.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dlm.batch.batch import AnswerForm, Batch, Ended, Output
     from dlm.batch.rows import Rest, Rows, Template
 
     Answer = Callable[[Rest], Iterator[Ended]]
 
+LOG_SECONDS = 10.0  # between two lines about the progress
 # Options of texts. OpenAI's lines have fields for them.
 _OF_TEXTS = ("id", "max_tokens", "seed", "system", "temperature", *CUTS)
 _AS_GIVEN = ("temperature", *CUTS)  # recorded as given: their defaults may depend on other options
@@ -86,14 +90,26 @@ def run(args: argparse.Namespace, source: str | None) -> int:
     """
     from dlm.batch.batch import Output
     from dlm.batch.rows import Rest, rows_of
+    from dlm.batch.table import write_table
 
     rows = rows_of(args.input.absolute())  # a worker on Ray has another directory
     form = form_of(args, rows, source)
     with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
         total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
-        if len(output.done & set(range(total))) < total:
-            with answering(args, form) as answer:
-                follow(answer(Rest(rows.read, total, frozenset(output.done))), output, total)
+        try:
+            if len(output.done & set(range(total))) < total:
+                with answering(args, form) as answer:
+                    follow(answer(Rest(rows.read, total, frozenset(output.done))), output, total)
+        except BaseException:
+            output.abandon()  # a model that is refused leaves no empty file
+            raise
+        if args.sorted:
+            output.sort()
+        if args.csv is not None:
+            write_table(args.csv, output.in_order)
+        if output.first_error is not None:
+            row, problem = output.first_error
+            print(f"the first error is that of row {row}: {problem:.500}", file=sys.stderr)
         print(f"{len(output.done)} rows, {output.failed} errors", file=sys.stderr)
         return output.failed
 
@@ -128,8 +144,34 @@ def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answer]
 
 
 def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
-    """Write answers as they come, and show the progress."""
+    """Write answers as they come, and show the progress: as a bar, or as lines of a log where
+    stderr is no terminal."""
     from rich.console import Console
+
+    console = Console(stderr=True)
+    done = sum(number < total for number in output.done)
+    if console.is_terminal:
+        _show(ended, output, done, total, console)
+    else:
+        _log(ended, output, done, total)
+
+
+def _log(ended: "Iterator[Ended]", output: "Output", done: int, total: int) -> None:
+    """Write answers, and a line about the progress every now and then. `done` rows have answers."""
+    start = logged = perf_counter()
+    for count, (_, answer) in enumerate(ended, 1):
+        output.write(answer)
+        now = perf_counter()
+        if now - logged >= LOG_SECONDS:
+            rate = f"{count / (now - start):.1f} rows/s, {output.failed} errors"
+            print(f"{done + count} of {total} rows, {rate}", file=sys.stderr, flush=True)
+            logged = now
+
+
+def _show(
+    ended: "Iterator[Ended]", output: "Output", done: int, total: int, console: "Console"
+) -> None:
+    """Write answers, and show the progress as a bar. `done` rows have answers."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -139,8 +181,7 @@ def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
     )
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        done = sum(number < total for number in output.done)
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         bar = progress.add_task("", total=total, completed=done, rate="")
         for _, answer in ended:
             output.write(answer)
@@ -159,6 +200,8 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
         if unused := list(given(args, _OF_TEXTS)):
             flag = flag_of(unused[0])
             raise UsageError(f"{flag} with OpenAI's lines: each line has a field for it")
+        if args.csv is not None:
+            raise UsageError("--csv with OpenAI's lines: their answers are no tables")
         lines = BatchLines(model_names(args))
         lines.check(rows.read())
         return lines
@@ -238,6 +281,10 @@ def arguments() -> argparse.Namespace:
         "Where the answers go, as JSON lines. If it holds some already, the run goes on from them."
     )
     add("--output", type=Path, required=True, metavar="FILE", help=purpose)
+    purpose = "Bring the lines of the output into the order of the input, once all are there."
+    add("--sorted", action="store_true", help=purpose)
+    purpose = "Write the answers as a table too, in the input's order: properties are its columns."
+    add("--csv", type=Path, metavar="FILE", help=purpose)
     purpose = "The column that holds the prompt. Default: prompt, text, or the only one."
     add("--column", metavar="NAME", help=purpose)
     purpose = "The prompt of each row, with {NAME} where a field of the row goes."
@@ -263,4 +310,10 @@ def arguments() -> argparse.Namespace:
         fail(f"--seed must be 0 to 2**63 - 1, got {args.seed}")
     if args.column is not None and args.template is not None:
         fail("--column with --template: the template says which fields are read")
+    if args.csv is not None and not args.csv.absolute().parent.is_dir():
+        fail(f"--csv must be in a folder that exists, got {args.csv}")
+    if args.csv is not None and args.csv.absolute() in map(
+        Path.absolute, (args.input, args.output)
+    ):
+        fail(f"--csv must be another file than the input and the output, got {args.csv}")
     return args

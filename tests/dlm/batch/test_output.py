@@ -112,3 +112,38 @@ def test_a_full_disk_is_an_error_that_names_the_file(path):
     with pytest.raises(OSError, match="No space left on device") as raised, opened(path) as output:
         output.write(answer(0))
     assert raised.value.filename == str(path)
+
+
+def test_lines_come_into_the_order_of_rows_and_a_run_goes_on_after_that(path):
+    with opened(path) as output:
+        for row in (3, 0, 2):
+            output.write(answer(row))
+        assert [each["row"] for each in output.in_order()] == [0, 2, 3]
+        output.sort()
+    with opened(path) as output:
+        assert output.done == {0, 2, 3}
+        output.write(answer(1))
+        output.sort()
+    assert [json.loads(line)["row"] for line in path.read_text().splitlines()] == [0, 1, 2, 3]
+    assert len(list(path.parent.iterdir())) == 2  # with the settings
+
+
+def test_the_first_error_is_that_of_the_first_row(path):
+    with opened(path) as output:
+        for row, error in ((4, "late"), (1, {"message": "early", "code": 400}), (2, None)):
+            output.write(answer(row, error=error))
+        assert (output.failed, output.first_error) == (2, (1, "early"))
+
+
+def test_files_that_hold_nothing_are_removed_and_others_stay(path):
+    with opened(path) as output:
+        output.abandon()
+    assert list(path.parent.iterdir()) == []
+    with opened(path) as output:
+        output.write(answer(1))
+        output.abandon()
+    assert path.read_bytes().count(b"\n") == 1
+    path.write_bytes(b"")
+    with opened(path) as output:
+        output.abandon()
+    assert path.exists()  # it was there before

@@ -99,7 +99,8 @@ def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):
     jsonschema.validate(found["c"]["value"], PERSON)
     assert found["b"]["error"] == "the row has no field 'text': it has key"
     code, err = run(*args, "--slots", 3)  # nothing is missing, and the error stays one
-    assert (code, err) == (1, "3 rows, 1 errors\n")
+    problem = "the first error is that of row 1: the row has no field 'text': it has key\n"
+    assert (code, err) == (1, f"{problem}3 rows, 1 errors\n")
 
 
 def test_lines_of_text_are_answered_up_to_a_limit_that_may_grow(run, tmp_path):
@@ -229,6 +230,47 @@ def test_bad_usage_is_one_clear_line_and_exit_code_2(run, tmp_path, args, proble
     args = [arg.replace("FILE", str(tmp_path / "FILE")) for arg in args]
     code, err = run(*args, "--output", tmp_path / "out.jsonl")
     assert (code, problem in err, err.count("\n")) == (2, True, 1), err
+
+
+def test_the_answers_are_sorted_and_a_table_too_and_a_log_says_how_far_it_is(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dlm.cli.batch.LOG_SECONDS", 0.0)
+    rows = [{"text": "Extract name, age as JSON. Olga Lopez is 61."}, {"prompt": "no"}]
+    rows += [{"text": f"Extract name, age as JSON. Ben Kim is {age}."} for age in (30, 31)]
+    out, table = tmp_path / "out.jsonl", tmp_path / "out.csv"
+    args = ["--input", written(tmp_path / "in.jsonl", rows), "--output", out, "--sorted"]
+    args += ["--csv", table, "--schema", json.dumps(PERSON), "--max-tokens", 64]
+    code, err = run(*args, "--column", "text")
+    assert code == 1, err
+    assert "1 of 4 rows, " in err
+    assert "4 of 4 rows, " in err
+    assert [line["row"] for line in lines_of(out)] == [0, 1, 2, 3]
+    with table.open(newline="") as file:
+        cells = [*csv.DictReader(file)]
+    assert [*cells[0]] == ["row", "name", "age", "text", "finish_reason", "tokens", "error"]
+    assert [cell["row"] for cell in cells] == ["0", "1", "2", "3"]
+    assert (cells[0]["name"], cells[0]["age"]) == ("Olga Lopez", "61")
+    assert "no field 'text'" in cells[1]["error"]
+    code, err = run(*args, "--column", "text")  # again, with nothing left to do
+    assert [line["row"] for line in lines_of(out)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [("out.jsonl", "must be another file"), ("no/out.csv", "must be in a folder that exists")],
+)
+def test_a_table_needs_a_place_of_its_own(run, tmp_path, table, problem):
+    args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    code, err = run(*args, "--csv", tmp_path / table)
+    assert (code, problem in err) == (2, True), err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_a_model_that_is_refused_leaves_no_output(run, tmp_path):
+    args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    assert run(*args, "--model", ROOT / "docs")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_a_worker_that_cannot_load_the_model_is_bad_usage(run, tmp_path):
