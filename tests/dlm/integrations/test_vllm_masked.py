@@ -58,6 +58,25 @@ SCHEMAS = {
         ]
     },
 }
+
+
+def called(name, **properties):
+    """Return the schema of a call, as vLLM makes it of a tool."""
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    return {
+        "properties": {"name": {"type": "string", "enum": [name]}, "parameters": parameters},
+        "required": ["name", "parameters"],
+    }
+
+
+SCHEMAS["calls"] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "anyOf": [called("book", n={"type": "integer"}), called("ask", of={"enum": ["a", "b"]})],
+    },
+}
 policies = pytest.mark.parametrize("policy", POLICIES)
 
 

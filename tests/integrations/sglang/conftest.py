@@ -5,6 +5,7 @@ import lzma
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import invoice_requests
+import jsonschema
 import pytest
 import sdar
 import torch
@@ -33,11 +35,12 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
 }
+FAILS = 201  # a budget; grammars of requests with it raise in a step
 _BUGS = "a request failed by a bug", "Scheduler hit an exception"
 FLAGS = (
     "--device cpu --attention-backend torch_native --dtype float32 --disable-cuda-graph "
     "--skip-server-warmup --max-total-tokens 16384 --max-running-requests 4 --context-length 1024 "
-    "--watchdog-timeout 3000 --log-level info --tool-call-parser qwen25"
+    "--watchdog-timeout 3000 --log-level info --tool-call-parser qwen25 --sleep-on-idle"
 ).split()
 
 
@@ -61,6 +64,7 @@ class Server(ServedProcess):
         plugins = {} if plugin else {"SGLANG_PLUGINS": SMALL}
         own = os.environ | ENVIRONMENT | plugins | variables
         super().__init__(command, folder / "server.log", own, _READY)
+        self._judged = 0  # characters of the log that `is_well` reads no more
 
     def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
         text = json.dumps({"model": "random"} | body)  # a lone surrogate has only this form
@@ -81,8 +85,12 @@ class Server(ServedProcess):
     def is_well(self) -> bool:
         """Return whether a free request is answered, and the log names no bug."""
         answered = self.chat("Hello.", max_tokens=8).status_code == 200
-        log = self.log.read_text()
+        log = self.log.read_text()[self._judged :]
         return answered and not any(problem in log for problem in _BUGS)
+
+    def forget_bugs(self) -> None:
+        """Leave out what the log says so far, from now on."""
+        self._judged = len(self.log.read_text())
 
 
 def diffusion(folder: Path, algorithm: str, block: int, *flags: str) -> tuple[str, ...]:
@@ -145,7 +153,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    yield from served(model, folder, flags=diffusion(folder, "LowConfidence", 32))
+    flags, variables = diffusion(folder, "LowConfidence", 32), {"DLM_TEST_FAILS": str(FAILS)}
+    yield from served(model, folder, flags=flags, variables=variables)
 
 
 def object_of(properties: Mapping[str, Any], **keywords: Any) -> dict[str, Any]:
@@ -192,6 +201,29 @@ def schemas(request: pytest.FixtureRequest) -> list[Any]:
         return SCHEMAS
     with lzma.open(path, "rt") as file:
         return [row["schema"] for row in Random(0).sample([json.loads(line) for line in file], 180)]
+
+
+def fails_alone(server: Server) -> None:
+    """Send requests together, some of whose grammars raise in a step, and check the answers."""
+    assert server.is_well()
+
+    def ask(i: int) -> httpx.Response:
+        bound = {"response_format": json_schema(SCHEMAS[0]), "max_tokens": FAILS + i % 3 - 1}
+        return server.chat("word " * (i + 1), **(bound if i % 3 else {"max_tokens": 64}))
+
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(ask, range(9)))
+    for i, answer in enumerate(answers):
+        if i % 3 == 1:
+            assert answer.status_code == 500
+            assert "a bug, by the test" in answer.text
+        else:
+            assert answer.status_code == 200, answer.text
+        if i % 3 == 2:
+            content = answer.json()["choices"][0]["message"]["content"]
+            jsonschema.validate(json.loads(content), SCHEMAS[0])
+    server.forget_bugs()
+    assert server.is_well()
 
 
 def json_schema(schema: Any) -> dict[str, Any]:

@@ -1,41 +1,11 @@
 """Grammars that fail, and hostile requests: the others go on, and the server stays up."""
 
-import json
-from concurrent.futures import ThreadPoolExecutor
-
-import jsonschema
 import pytest
-from conftest import SCHEMAS, diffusion, json_schema, served
-
-_FAILS = 77  # tokens of a budget
+from conftest import SCHEMAS, fails_alone, json_schema
 
 
-@pytest.fixture(scope="module", params=["--dllm-fdfo", "--no-dllm-fdfo"])
-def failing(request, model, tmp_path_factory):
-    """A server in which the grammars of requests with one budget raise in a step."""
-    folder = tmp_path_factory.mktemp("failing")
-    flags = diffusion(folder, "LowConfidence", 4, request.param)
-    yield from served(model, folder, flags=flags, variables={"DLM_TEST_FAILS": str(_FAILS)})
-
-
-def test_a_request_whose_grammar_raises_in_a_step_ends_alone(failing):
-    def ask(i):
-        tokens = _FAILS if i % 3 == 1 else _FAILS + 1
-        bound = {"response_format": json_schema(SCHEMAS[0])} if i % 3 else {}
-        return failing.chat("word " * (i + 1), max_tokens=tokens, **bound)
-
-    with ThreadPoolExecutor(6) as threads:
-        answers = list(threads.map(ask, range(9)))
-    for i, answer in enumerate(answers):
-        if i % 3 == 1:
-            assert answer.status_code == 500
-            assert "a bug, by the test" in answer.text
-        else:
-            assert answer.status_code == 200, answer.text
-        if i % 3 == 2:
-            content = answer.json()["choices"][0]["message"]["content"]
-            jsonschema.validate(json.loads(content), SCHEMAS[0])
-    assert failing.chat("x", max_tokens=8).status_code == 200
+def test_a_request_whose_grammar_raises_in_a_step_ends_alone(server):
+    fails_alone(server)
 
 
 def nested(levels):

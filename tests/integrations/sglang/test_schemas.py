@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
-from conftest import diffusion, json_schema, served
+from conftest import FAILS, diffusion, fails_alone, json_schema, served
 
 _ANSWERS = 200
 _LONGEST = 150  # tokens of a shortest answer; longer ones take too long here
@@ -17,6 +17,7 @@ def editing(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("editing")
     flags = diffusion(folder, "JointThreshold", 4, "--no-dllm-fdfo")
     variables = {"DLM_SGLANG_ORDER": "prefix", "DLM_SGLANG_STEP_WORK": "100"}
+    variables["DLM_TEST_FAILS"] = str(FAILS)
     yield from served(model, folder, flags=flags, variables=variables)
 
 
@@ -56,3 +57,7 @@ def test_answers_are_valid_in_tight_and_loose_budgets(server, schemas):
 def test_answers_are_valid_where_an_algorithm_edits_and_grammars_wait(editing, schemas):
     counted(editing, schemas[:40], _ANSWERS // 5)
     assert editing.is_well()
+
+
+def test_a_request_whose_grammar_raises_ends_alone_where_an_algorithm_edits(editing):
+    fails_alone(editing)

@@ -57,6 +57,7 @@ def _fail_at(budget: int) -> None:
 
     def marked(self: Any, prompt: int, output: Any, tokens: int, *more: Any) -> None:
         bind(self, prompt, output, tokens, *more)
+        steps.pop(id(self), None)  # of another one, which is gone
         if tokens == budget:
             steps[id(self)] = 0
 
