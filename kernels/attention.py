@@ -6,7 +6,9 @@ tokens sees those up to itself. So are those of an image in a prompt, whose toke
 the image. A canvas that is being denoised sees the cached tokens of its request and its own tokens
 in both directions; its own keys and values are neither cached nor rounded. In a layer with a
 window, a token at position p sees cached ones from p - window + 1 on, and those of its image; all
-tokens of a canvas see what its first one sees. `attention_reference` defines this in a few lines.
+tokens of a canvas see what its first one sees. In a model that caches whole blocks, a token of a
+causal segment also sees those after it up to the end of its block; blocks count from position 0.
+`attention_reference` defines this in a few lines.
 
 The kernel: rows of a tile are the queries of all heads that share a key head, so that keys are read
 once for all of them. Values of wide heads are split between programs, so that a tile fits the
@@ -19,12 +21,13 @@ The plain torch version goes segment by segment in fp32, on any device. A query'
 its request alone, bit for bit. Canvases are simply computed one by one. Causal segments are
 computed in blocks of queries that begin at multiples of `_BLOCK` positions, each over the same span
 of keys: a query is computed from tensors of the same shape however its request was cut into
-segments. Missing keys are zero and masked. An image is always one segment.
+segments. Missing keys are zero and masked. An image is always one segment. A block that is cached
+whole is computed by itself.
 
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,6 +66,7 @@ def attention_reference(
     pages: Pages,
     paging: Paging,
     window: int | None = None,
+    block: int = 1,
 ) -> Float[Tensor, "N H D"]:
     """Define `attention` in fp64: softmax(q k) v over all that a token sees."""
     out = torch.zeros_like(q, dtype=torch.float64)
@@ -70,7 +74,8 @@ def attention_reference(
     for segment, table in zip(paging.segments, paging.table.tolist(), strict=True):
         for token in range(segment.tokens):
             row, at, kind = segment.row + token, segment.position, segment.kind
-            seen = range(at + {CANVAS: 0, CAUSAL: token + 1, IMAGE: segment.tokens}[kind])
+            causal = (token // block + 1) * block
+            seen = range(at + {CANVAS: 0, CAUSAL: causal, IMAGE: segment.tokens}[kind])
             if window is not None:
                 oldest = at + token * (kind != CANVAS) - window + 1
                 seen = seen[max(0, min(oldest, at) if kind == IMAGE else oldest) :]
@@ -97,22 +102,24 @@ def attention(
     window: int | None = None,
     by_kernel: bool | None = None,
     configuration: Configuration | None = None,
+    block: int = 1,
 ) -> Float[Tensor, "N H D"]:
     """Compute `attention_reference` in q's type: by kernels on GPUs, except for fp32, otherwise in
     torch.
 
     Rows after those of all segments are padding, and zero in the result. `append_` must have stored
     what `paging` lists; only the canvases of `k` and `v` are read. The kernels take head dims of
-    `HEADS`, and pages of q's type or e4m3.
+    `HEADS`, and pages of q's type or e4m3. Causal segments are whole blocks of `block` tokens, of
+    more than one only without a window.
 
     `by_kernel` overrides the choice, as in `dlm.kernels`. `configuration` is a candidate of the
     kernel; None: that of its rule. Raises `ValueError` for shapes and types that do not fit; the
     values of tensors are not checked.
     """
-    _check(q, k, v, pages, paging, window)
+    _check(q, k, v, pages, paging, window, block)
     half = q.dtype in (torch.bfloat16, torch.float16)
     if not (q.device.type != "cpu" and half if by_kernel is None else by_kernel):
-        return _by_segment(q, k, v, pages, paging, window)
+        return _by_segment(q, k, v, pages, paging, window, block)
     H, h, D = q.shape[1], *k.shape[1:]
     kind, size = pages.keys.dtype, pages.keys.dtype.itemsize
     if not half or (D, size) not in HEADS or (size > 1 and kind != q.dtype):
@@ -123,8 +130,8 @@ def attention(
     if not _covered(paging):
         return torch.zeros_like(q)
     launch = launch_of(paging, window, H, h, D, size, q.device, configuration)
-    tables = paging.numbers, paging.table
-    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch[:3], [*launch.tile])
+    options = window or _EVERYTHING, block, *launch[:3], [*launch.tile]
+    return _attention(q, k, v, *pages, paging.numbers, paging.table, *options)
 
 
 def launch_of(
@@ -162,15 +169,26 @@ def _covered(paging: Paging) -> int:
 
 
 def _by_segment(
-    q: Tensor, k: Tensor, v: Tensor, pages: Pages, paging: Paging, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, pages: Pages, paging: Paging, window: int | None, block: int
 ) -> Tensor:
     """Compute attention in plain torch, segment by segment."""
     out = torch.zeros_like(q)
-    for segment, table in zip(paging.segments, paging.table, strict=True):
-        rows = slice(segment.row, segment.row + segment.tokens)
-        cached = partial(_cached, pages, table, segment.page)
-        out[rows] = _of_segment(q[rows], k[rows], v[rows], cached, segment, window)
+    for whole, table in zip(paging.segments, paging.table, strict=True):
+        cached = partial(_cached, pages, table, whole.page)
+        for segment in _blocks(whole, block):
+            rows = slice(segment.row, segment.row + segment.tokens)
+            out[rows] = _of_segment(q[rows], k[rows], v[rows], cached, segment, window)
     return out
+
+
+def _blocks(segment: Segment, block: int) -> Iterator[Segment]:
+    """Yield the blocks of a causal segment whose tokens see each other; any other as it is."""
+    if segment.kind != CAUSAL or block == 1:
+        yield segment
+        return
+    for begin in range(0, segment.tokens, block):
+        row, position = segment.row + begin, segment.position + begin
+        yield segment._replace(row=row, tokens=block, position=position, kind=IMAGE)
 
 
 def _of_segment(
@@ -261,6 +279,7 @@ def _check(
     pages: Pages,
     paging: Paging,
     window: int | None,
+    block: int,
 ) -> None:
     check_pages(pages, k, v)
     N, h, D = k.shape
@@ -274,6 +293,14 @@ def _check(
         raise ValueError(f"segments of {_covered(paging)} tokens for {N} queries")
     if window is not None and window < 1:
         raise ValueError(f"a window is 1 token or more, or None, got {window}")
+    if block < 1 or (block > 1 and window is not None):
+        raise ValueError(f"a block is 1 token, or more without a window, got {block}")
+    for segment in paging.segments:
+        if segment.kind == CAUSAL and (segment.position % block or segment.tokens % block):
+            raise ValueError(
+                f"causal segments are whole blocks of {block}, got {segment.tokens} tokens at "
+                f"position {segment.position}"
+            )
     S = len(paging.segments)
     for name, tensor, shape in (
         ("numbers", paging.numbers, (len(Segment._fields), S)),
@@ -299,6 +326,7 @@ def _attention(
     numbers: Tensor,
     table: Tensor,
     window: int,
+    block: int,
     tiles: int,
     splits: int,
     covered: int,
@@ -316,7 +344,7 @@ def _attention(
         sums = torch.empty(splits, 2, N, H, dtype=torch.float32, device=q.device)
     count, width = table.shape
     constants: dict[str, Any] = {
-        **{"G": H // h, "D": D, "PAGE": keys.shape[1], "SPLITS": splits},
+        **{"G": H // h, "D": D, "PAGE": keys.shape[1], "BLOCK": block, "SPLITS": splits},
         **{"SEGMENTS": max(16, triton.next_power_of_2(count)), **tile},
     }
     with torch.cuda.device_of(q):
@@ -380,6 +408,7 @@ def _attention_kernel(
     D: tl.constexpr,
     DV: tl.constexpr,
     PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,  # tokens that see each other, of a causal segment
     SPLITS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -401,10 +430,15 @@ def _attention_kernel(
     d, dv = tl.arange(0, D), half * DV + tl.arange(0, DV)
 
     # Blocks of cached positions `start` to `end - 1`, then the canvas's own; and our share.
-    tokens_up_to_here = tl.minimum(tokens, (tile * BLOCK_M + BLOCK_M - 1) // G + 1)
+    latest_of_tile, latest_of_row = (tile * BLOCK_M + BLOCK_M - 1) // G, m // G
+    if BLOCK > 1:
+        latest_of_tile = (latest_of_tile // BLOCK + 1) * BLOCK - 1
+        latest_of_row = (latest_of_row // BLOCK + 1) * BLOCK - 1
+    tokens_up_to_here = tl.minimum(tokens, latest_of_tile + 1)
     end = position + tl.where(image, tokens, tl.where(stored_too, tokens_up_to_here, 0))
     latest = tl.where(image, position, 1 << 30)  # position of the last token that is `oldest`
-    oldest = tl.minimum(position + tl.where(stored_too, m // G, 0) - window + 1, latest)  # by row
+    newest = position + tl.where(stored_too, latest_of_row, 0)
+    oldest = tl.minimum(newest - window + 1, latest)  # by row
     span = tl.where(image, (1 << 31) - 1, tl.where(stored_too, window, window - 1))
     begins = position + tl.where(stored_too, tile * BLOCK_M // G, 0) - window + 1
     start = tl.maximum(0, tl.minimum(begins, latest))

@@ -200,17 +200,23 @@ HEADS = sorted(_TILES)  # head dims, and bytes of a cached number, of which ther
 
 
 _OPTIONS: tuple[str, ...] = ("BLOCK_M", "BLOCK_N", "OWN_N", "DV", "num_warps", "num_stages")
-# Further candidates. With large shared memory, these were among the fastest of a sweep of an H100,
-# before the kernel had its present form. For SM 8.0 and 12.0 none was timed; they compile without
-# spilled registers.
+# Further candidates. With large shared memory, those of wide heads were among the fastest of a
+# sweep of an H100, before the kernel had its present form. For heads of 128, and for SM 8.0 and
+# 12.0, none was timed; they compile without spilled registers.
+_NARROW = (16, 32, 32, 128, 4, 3), (32, 64, 32, 128, 4, 2)
+_NARROW_LARGE = (16, 64, 32, 128, 4, 3), (64, 64, 64, 128, 4, 3), (128, 64, 64, 128, 8, 3)
 _MORE: dict[bool, dict[tuple[int, int], tuple[tuple[int, ...], ...]]] = {  # by `sm in _LARGE`
     True: {
+        (128, 1): _NARROW_LARGE,
+        (128, 2): _NARROW_LARGE,
         (256, 1): ((64, 128, 64, 256, 4, 2), (64, 64, 64, 256, 8, 3)),
         (256, 2): ((64, 32, 32, 256, 8, 3), (128, 32, 32, 256, 8, 2)),
         (512, 1): ((128, 32, 32, 256, 8, 2),),
         (512, 2): ((128, 64, 64, 256, 8, 1),),
     },
     False: {
+        (128, 1): _NARROW,
+        (128, 2): _NARROW,
         (256, 1): ((64, 32, 32, 256, 8, 2),),
         (256, 2): ((64, 32, 32, 256, 8, 1), (32, 32, 32, 256, 4, 2)),
         (512, 1): ((32, 32, 32, 256, 8, 2),),

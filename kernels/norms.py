@@ -2,7 +2,7 @@
 
 The first adds the result of attention to the residual and norms the sum for the dense MLP, for the
 experts and for the router. The second adds both MLPs' results and norms the sum for the next layer.
-A third kernel is the activation of a gated MLP: GELU of the gate, by tanh, times up.
+A third kernel is the activation of a gated MLP: GELU of the gate, by tanh, or SiLU, times up.
 
 Numbers are fp32 inside. They are rounded to the type of `x` wherever plain torch stores a tensor:
 after each norm, sum and product, and after the GELU. Rows do not depend on each other.
@@ -213,7 +213,7 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _inverse(x, H: tl.constexpr, eps):
+def inverse(x, H: tl.constexpr, eps):
     """Return the inverse root mean square of a row of `H` numbers, with zeros after them."""
     return tl.rsqrt(tl.sum(x * x, 0) / H + eps)
 
@@ -247,9 +247,9 @@ def _add_attention_kernel(
     routed_gain = tl.load(routed_gain_ptr + at, mask=there, other=0.0)
     router_gain = tl.load(router_gain_ptr + at, mask=there, other=0.0)
 
-    x = rounded(x + rounded(attended * _inverse(attended, H, eps) * gain, dtype), dtype)
+    x = rounded(x + rounded(attended * inverse(attended, H, eps) * gain, dtype), dtype)
     tl.store(residual_ptr + here, x.to(dtype), mask=there)
-    normed = x * _inverse(x, H, eps)
+    normed = x * inverse(x, H, eps)
     tl.store(dense_ptr + here, (normed * dense_gain.to(tl.float32)).to(dtype), mask=there)
     routed_at = here - at + place(at) if ORDER else here
     tl.store(routed_ptr + routed_at, (normed * routed_gain.to(tl.float32)).to(dtype), mask=there)
@@ -294,13 +294,13 @@ def _end_layer_kernel(
     both_gain = tl.load(both_gain_ptr + at, mask=there, other=0.0)
     next_gain = tl.load(next_gain_ptr + at, mask=there, other=0.0)
 
-    dense = rounded(dense * _inverse(dense, H, eps) * dense_gain.to(tl.float32), dtype)
-    routed = rounded(routed * _inverse(routed, H, eps) * routed_gain.to(tl.float32), dtype)
+    dense = rounded(dense * inverse(dense, H, eps) * dense_gain.to(tl.float32), dtype)
+    routed = rounded(routed * inverse(routed, H, eps) * routed_gain.to(tl.float32), dtype)
     both = rounded(dense + routed, dtype)
-    both = rounded(both * _inverse(both, H, eps) * both_gain.to(tl.float32), dtype)
+    both = rounded(both * inverse(both, H, eps) * both_gain.to(tl.float32), dtype)
     x = rounded(rounded(x.to(tl.float32) + both, dtype) * scalar, dtype)
     tl.store(residual_ptr + here, x.to(dtype), mask=there)
-    normed = x * _inverse(x, H, eps) * next_gain.to(tl.float32)
+    normed = x * inverse(x, H, eps) * next_gain.to(tl.float32)
     tl.store(normed_ptr + here, normed.to(dtype), mask=there)
 
 
@@ -314,19 +314,23 @@ def activated(gate: Tensor, activation: Activation) -> Tensor:
     return F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
 
 
-def gated_gelu_reference(
-    gate: Float[Tensor, "N M"], up: Float[Tensor, "N M"]
+def gated_reference(
+    gate: Float[Tensor, "N M"], up: Float[Tensor, "N M"], activation: Activation = "gelu_tanh"
 ) -> Float[Tensor, "N M"]:
-    """Define `gated_gelu` in plain torch."""
-    return F.gelu(gate, approximate="tanh") * up
+    """Define `gated` in plain torch."""
+    return activated(gate, activation) * up
 
 
-def gated_gelu(
-    gate: Float[Tensor, "N M"], up: Float[Tensor, "N M"], by_kernel: bool | None = None
+def gated(
+    gate: Float[Tensor, "N M"],
+    up: Float[Tensor, "N M"],
+    activation: Activation = "gelu_tanh",
+    by_kernel: bool | None = None,
 ) -> Float[Tensor, "N M"]:
-    """Multiply GELU(gate) by up; both may be halves of one product's rows. Numbers of a row are
-    adjacent, rows may have gaps; the result is contiguous. `by_kernel` overrides the device, as in
-    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit."""
+    """Multiply the activation of the gate by up; both may be halves of one product's rows. Numbers
+    of a row are adjacent, rows may have gaps; the result is contiguous. `by_kernel` overrides the
+    device, as in `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not
+    fit."""
     if gate.ndim != 2 or gate.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"gate is [N, M] of bf16 or fp16, got {[*gate.shape]} of {gate.dtype}")
     if up.shape != gate.shape or up.dtype != gate.dtype or up.device != gate.device:
@@ -338,24 +342,24 @@ def gated_gelu(
         if each.numel() and each.stride(1) != 1:
             raise ValueError(f"a row of {name} must be adjacent, got strides {each.stride()}")
     if not runs_kernel(gate.device, by_kernel):
-        return gated_gelu_reference(gate, up)
-    return _gated_gelu(gate, up)
+        return gated_reference(gate, up, activation)
+    return _gated(gate, up, activation == "silu")
 
 
-@torch.library.custom_op("dlm::gated_gelu", mutates_args=())
-def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
+@torch.library.custom_op("dlm::gated", mutates_args=())
+def _gated(gate: Tensor, up: Tensor, silu: bool) -> Tensor:
     N, M = gate.shape
     made = gate.new_empty(gate.shape)
-    constants: dict[str, Any] = {"M": M, "BLOCK": BLOCK, "num_warps": 4}
+    constants: dict[str, Any] = {"M": M, "SILU": silu, "BLOCK": BLOCK, "num_warps": 4}
     with torch.cuda.device_of(gate):
-        _gated_gelu_kernel[N, triton.cdiv(M, BLOCK)](
+        _gated_kernel[N, triton.cdiv(M, BLOCK)](
             gate, up, made, gate.stride(0), up.stride(0), **constants
         )
     return made
 
 
-@_gated_gelu.register_fake
-def _(gate: Tensor, up: Tensor) -> Tensor:
+@_gated.register_fake
+def _(gate: Tensor, up: Tensor, silu: bool) -> Tensor:
     return gate.new_empty(gate.shape)
 
 
@@ -374,13 +378,14 @@ def silu(x):
 
 
 @triton.jit
-def _gated_gelu_kernel(
+def _gated_kernel(
     gate_ptr,  # [N, M] bf16 or fp16
     up_ptr,  # [N, M] as gate
     y_ptr,  # [N, M] as gate
     gate_stride,  # elements from row to row
     up_stride,
     M: tl.constexpr,
+    SILU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -388,5 +393,5 @@ def _gated_gelu_kernel(
     dtype = y_ptr.dtype.element_ty
     gate = tl.load(gate_ptr + row * gate_stride + at, mask=there, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_stride + at, mask=there, other=0.0).to(tl.float32)
-    y = rounded(gelu_tanh(gate), dtype) * up
+    y = rounded(silu(gate) if SILU else gelu_tanh(gate), dtype) * up
     tl.store(y_ptr + row * M + at, y.to(dtype), mask=there)

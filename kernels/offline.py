@@ -184,18 +184,21 @@ OF_SILU = OF_GATE_UP.replace("True False {}", "True True {}")
 OF_DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
 OF_ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
-    " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
+    " i32 i32 i32 i32 {2} {3[DV]} 16 {5} {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
     " num_warps={3[num_warps]} num_stages={3[num_stages]}"
 )
+MERGE_PARTS = "*fp32:16 *fp32:16 *bf16:16 i32 {} 4"
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
 NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 {2} 2816 4096 num_warps={1}"
 END = "{0}:16 {0}:16 {1}:16 " + 7 * "{0}:16 " + "fp32 2816 {2} 4096 num_warps={3}"
 TURN = (
-    "{0}:16 {0}:16 {0}:16 {0}:16 {0}:16 *fp32:16 *fp32:16 {0}:16 {0}:16 {0}:16"
-    " i32:16 i32:16 i32:16 fp32 16 {1} {2} {3} {4} num_warps={4}"
+    "{0}:16 {0}:16 {0}:16 {1} *fp32:16 *fp32:16 {2} {0}:16 {0}:16 {0}:16"
+    " i32:16 i32:16 i32:16 fp32 {3} {4} {5} {6} {7} num_warps={7}"
 )
-GELU = "{0}:16 {0}:16 {0}:16 i32:16 i32:16 2112 {1} num_warps=4"
-CHOOSE = "{0}:16 {0}:16 *fp32:16 *i64:16 i32:16 i32 128 8 num_warps=1"
+GATED = "{0}:16 {0}:16 {0}:16 i32:16 i32:16 {1} {2} {3} num_warps=4"
+RESIDUAL = "{0}:16 {1} {0}:16 {0}:16 {0}:16 fp32 {2[H]} {3} {2[BLOCK]} num_warps={2[num_warps]}"
+CHOOSE = "{0}:16 {1} *fp32:16 *i64:16 i32:16 i32 128 8 num_warps=1"
+CHOOSE_IN_GROUPS = "*fp32:16 *fp32:16 *fp32:16 *i64:16 i32 i32 fp32 8 32 8 8 32 num_warps=1"
 SORT = "*i64:16 *i64:16 *i64:16 i32:16 i32:16 {} num_warps=8"
 
 
@@ -303,18 +306,24 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for options in tunable.candidates(sm // 10, {"bits": 4 if four_bit else 16})
     ),
 ]
+# Heads of queries on one of keys, and tokens of a block that is cached whole, as models have them:
+# without a split of the keys, and with one. Others have two heads, and no blocks.
+GROUPS = {128: ((4, 1), (8, 32)), 256: ((2, 1), (2, 1)), 512: ((8, 1), (8, 1))}
 for D, size in HEADS:
-    for sm in SHARED if D > 128 else (90, 120):  # only wide heads use all of an SM
+    for sm in SHARED if D in GROUPS else (90, 120):  # small heads do not use all of an SM
         kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
         both = ((1, "*bf16"), (4, "*fp32"))
         for options in ATTENTION.candidates(sm // 10, {"head_dim": D, "bytes": size}):
-            for splits, out in both if D > 128 else both[size - 1 : size]:  # one is enough
-                shape = f"{8 if D == 512 else 2} {D}"
-                signature = OF_ATTENTION.format(kind, out, shape, options, splits)
-                needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}
+            for splits, out in both if D in GROUPS else both[size - 1 : size]:  # one is enough
+                G, block = GROUPS.get(D, ((2, 1), (2, 1)))[splits > 1]
+                signature = OF_ATTENTION.format(kind, out, f"{G} {D}", options, splits, block)
+                needed = {sm: "mma" if D in GROUPS or sm in (80, 120) else ""}
                 KERNELS.append(("attention._attention_kernel", signature, needed))
 KERNELS += [
-    ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
+    *(
+        ("attention._merge_kernel", MERGE_PARTS.format(D), dict.fromkeys(SHARED, ""))
+        for D in (128, 512)
+    ),
     ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
     ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
 ]
@@ -330,16 +339,39 @@ for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # launches around a layer's
         ("norms._end_layer_kernel", END.format(x, x, 8, warps), everywhere),
         *(
             (
-                "rotary._norm_and_rotate_kernel",
-                TURN.format(x, heads, D, D // 2, rotary.HEADS),
+                "rotary._turn_kernel",
+                TURN.format(x, gains, scale, heads, D, turning, D // 2, rotary.HEADS),
                 everywhere,
             )
-            for heads, D in ((8, 256), (2, 512))
+            for heads, D, turning, gains, scale in (
+                ("16 8", 256, 256, f"{x}:16 {x}:16", "None"),
+                ("16 2", 512, 512, f"{x}:16 {x}:16", "None"),
+                ("32 8", 128, 128, "None None", "*fp32:16"),  # Nemotron-Labs-Diffusion
+                ("32 4", 128, 128, f"{x}:16 {x}:16", "*fp32:16"),  # SDAR
+                ("16 4", 128, 64, f"{x}:16 {x}:16", "*fp32:16"),  # LLaDA2
+            )
         ),
-        ("norms._gated_gelu_kernel", GELU.format(x, norms.BLOCK), everywhere),
-        ("routing._choose_kernel", CHOOSE.format(x), everywhere),
+        *(
+            ("norms._gated_kernel", GATED.format(x, columns, silu, norms.BLOCK), everywhere)
+            for columns, silu in ((2112, False), (9216, True))
+        ),
+        *(
+            ("residual._add_and_norm_kernel", signature, everywhere)
+            for signature in (
+                RESIDUAL.format(x, f"{x}:16 None", norms.options(5120), 0),
+                RESIDUAL.format(x, f"None {x}:16", norms.options(2048), 8),
+                RESIDUAL.format(x, f"{x}:16 {x}:16", norms.options(4096), 8),
+            )
+        ),
+        *(
+            ("routing._choose_kernel", CHOOSE.format(x, scale), everywhere)
+            for scale in (f"{x}:16", "None")
+        ),
     ]
-KERNELS.append(("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")))
+KERNELS += [
+    ("routing._choose_in_groups_kernel", CHOOSE_IN_GROUPS, dict.fromkeys(SHARED, "")),
+    ("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")),
+]
 CASES: list[OfflineCase] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
 INSTRUCTION = {
     (name, signature, sm): needed for name, signature, sms in KERNELS for sm, needed in sms.items()

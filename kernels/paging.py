@@ -29,7 +29,8 @@ _LARGEST = torch.finfo(_E4M3).max
 CANVAS, CAUSAL, IMAGE = range(3)
 """Kinds of segments. The tokens of a canvas are not cached; each sees the cached tokens before the
 canvas, and all of the canvas. Those of the others are cached, and see the cached tokens before the
-segment: with `CAUSAL` also those of the segment up to themselves, with `IMAGE` all of it."""
+segment: with `CAUSAL` also those of the segment up to themselves, or up to the end of their block
+where blocks are cached whole, with `IMAGE` all of it."""
 
 
 class Segment(NamedTuple):

@@ -1,7 +1,9 @@
 """Routing of tokens to experts: the choice in one launch, the sort of choices in another.
 
 The first turns a router's logits into the `k` best experts of each token and their weights, with
-one program per token. The second sorts all choices by expert, with one program per expert: it
+one program per token. Scores are softmax over all experts, or each expert's own sigmoid: then a
+bias is added for the choice alone, and only experts of a token's best groups may be chosen
+(arXiv:2412.19437). The second sorts all choices by expert, with one program per expert: it
 counts the choices of smaller experts, which is where its own begin, then goes over all choices
 again, in order, to write its own. That reads S numbers twice for each expert, from the L2 cache.
 
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from dlm.kernels.gpus import runs_kernel
 
+_TINY = 1e-20  # added to a sum of weights, which may be 0
 BLOCK = 2048  # slots that a program of the sort reads at a time; 8 per thread
 
 
@@ -37,14 +40,38 @@ class Route(NamedTuple):
 
 
 def choose_reference(
-    logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int
+    logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"] | None, k: int
 ) -> ExpertChoice:
     """Define `choose` in plain torch."""
     p = logits.softmax(dim=-1, dtype=torch.float32)
-    # A stable sort: with equal logits, the lower expert comes first.
-    expert = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    expert = _first(logits, k)
     weight = p.gather(-1, expert)
-    return ExpertChoice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
+    weight = weight / weight.sum(dim=-1, keepdim=True)
+    return ExpertChoice(weight if scale is None else weight * scale.float()[expert], expert)
+
+
+def choose_in_groups_reference(
+    logits: Float32[Tensor, "N E"],
+    bias: Float32[Tensor, " E"],
+    k: int,
+    groups: int,
+    groups_per_token: int,
+    scale: float,
+) -> ExpertChoice:
+    """Define `choose_in_groups` in plain torch."""
+    scores = logits.sigmoid()
+    by_group = (scores + bias).unflatten(-1, (groups, -1))
+    best = by_group.topk(min(2, by_group.shape[-1]), dim=-1).values.sum(-1)
+    chosen = _first(best, groups_per_token)
+    barred = torch.ones_like(best, dtype=torch.bool).scatter(-1, chosen, False)
+    expert = _first(by_group.masked_fill(barred[..., None], -torch.inf).flatten(-2), k)
+    weight = scores.gather(-1, expert)
+    return ExpertChoice(weight / (weight.sum(dim=-1, keepdim=True) + _TINY) * scale, expert)
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    """Return the indices of the largest numbers of each row, of equal ones the lower first."""
+    return x.sort(dim=-1, descending=True, stable=True).indices[..., :count]
 
 
 def route(expert: Int64[Tensor, "N k"], experts: int) -> Route:
@@ -55,15 +82,15 @@ def route(expert: Int64[Tensor, "N k"], experts: int) -> Route:
 
 def choose(
     logits: Float[Tensor, "N E"],
-    scale: Float[Tensor, " E"],
+    scale: Float[Tensor, " E"] | None,
     k: int,
     by_kernel: bool | None = None,
 ) -> ExpertChoice:
     """Choose the `k` experts of each token with the highest logits; of equal ones, the lower.
 
     Weights are softmax over all experts in fp32, renormalised over the chosen, times each expert's
-    `scale`. A NaN counts as the highest logit. `by_kernel` overrides the device, as in
-    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
+    `scale` if there is one. A NaN counts as the highest logit. `by_kernel` overrides the device, as
+    in `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     if logits.ndim != 2 or logits.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
@@ -72,7 +99,9 @@ def choose(
     E = logits.shape[1]
     if not 1 <= k <= E or E > 4096:
         raise ValueError(f"k must be 1 to {E}, the experts, of at most 4096, got {k}")
-    if scale.shape != (E,) or not scale.is_floating_point() or scale.device != logits.device:
+    if scale is not None and (
+        scale.shape != (E,) or not scale.is_floating_point() or scale.device != logits.device
+    ):
         raise ValueError(
             f"scale is [{E}] floats on {logits.device}, got {[*scale.shape]} of {scale.dtype} on "
             f"{scale.device}"
@@ -80,6 +109,46 @@ def choose(
     if not runs_kernel(logits.device, by_kernel):
         return choose_reference(logits, scale, k)
     return ExpertChoice(*_choose(logits, scale, k))
+
+
+def choose_in_groups(
+    logits: Float32[Tensor, "N E"],
+    bias: Float32[Tensor, " E"],
+    k: int,
+    groups: int,
+    groups_per_token: int,
+    scale: float,
+    by_kernel: bool | None = None,
+) -> ExpertChoice:
+    """Choose `k` experts of each token by the sigmoids of their logits plus `bias`, the best first;
+    of equal ones, the lower.
+
+    They are of the `groups_per_token` best of `groups` equal groups; a group is as good as the sum
+    of its two best experts, or as its only one. Weights are sigmoids without the bias, divided by
+    their sum, times `scale`. A NaN counts as the highest. `by_kernel` overrides the device, as in
+    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
+    """
+    if logits.ndim != 2 or logits.dtype != torch.float32:
+        raise ValueError(f"logits are [N, E] of fp32, got {[*logits.shape]} of {logits.dtype}")
+    E = logits.shape[1]
+    if groups < 1 or E % groups or E > 4096:
+        raise ValueError(f"groups must divide the experts, of at most 4096, got {groups} of {E}")
+    if not 1 <= groups_per_token <= groups:
+        raise ValueError(f"groups_per_token must be 1 to {groups}, got {groups_per_token}")
+    if not 1 <= k <= E // groups * groups_per_token:
+        raise ValueError(
+            f"k must be 1 to {E // groups * groups_per_token}, the experts of a token's groups, "
+            f"got {k}"
+        )
+    if bias.shape != (E,) or bias.dtype != torch.float32 or bias.device != logits.device:
+        raise ValueError(
+            f"bias is [{E}] of fp32 on {logits.device}, got {[*bias.shape]} of {bias.dtype} on "
+            f"{bias.device}"
+        )
+    options = k, groups, groups_per_token, scale
+    if not runs_kernel(logits.device, by_kernel):
+        return choose_in_groups_reference(logits, bias, *options)
+    return ExpertChoice(*_choose_in_groups(logits, bias, *options))
 
 
 def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | None = None) -> Route:
@@ -97,19 +166,40 @@ def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | Non
 
 
 @torch.library.custom_op("dlm::choose", mutates_args=())
-def _choose(logits: Tensor, scale: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _choose(logits: Tensor, scale: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     N, E = logits.shape
     weight, expert = _choice(logits, k)
     blocks = triton.next_power_of_2(E), triton.next_power_of_2(k)
     options: dict[str, Any] = {"BLOCK": blocks[0], "K": blocks[1], "num_warps": 1}
-    inputs = logits.contiguous(), scale.contiguous()
+    inputs = logits.contiguous(), scale if scale is None else scale.contiguous()
     with torch.cuda.device_of(logits):
         _choose_kernel[N,](*inputs, weight, expert, E, k, **options)
     return weight, expert
 
 
 @_choose.register_fake
-def _(logits: Tensor, scale: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _(logits: Tensor, scale: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    return _choice(logits, k)
+
+
+@torch.library.custom_op("dlm::choose_in_groups", mutates_args=())
+def _choose_in_groups(
+    logits: Tensor, bias: Tensor, k: int, groups: int, groups_per_token: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    N, E = logits.shape
+    weight, expert = _choice(logits, k)
+    size = E // groups
+    options: dict[str, Any] = {"GROUPS": groups, "SIZE": size, "K": triton.next_power_of_2(k)}
+    options |= {"ROWS": triton.next_power_of_2(groups), "COLUMNS": triton.next_power_of_2(size)}
+    options["num_warps"] = 1
+    inputs = logits.contiguous(), bias.contiguous(), weight, expert
+    with torch.cuda.device_of(logits):
+        _choose_in_groups_kernel[N,](*inputs, k, groups_per_token, scale, **options)
+    return weight, expert
+
+
+@_choose_in_groups.register_fake
+def _(logits: Tensor, bias: Tensor, k: int, *_: Any) -> tuple[Tensor, Tensor]:
     return _choice(logits, k)
 
 
@@ -143,7 +233,7 @@ def _route(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
 @triton.jit
 def _choose_kernel(
     logits_ptr,  # [N, E] bf16 or fp16
-    scale_ptr,  # [E] any float
+    scale_ptr,  # [E] any float; None: 1
     weight_ptr,  # [N, k] fp32
     expert_ptr,  # [N, k] int64
     E,
@@ -173,10 +263,68 @@ def _choose_kernel(
     chosen = bits.to(tl.int16).to(x.dtype, bitcast=True).to(tl.float32)
     top = tl.sum(tl.where(choice == 0, chosen, 0.0), 0)
     p = tl.where(there, tl.exp(chosen - top), 0.0)
-    scale = tl.load(scale_ptr + expert, mask=there, other=0.0).to(tl.float32)
     at = row * k + choice
-    tl.store(weight_ptr + at, p / tl.sum(p, 0) * scale, mask=there)
+    weight = p / tl.sum(p, 0)
+    if scale_ptr is not None:
+        weight *= tl.load(scale_ptr + expert, mask=there, other=0.0).to(tl.float32)
+    tl.store(weight_ptr + at, weight, mask=there)
     tl.store(expert_ptr + at, expert.to(tl.int64), mask=there)
+
+
+@triton.jit
+def _choose_in_groups_kernel(
+    logits_ptr,  # [N, GROUPS * SIZE] fp32
+    bias_ptr,  # [GROUPS * SIZE] fp32
+    weight_ptr,  # [N, k] fp32
+    expert_ptr,  # [N, k] int64
+    k,
+    groups_per_token,
+    scale,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,  # experts of a group
+    K: tl.constexpr,  # k or more
+    ROWS: tl.constexpr,  # GROUPS or more
+    COLUMNS: tl.constexpr,  # SIZE or more
+):
+    least, last = float("-inf"), ROWS * COLUMNS
+    row, choice = tl.program_id(0).to(tl.int64), tl.arange(0, K)
+    group, place = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    there, e = (group < GROUPS) & (place < SIZE), group * SIZE + place
+    x = tl.load(logits_ptr + row * (GROUPS * SIZE) + e, mask=there, other=0.0)
+    score = 1.0 / (1.0 + tl.exp(-x))
+    biased = score + tl.load(bias_ptr + e, mask=there, other=0.0)
+    biased = tl.where(biased == biased, biased, float("inf"))  # a NaN
+    biased = tl.where(there, biased, least)
+
+    good = tl.max(biased, 1)
+    if SIZE > 1:
+        best = tl.min(tl.where(biased == good[:, None], place, COLUMNS), 1)
+        good += tl.max(tl.where(place == best[:, None], least, biased), 1)
+    index, allowed = tl.arange(0, ROWS), tl.zeros([ROWS], tl.int32)
+    open_groups = index < GROUPS
+    for _ in range(groups_per_token):
+        size = tl.where(open_groups, good, least)
+        most = tl.max(size, 0)
+        chosen = tl.min(tl.where(open_groups & (size == most), index, ROWS), 0)
+        allowed = tl.where(index == chosen, 1, allowed)
+        open_groups = open_groups & (index != chosen)
+
+    open_experts = there & (allowed[:, None] > 0)
+    chosen_experts, weight = tl.zeros([K], tl.int32), tl.zeros([K], tl.float32)
+    for j in range(k):
+        size = tl.where(open_experts, biased, least)
+        most = tl.max(tl.max(size, 1), 0)
+        candidate = tl.where(open_experts & (size == most), e, last)
+        expert = tl.min(tl.min(candidate, 1), 0)
+        mine = e == expert
+        chosen_experts = tl.where(choice == j, expert, chosen_experts)
+        own = tl.sum(tl.sum(tl.where(mine & there, score, 0.0), 1), 0)
+        weight = tl.where(choice == j, own, weight)
+        open_experts = open_experts & (e != expert)
+    at, real = row * k + choice, choice < k
+    total = tl.sum(tl.where(real, weight, 0.0), 0) + 1e-20
+    tl.store(weight_ptr + at, weight / total * scale, mask=real)
+    tl.store(expert_ptr + at, chosen_experts.to(tl.int64), mask=real)
 
 
 @triton.jit

@@ -289,7 +289,8 @@ class KVCache:
         pages, paging = Pages(*self._pools[kind].layer(index), *scales), plan.paging[kind]
         if len(paging.rows):
             append_(pages, k, v, paging, self._kernels)
-        return attention(q, k, v, pages, paging, self._windows[kind], self._kernels)
+        window, block = self._windows[kind], self._config.block
+        return attention(q, k, v, pages, paging, window, self._kernels, block=block)
 
     def launches(self, plan: Pass) -> list[Launch]:
         """Return the launch parameters of attention kernels, for each distinct shape of layers."""

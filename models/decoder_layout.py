@@ -3,7 +3,7 @@
 A file stores each matrix by itself. A family has names of its own for them.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dlm.kernels.nvfp4 import tensor_scale
-from dlm.models import adapting
 from dlm.models.adapting import Naming
-from dlm.models.backends import Dispatch
 from dlm.models.calibration import LargestActivations
 from dlm.models.decoder import DecoderConfig, PlainDecoder
-from dlm.models.formats import MODELOPT, Format
+from dlm.models.formats import MODELOPT
 from dlm.models.layout import Quantisation
 
 _MATRICES = (
@@ -24,19 +22,6 @@ _MATRICES = (
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
 _PASSES = 4  # denoising passes over a calibration canvas
-
-
-def adapt(
-    name_of: Naming,
-    model: PlainDecoder[Any],
-    names: Collection[str],
-    form: Format | None,
-    dispatch: Dispatch,
-) -> None:
-    """Adapt `model` to a file with tensors `names`, as `adapting.adapt` does. Between products,
-    layers are plain torch."""
-    adapting.adapt(name_of, model, names, form, dispatch)
-    model.backends["layers"] = "torch"
 
 
 def quantisation(name_of: Naming, ignored: tuple[str, ...]) -> Quantisation[Any, Any]:

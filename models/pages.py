@@ -34,7 +34,7 @@ _FIRST = 16  # first size of a growing pool, in pages
 def page_of(config: ModelShape) -> int:
     """Return the tokens of a page. Blocks that are cached whole do not cross its end: what a page
     stores depends on no token after it."""
-    return lcm(PAGE, config.canvas_length) if config.caches == "whole" else PAGE
+    return lcm(PAGE, config.block)
 
 
 def pages_of(
@@ -167,18 +167,14 @@ class Stretch(NamedTuple):
 def encoded(
     slot: int, position: int, tokens: Sequence[int], config: ModelShape
 ) -> Iterator[Stretch]:
-    """Yield the stretches of `tokens` that are encoded from `position` on. All tokens of a block
-    that is cached whole see one another; likewise those of an image with `images_see_all`. Each is
-    a stretch of its own. Raises `ValueError` for a part of such a block."""
-    if config.caches == "whole":
-        block = config.canvas_length
-        if position % block or len(tokens) % block:
-            raise ValueError(
-                f"tokens must fill blocks of {block}, got {len(tokens)} at position {position}"
-            )
-        for begin in range(position, position + len(tokens), block):
-            yield Stretch(slot, begin, block, IMAGE)
-        return
+    """Yield the stretches of `tokens` that are encoded from `position` on. All tokens of an image
+    see one another with `images_see_all`: it is a stretch of its own. Raises `ValueError` for a
+    part of a block that is cached whole."""
+    block = config.block
+    if position % block or len(tokens) % block:
+        raise ValueError(
+            f"tokens must fill blocks of {block}, got {len(tokens)} at position {position}"
+        )
     if not config.images_see_all:
         yield Stretch(slot, position, len(tokens), CAUSAL)
         return

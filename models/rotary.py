@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log, pi
 
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float32, Int
 from torch import Tensor
-
-from dlm.kernels.rotary import rotated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +59,3 @@ class RotaryEmbedding:
         low, high = max(floor(low), 0), min(ceil(high), self.dim - 1)
         pairs = torch.arange(self.dim // 2, device=device).float()
         return 1 - ((pairs - low) / ((high - low) or 0.001)).clamp(0, 1)
-
-
-def turned(
-    x: Float[Tensor, "n heads D"], cos: Float32[Tensor, "n 1 R"], sin: Float32[Tensor, "n 1 R"]
-) -> Float32[Tensor, "n heads D"]:
-    """Return heads in fp32, the first R numbers of each rotated."""
-    x, R = x.float(), cos.shape[-1]
-    if x.shape[-1] == R:
-        return rotated(x, cos, sin)
-    return torch.cat((rotated(x[..., :R], cos, sin), x[..., R:]), dim=-1)

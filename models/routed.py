@@ -13,7 +13,9 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.models.decoder import DecoderConfig, PlainDecoder, SiluMLP
+from dlm.kernels.routing import choose, choose_in_groups
+from dlm.kernels.tiles import ordered
+from dlm.models.decoder import DecoderConfig, MLPOutput, PlainDecoder, SiluMLP
 from dlm.models.decoder_costs import DecoderCosts
 from dlm.models.experts import Experts
 from dlm.models.plan import FLOAT, Load, PassWork
@@ -69,6 +71,20 @@ class ExpertRouter(nn.Module):
         weight = scores.gather(-1, expert)
         return weight / (weight.sum(dim=-1, keepdim=True) + 1e-20) * self.routing.scale, expert
 
+    def by_kernels(
+        self, x: Float[Tensor, "n hidden"]
+    ) -> tuple[Float32[Tensor, "n k"], Int64[Tensor, "n k"]]:
+        """Return what `forward` returns."""
+        routing = self.routing
+        if self.expert_bias is None:
+            choice = choose(F.linear(x, self.weight), None, routing.per_token, by_kernel=True)
+            weight = choice.weight if routing.scale == 1 else choice.weight * routing.scale
+            return weight, choice.expert
+        logits = F.linear(x.float(), self.weight.float())
+        groups = routing.groups, routing.groups_per_token
+        options = self.expert_bias, routing.per_token, *groups, routing.scale
+        return choose_in_groups(logits, *options, by_kernel=True)
+
     def _in_best_groups(self, scores: Float32[Tensor, "n E"]) -> Float32[Tensor, "n E"]:
         """Return the scores of experts in a token's best groups, and -inf for all others. A group
         is as good as the sum of its two best scores."""
@@ -92,6 +108,15 @@ class RoutedMLP(nn.Module):
     def forward(self, x: Float[Tensor, "n hidden"]) -> Float[Tensor, "n hidden"]:
         y = self.experts(x, *self.gate(x))
         return y if self.shared_experts is None else y + self.shared_experts(x)
+
+    def by_kernels(self, x: Float[Tensor, "n hidden"]) -> MLPOutput:
+        """Return the result of the shared expert and those of each token's experts."""
+        rows = ordered(x) if self.experts.order_of_tiles else x
+        routed = self.experts.by_kernels(rows, *self.gate.by_kernels(x))
+        result = None if self.shared_experts is None else self.shared_experts.by_kernels(x).result
+        if self.experts.backend == "triton":
+            return MLPOutput(result, routed)
+        return MLPOutput(routed if result is None else routed + result)
 
 
 def mlp_of(config: RoutedConfig, index: int) -> nn.Module:

@@ -54,7 +54,7 @@ def layout_of(
         config=config,
         network=RoutedDecoder,
         parameter_name=lambda tensor: tensor,  # all tensors of a file are needed
-        adapt=partial(decoder_layout.adapt, names.path),
+        adapt=partial(adapting.adapt, names.path),
         places=partial(_places, names),
         quantisation=Quantisation(
             blocks=_blocks,

@@ -34,6 +34,11 @@ class ModelShape:
     images_see_all: bool = False  # whether a soft token of an image sees all of the image
     caches: Caching = "causally"  # as the family declares it
 
+    @property
+    def block(self) -> int:
+        """Number of adjacent tokens that are encoded together, since they see each other."""
+        return self.canvas_length if self.caches == "whole" else 1
+
     def window_of(self, kind: LayerType) -> int | None:
         """Return how many tokens a layer sees, including the current one; None: all of them."""
         return self.window if kind == "sliding_attention" else None

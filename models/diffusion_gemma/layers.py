@@ -15,7 +15,7 @@ from dlm.kernels.norms import (
     LayerOutput,
     add_attention,
     end_layer,
-    gated_gelu,
+    gated,
 )
 from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.routing import choose
@@ -85,7 +85,7 @@ class GatedMLP(GatedLinear):
 
     def by_kernels(self, x: Tensor) -> Tensor:
         gate, up = products(x, [self.gate_proj, self.up_proj])
-        return self.down_proj(gated_gelu(gate, up, by_kernel=True))
+        return self.down_proj(gated(gate, up, by_kernel=True))
 
 
 class Router(nn.Module):

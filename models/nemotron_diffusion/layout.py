@@ -29,7 +29,7 @@ LAYOUT = Layout(
     config=read_config,
     network=NemotronDiffusion,
     parameter_name=parameter_name,
-    adapt=partial(decoder_layout.adapt, tensor_name),
+    adapt=partial(adapting.adapt, tensor_name),
     places=partial(adapting.places, tensor_name, "matrices"),
     quantisation=decoder_layout.quantisation(tensor_name, ignored=(_HEAD, "*embed_tokens*")),
 )

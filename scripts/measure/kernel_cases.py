@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
-from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated_gelu
+from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,
@@ -281,7 +281,7 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[KernelCase]:
     yield case(
         "GELU of a gate",
         f"{N} x {M}",
-        lambda **by: gated_gelu(gate, up, **by),
+        lambda **by: gated(gate, up, **by),
         3 * gate.nbytes,
     )
     yield case(

@@ -57,9 +57,10 @@ class Pass:
         window: int | None = None,
         page: int = 4,
         size: float = 1.0,  # of queries and keys: scores are about size ** 2
+        block: int = 1,  # tokens that are cached whole
     ):
         H, h, D = heads
-        self.window, self._page = window, page
+        self.window, self.block, self._page = window, block, page
         images = [sum(s[3:]) for s in slots]
         total = [s[0] + s[1] + image for s, image in zip(slots, images, strict=True)]
         widths = [-(-n // page) for n in total]
@@ -112,13 +113,18 @@ class Pass:
     def args(self) -> tuple:
         return self.q, self.k, self.v, self.pages, self.paging, self.window
 
+    def computed(self, by_kernel: bool) -> Tensor:
+        return attention(*self.args, by_kernel=by_kernel, block=self.block)
+
     def exact(self) -> tuple[Tensor, Tensor]:
         """Return the result in fp64, and the largest error that a correct result may have."""
         eps = torch.finfo(self.q.dtype).eps / 2
-        expected = attention_reference(*self.args)
+        expected = attention_reference(*self.args, self.block)
         absolute = self.pages.values.float().abs().to(self.pages.values.dtype)
         pages = self.pages._replace(values=absolute)
-        spread = attention_reference(self.q, self.k, self.v.abs(), pages, *self.args[4:])
+        spread = attention_reference(
+            self.q, self.k, self.v.abs(), pages, *self.args[4:], self.block
+        )
         cached = (self.pages.keys.float() * self.pages.k_scale).norm(dim=-1).nan_to_num(0)
         longest = max(self.k.float().norm(dim=-1).max(), cached.max())
         d = (self.q.shape[2] + 4) * U * self.q.float().norm(dim=-1, keepdim=True) * longest
@@ -159,6 +165,48 @@ def test_heads_of_every_size_and_type_are_computed(heads, dtype, stored, by_kern
     case = Pass(slots, rng, heads, dtype, stored, window=20, page=16)
 
     assert close(case, attention(*case.args, by_kernel=by_kernel))
+
+
+# Published heads of 128, and those of a key head: SDAR, Nemotron and LLaDA2 have 4 or 8 on each.
+GROUPED = [((8, 2, 128), BF16, E4M3), ((8, 1, 128), BF16, BF16), ((5, 1, 128), FP16, E4M3)]
+BLOCKS = [  # cached tokens, tokens to encode, and whether a canvas follows, in whole blocks
+    (4, [(20, 12, True), (0, 4, False), (8, 0, True)]),
+    (32, [(64, 96, False), (0, 32, True)]),
+    (7, [(7, 14, True)]),
+]
+
+
+BLOCK_CASES = sorted(  # each block with heads of its own comes first
+    ((*block, *heads) for block in BLOCKS for heads in GROUPED),
+    key=lambda case: BLOCKS.index(case[:2]) != GROUPED.index(case[2:]),
+)
+
+
+@pytest.mark.parametrize(
+    ("block", "slots", "heads", "dtype", "stored"), by_default(BLOCK_CASES, 3), ids=str
+)
+def test_tokens_of_a_block_that_is_cached_whole_see_all_of_it(
+    block, slots, heads, dtype, stored, by_kernel, rng
+):
+    case = Pass(slots, rng, heads, dtype, stored, page=16, block=block)
+
+    assert close(case, case.computed(by_kernel))
+
+
+@pytest.mark.parametrize("splits", by_default([2, 16]))
+def test_blocks_that_are_cached_whole_are_merged_of_parts_of_the_keys(splits, rng, monkeypatch):
+    monkeypatch.setattr(module, "_splits", lambda programs, keys: splits)
+    case = Pass([(80, 40, True), (0, 8, False)], rng, (4, 2, 16), stored=E4M3, block=4)
+
+    assert close(case, case.computed(by_kernel=True))
+
+
+def test_the_bound_excludes_blocks_of_another_length(rng):
+    case = Pass([(16, 32, False)], rng, (4, 1, 128), stored=E4M3, block=8)
+    expected, off = case.exact()
+    for wrong in (1, 4, 16):
+        out = attention_reference(*case.args, wrong)
+        assert ((out - expected).abs() > off).float().mean() > 0.2
 
 
 @pytest.mark.parametrize("heads", [(4, 2, 16), (2, 1, 512)], ids=str)
@@ -317,12 +365,16 @@ def test_attention_is_traced_without_data():
         ({"table": lambda x: x.to("meta")}, "q is on cpu and table on meta"),
         ({"segments": lambda x: (x[0]._replace(tokens=31),)}, "segments of 31 tokens for 30"),
         ({"window": lambda x: 0}, "a window is 1 token or more"),
+        ({"block": lambda x: 0}, "a block is 1 token, or more without a window, got 0"),
+        ({"block": lambda x: 3, "window": lambda x: 9}, "more without a window, got 3"),
+        ({"block": lambda x: 4}, "whole blocks of 4, got 21 tokens at position 3"),
+        ({"block": lambda x: 7}, "whole blocks of 7, got 21 tokens at position 3"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(change, message, rng):
     case = Pass([(3, 21, True)], rng)
     given = {
-        **{name: getattr(case, name) for name in ("q", "k", "v", "window")},
+        **{name: getattr(case, name) for name in ("q", "k", "v", "window", "block")},
         **case.pages._asdict(),
         **case.paging._asdict(),
     }
@@ -331,8 +383,9 @@ def test_arguments_that_do_not_fit_are_refused(change, message, rng):
     pages = Pages(*(given[name] for name in Pages._fields))
     paging = Paging(*(given[name] for name in Paging._fields))
 
+    own, options = [given[name] for name in "qkv"], [given["window"], None, None, given["block"]]
     with pytest.raises(ValueError, match=message):
-        attention(given["q"], given["k"], given["v"], pages, paging, given["window"])
+        attention(*own, pages, paging, *options)
 
 
 @pytest.mark.parametrize(
@@ -349,17 +402,31 @@ def test_types_and_sizes_that_no_kernel_takes_are_refused(heads, dtype, stored, 
         attention(*case.args, by_kernel=True)
 
 
+def on_gpu(case: Pass) -> Tensor:
+    pages = Pages(*(x.cuda() for x in case.pages))
+    paging = Paging(case.paging.segments, *(x.cuda() for x in case.paging[1:]))
+    own = case.q.cuda(), case.k.cuda(), case.v.cuda()
+    return attention(*own, pages, paging, case.window, block=case.block).cpu()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
-@pytest.mark.parametrize("heads", [(4, 2, 256), (16, 2, 512)], ids=str)
+@pytest.mark.parametrize("heads", [(4, 2, 256), (16, 2, 512), (32, 8, 128)], ids=str)
 @pytest.mark.parametrize("window", [None, 700])
 def test_a_gpu_computes_the_formula(window, heads, stored, rng):
     case = Pass(
         [(1500, 70, True), (90, 0, True)], rng, heads, stored=stored, window=window, page=16
     )
-    pages = Pages(*(x.cuda() for x in case.pages))
-    paging = Paging(case.paging.segments, *(x.cuda() for x in case.paging[1:]))
 
-    out = attention(case.q.cuda(), case.k.cuda(), case.v.cuda(), pages, paging, window)
+    assert close(case, on_gpu(case))
 
-    assert close(case, out.cpu())
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
+@pytest.mark.parametrize("heads", [(32, 8, 128), (32, 4, 128), (16, 4, 128)], ids=str)
+@pytest.mark.parametrize("block", [4, 32])
+def test_a_gpu_s_tokens_see_all_of_their_block(block, heads, stored, rng):
+    slots = [(1504, 96, True), (0, 64, False), (96, 0, True)]
+    case = Pass(slots, rng, heads, stored=stored, page=32, block=block)
+
+    assert close(case, on_gpu(case))

@@ -5,10 +5,25 @@ import torch
 from bounded import U
 from torch import Tensor
 
-from dlm.kernels.routing import choose, choose_reference, route, sort_slots
+from dlm.kernels.routing import (
+    choose,
+    choose_in_groups,
+    choose_in_groups_reference,
+    choose_reference,
+    route,
+    sort_slots,
+)
 
 DTYPES = [torch.bfloat16, torch.float16]
 SIZES = [(0, 4, 2), (1, 1, 1), (3, 5, 5), (7, 37, 3), (4, 128, 8), (2, 256, 8)]  # N, E, k
+GROUPED = {  # tokens, experts, of a token, groups, of a token
+    "none": (0, 4, 2, 2, 1),
+    "one": (1, 1, 1, 1, 1),
+    "groups of one": (3, 5, 2, 5, 3),
+    "odd": (7, 21, 4, 3, 2),
+    "all": (5, 6, 6, 2, 2),
+    "LLaDA2": (3, 256, 8, 8, 4),
+}
 SLOTS = {  # tokens, choices, experts, and the first that is chosen
     "none": (0, 2, 5, 0),
     "one": (1, 1, 1, 0),
@@ -57,6 +72,116 @@ def test_the_highest_logits_are_chosen_and_weighted(by_kernel, N, E, k, dtype, r
     assert weight.shape == expert.shape == (N, k)
     assert expert.dtype == torch.int64
     check(weight, expert, logits, scale, k)
+
+
+def test_weights_without_scales_of_experts_are_a_softmax(by_kernel, rng):
+    logits, _ = drawn(7, 37, torch.bfloat16, rng)
+
+    weight, expert = choose(logits, None, 3, by_kernel=by_kernel)
+
+    check(weight, expert, logits, torch.ones(37), 3)
+
+
+class Grouped:
+    """Logits of which a quarter are equal to others, biases, and the numbers of a choice."""
+
+    def __init__(self, name: str, rng: torch.Generator):
+        N, E, self.k, self.groups, self.groups_per_token = GROUPED[name]
+        logits = torch.randn(N, E, generator=rng)
+        equal = torch.rand(N, E, generator=rng) < 0.25
+        self.logits = torch.where(equal, logits.round(), logits)
+        self.bias = (torch.randn(E, generator=rng) / 4).round(decimals=1)
+
+    @property
+    def args(self) -> tuple:
+        return self.logits, self.bias, self.k, self.groups, self.groups_per_token, 2.5
+
+    def holds(self, weight: Tensor, expert: Tensor) -> bool:
+        """Whether choices are the best ones in fp64, or differ from them by rounding; a sigmoid is
+        off by 4 u, a sum of `k` by k u."""
+        scores = self.logits.double().sigmoid()
+        biased, tie = scores + self.bias.double(), 8 * U
+        size = biased.shape[1] // self.groups
+        for row, chosen in zip(biased.tolist(), expert.tolist(), strict=True):
+            groups = [sorted(row[g * size :][:size])[-2:] for g in range(self.groups)]
+            order = sorted(range(self.groups), key=lambda g: -sum(groups[g]))
+            allowed = {e // size for e in chosen}
+            least = sum(groups[order[self.groups_per_token - 1]])
+            if any(sum(groups[g]) < least - tie for g in allowed):
+                return False
+            best = [e for e in range(len(row)) if e // size in order[: self.groups_per_token]]
+            best = sorted((row[e] for e in best), reverse=True)[: self.k]
+            if len({*chosen}) < self.k or any(
+                abs(row[e] - score) > tie for e, score in zip(chosen, best, strict=True)
+            ):
+                return False
+        picked = scores.gather(1, expert)
+        exact = picked / picked.sum(-1, keepdim=True) * 2.5
+        return bool(((weight.double() - exact).abs() <= exact * (16 + 2 * self.k) * U).all())
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_experts_are_chosen_of_the_best_groups_by_biased_sigmoids(by_kernel, name, rng):
+    case = Grouped(name, rng)
+
+    weight, expert = choose_in_groups(*case.args, by_kernel=by_kernel)
+
+    assert weight.shape == expert.shape == (len(case.logits), case.k)
+    assert (weight.dtype, expert.dtype) == (torch.float32, torch.int64)
+    assert case.holds(weight, expert)
+
+
+def test_wrong_choices_in_groups_are_found(rng):
+    """A bias that is left out or is part of the weights, another number of groups, and weights that
+    are slightly too small."""
+    case = Grouped("odd", rng)
+    logits, bias, k, groups, per_token, scale = case.args
+    weight, expert = choose_in_groups_reference(*case.args)
+    assert case.holds(weight, expert)
+    for wrong in (
+        choose_in_groups_reference(logits, 0 * bias, k, groups, per_token, scale),
+        choose_in_groups_reference(logits, bias, k, groups, groups, scale),
+        choose_in_groups_reference(logits, bias, k, 7, 4, scale),
+        (weight * (1 - 2**-16), expert),
+        (weight, expert.flip(-1)),
+    ):
+        assert not case.holds(*wrong)
+
+
+def test_the_lower_of_equal_experts_and_groups_comes_first(by_kernel):
+    logits, bias = torch.zeros(2, 12), torch.zeros(12)
+    logits[1, 7] = logits[1, 4] = 1
+    expert = choose_in_groups(logits, bias, 3, 4, 2, 1.0, by_kernel=by_kernel).expert
+    assert expert.tolist() == [[0, 1, 2], [4, 7, 3]]
+
+
+def test_a_nan_among_groups_gives_valid_experts_and_weights_of_nan(by_kernel):
+    logits = torch.zeros(2, 12)
+    logits[0, 8] = torch.nan
+    weight, expert = choose_in_groups(logits, torch.zeros(12), 3, 4, 2, 1.0, by_kernel=by_kernel)
+    assert weight[0].isnan().all()
+    assert expert[0, 0] == 8
+    assert ((expert >= 0) & (expert < 12)).all()
+    assert not weight[1].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: lambda logits: logits.half()}, r"logits are \[N, E\] of fp32, got .* torch.float16"),
+        ({3: lambda groups: 4}, "groups must divide the experts, of at most 4096, got 4 of 21"),
+        ({4: lambda chosen: 4}, "groups_per_token must be 1 to 3, got 4"),
+        ({2: lambda k: 15}, "k must be 1 to 14, the experts of a token's groups, got 15"),
+        ({1: lambda bias: bias[:5]}, r"bias is \[21\] of fp32 on cpu, got \[5\]"),
+        ({1: lambda bias: bias.double()}, "got .* of torch.float64"),
+    ],
+)
+def test_arguments_of_a_choice_in_groups_that_do_not_fit_are_refused(change, message, rng):
+    args = [*Grouped("odd", rng).args]
+    for at, changed in change.items():
+        args[at] = changed(args[at])
+    with pytest.raises(ValueError, match=message):
+        choose_in_groups(*args)
 
 
 def test_the_bound_excludes_wrong_results(rng):
@@ -154,6 +279,15 @@ def test_a_gpu_chooses_by_the_formula(N, E, k, dtype, rng):
     logits, scale = drawn(N, E, dtype, rng)
     weight, expert = choose(logits.cuda(), scale.cuda(), k)
     check(weight.cpu(), expert.cpu(), logits, scale, k)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_gpu_chooses_in_groups(name, rng):
+    case = Grouped(name, rng)
+    logits, bias, *numbers = case.args
+    weight, expert = choose_in_groups(logits.cuda(), bias.cuda(), *numbers)
+    assert case.holds(weight.cpu(), expert.cpu())
 
 
 @pytest.mark.gpu
