@@ -204,7 +204,7 @@ _OPTIONS: tuple[str, ...] = ("BLOCK_M", "BLOCK_N", "OWN_N", "DV", "num_warps", "
 # sweep of an H100, before the kernel had its present form. For heads of 128, and for SM 8.0 and
 # 12.0, none was timed; they compile without spilled registers.
 _NARROW = (16, 32, 32, 128, 4, 3), (32, 64, 32, 128, 4, 2)
-_NARROW_LARGE = (16, 64, 32, 128, 4, 3), (64, 64, 64, 128, 4, 3), (128, 64, 64, 128, 8, 3)
+_NARROW_LARGE = (16, 64, 32, 128, 4, 3), (64, 64, 64, 128, 4, 2), (128, 64, 64, 128, 8, 3)
 _MORE: dict[bool, dict[tuple[int, int], tuple[tuple[int, ...], ...]]] = {  # by `sm in _LARGE`
     True: {
         (128, 1): _NARROW_LARGE,

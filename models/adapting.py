@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dlm.models import BackendError
-from dlm.models.backends import Dispatch
+from dlm.models.backends import Dispatch, shape_obstacles
 from dlm.models.experts import Experts, Stored
 from dlm.models.formats import MODELOPT, Format
 from dlm.models.modules import CachedAttention
@@ -34,10 +34,7 @@ def adapt(
     quantised = quantised_paths(names, form)
     linear = quantise_linear(model, quantised, name_of)
     experts = {name: each for name, each in model.named_modules() if isinstance(each, Experts)}
-    rows = {"experts": [model.config.hidden_size]} if experts else {}
-    if linear:
-        rows["nvfp4"] = [module.in_features for module in linear]
-    model.backends = dispatch.backends(rows, {layer.head_dim for layer in model.config.layers})
+    model.backends = dispatch.backends(*_shapes(model))
     for module in linear:
         module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
     for name, module in experts.items():
@@ -48,6 +45,22 @@ def adapt(
     if dispatch.activation_bits == 4 and not (linear or scaled):
         able = "layers, or both stacks of experts, in NVFP4" if experts else "layers in NVFP4"
         raise BackendError(f"activation_bits=4 is for {able}: there are none")
+
+
+def obstacles(model: TextStack[Any]) -> dict[str, str]:
+    """Return why kernels cannot run operations of an adapted model on any GPU, by operation."""
+    return shape_obstacles(*_shapes(model))
+
+
+def _shapes(model: TextStack[Any]) -> tuple[dict[str, list[int]], set[int]]:
+    """Return the row lengths of the weights in each kind of product, and the head dims."""
+    rows: dict[str, list[int]] = {}
+    modules = [*model.modules()]
+    if any(isinstance(module, Experts) for module in modules):
+        rows["experts"] = [model.config.hidden_size]
+    if linear := [module.in_features for module in modules if isinstance(module, NVFP4Linear)]:
+        rows["nvfp4"] = linear
+    return rows, {layer.head_dim for layer in model.config.layers}
 
 
 def places(

@@ -44,10 +44,8 @@ class Dispatch:
     ) -> dict[str, Backend]:
         """Return the backend of each operation. `rows` are the row lengths of the weights in each
         kind of product; `head_dims` are those of attention."""
-        why = self._obstacle()
-        obstacles = {name: why or _rows_obstacle(sizes) for name, sizes in rows.items()}
-        obstacles["attention"] = why or _heads_obstacle(head_dims)
-        obstacles["layers"] = why
+        why, by_shape = self._obstacle(), shape_obstacles(rows, head_dims)
+        obstacles = {name: why or by_shape.get(name) for name in (*rows, "attention", "layers")}
         obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
@@ -69,6 +67,16 @@ class Dispatch:
         if self.dtype not in (torch.bfloat16, torch.float16):
             return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
         return None
+
+
+def shape_obstacles(
+    rows: Mapping[str, Collection[int]], head_dims: Collection[int]
+) -> dict[str, str]:
+    """Return why kernels cannot run operations of a model on any device, by operation; `rows` and
+    `head_dims` are as in `Dispatch.backends`."""
+    found = {name: _rows_obstacle(sizes) for name, sizes in rows.items()}
+    found["attention"] = _heads_obstacle(head_dims)
+    return {name: why for name, why in found.items() if why is not None}
 
 
 def _rows_obstacle(sizes: Collection[int]) -> str | None:

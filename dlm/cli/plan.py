@@ -1,5 +1,7 @@
 """Print the memory of a model by part, the slots that fit each GPU and the least time of a step.
 
+It also says which operations have no kernel at the model's shapes: torch computes them on a GPU.
+
 It needs the model's config alone and reads no weights.
 
     dlm plan --model DIR --slots 4 --context 8192 --kv fp8 --weights nvfp4
@@ -16,6 +18,7 @@ from rich.table import Table
 from dlm.cli.command_line import CommandParser, fail
 from dlm.kernels.gpus import CARDS
 from dlm.models import ModelError, plan
+from dlm.models.adapting import obstacles
 from dlm.models.json_files import read_json
 from dlm.models.layouts import layout_of
 
@@ -60,7 +63,8 @@ def main() -> None:
             weights=args.weights,
             activation_bits=args.activation_bits,
         )
-        summary = report(layout.unfilled(config, load.weights).costs, load)
+        model = layout.unfilled(config, load.weights)
+        summary = report(model.costs, load) | {"by_torch": obstacles(model)}
     except ModelError as error:
         fail(str(error))
     if args.json:
@@ -95,6 +99,7 @@ def show(summary: dict[str, Any]) -> None:
         f"Counted: {summary['counted']}.",
         highlight=False,
     )
+    console.print(kernels_line(summary["by_torch"]), highlight=False, markup=False)
     memory = Table(title="Memory", title_justify="left")
     memory.add_column("part")
     memory.add_column("GB", justify="right")
@@ -126,6 +131,14 @@ def show(summary: dict[str, Any]) -> None:
     for gpu, parts in summary["step"].items():
         step.add_row(gpu, *(milliseconds(times) for times in parts.values()))
     console.print(step)
+
+
+def kernels_line(by_torch: dict[str, str]) -> str:
+    """Return what kernels do on a GPU, and why they leave operations to torch."""
+    if not by_torch:
+        return "On a GPU: kernels compute all operations, and passes are captured as CUDA graphs."
+    reasons = "; ".join(f"{name}: {why}" for name, why in by_torch.items())
+    return f"On a GPU: torch computes {reasons}. Passes are not captured as CUDA graphs."
 
 
 def milliseconds(times: dict[str, float] | float) -> str:

@@ -8,8 +8,8 @@ from transformers.models.ministral3.modeling_ministral3 import (
     get_llama_4_attn_scale,
 )
 
-from dlm.kernels.rotary import rotated
-from dlm.models.rotary import QueryScale, RotaryEmbedding, Yarn, turned
+from dlm.kernels.rotary import rotated, turned
+from dlm.models.rotary import QueryScale, RotaryEmbedding, Yarn
 
 POSITIONS = torch.tensor([0, 1, 100, 16_383, 16_384, 40_000, 262_143])
 

@@ -8,7 +8,8 @@ import pytest
 from dlm.cli import plan
 from dlm.engine import BUILT_IN
 
-BIG = Path(__file__).parents[3] / "examples" / "diffusiongemma-26b-a4b.json"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+BIG = EXAMPLES / "diffusiongemma-26b-a4b.json"
 
 
 @pytest.fixture
@@ -40,6 +41,19 @@ def test_layers_and_rotary_embeddings_that_transformers_fills_in_may_be_left_out
         del whole["text_config"][name]
     (tmp_path / "config.json").write_text(json.dumps(whole))
     assert planned(tmp_path) == planned(BIG)
+
+
+def test_operations_without_a_kernel_at_a_model_s_shapes_are_named(planned, run_command, tmp_path):
+    small = EXAMPLES / "nemotron-labs-diffusion-3b.json"
+    assert planned(small)["by_torch"] == planned(BIG)["by_torch"] == {}
+    out = run_command(plan, "--model", small).out
+    assert "kernels compute all operations, and passes are captured as CUDA graphs" in out
+    odd = tmp_path / "config.json"
+    odd.write_text(json.dumps(json.loads(small.read_text()) | {"head_dim": 96}))
+    why = "heads of 96 numbers are none of [16, 32, 64, 128, 256, 512]"
+    assert planned(odd)["by_torch"] == {"attention": why}
+    out = " ".join(run_command(plan, "--model", odd).out.split())
+    assert f"On a GPU: torch computes attention: {why}. Passes are not captured" in out
 
 
 def test_tables_show_the_data_to_people(run_command):
