@@ -58,7 +58,9 @@ from dlm.kernels.configurations import DOWN, GATE_UP, W4A16
 from dlm.kernels.gpus import CARDS, Card, Target, card_name
 from dlm.kernels.offline import CASES, OfflineCase, findings, numbers_a_lane, read, tile
 from dlm.models import ModelConfig, ModelError
+from dlm.models.decoder import DecoderConfig
 from dlm.models.json_files import read_json
+from dlm.models.layouts import layout_of
 
 RESULTS = ResultForm(
     script="bench_kernels.py",
@@ -81,6 +83,10 @@ SMALL = Sizes(
     heads=4,
     sliding=(2, 32),
     full=(1, 64),
+    plain_canvas=8,
+    plain_heads=8,
+    plain=(2, 32),
+    groups=(2, 1),
 )
 BIG = Path(__file__).parent.parent / "examples" / "diffusiongemma-26b-a4b.json"
 _CONTEXT = 8192  # tokens before each canvas, for attention
@@ -113,7 +119,8 @@ def main() -> None:
         if args.small or args.beside is not None:
             parser.error("--configurations takes neither --small nor --beside")
         try:
-            config = ModelConfig.from_hf(read_json(args.config))
+            settings = read_json(args.config)
+            config = layout_of(settings).config(settings)
         except ModelError as error:
             parser.error(str(error))
         timer = Timer(torch.device("cuda"))
@@ -181,7 +188,7 @@ def replayed(run: Callable[[], Any]) -> Callable[[], None]:
 
 
 def timed_configurations(
-    config: ModelConfig, canvases: int, timer: Timer
+    config: ModelConfig | DecoderConfig, canvases: int, timer: Timer
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each candidate of each kernel, with its microseconds; None if this GPU cannot
     run it."""

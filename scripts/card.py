@@ -79,8 +79,12 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
         minutes, workers = f"{args.training_minutes - 0.7:.2f}", str(max(1, cores() - 3))
         training += ["--minutes", minutes, "--batch", "256", "--workers", workers]
         training += ["--device", "cuda", "--bf16", "--compile"]
-    file = str(out / "configurations.json")
-    candidates = [] if dry else [script("bench_kernels", "--configurations", "--out", file)]
+    plain = ["--config", "examples/nemotron-labs-diffusion-3b.json"]
+    candidates = [
+        script("bench_kernels", "--configurations", *config, "--out", str(out / f"{name}.json"))
+        for name, config in (("configurations-plain", plain), ("configurations", []))
+        if not dry
+    ]
     kernels = ["--small"] if dry else []
     return [
         Part(name="tests", minutes=3, commands=tests(dry)),
@@ -91,7 +95,7 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
         ),
         Part(
             name="kernels",
-            minutes=2,
+            minutes=3,
             commands=[
                 script("bench_kernels", *kernels, "--out", str(out / "kernels.json")),
                 *candidates,
@@ -320,7 +324,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("-h", "--help", action="help", help="Show this help.")
     add("--out", type=Path, metavar="DIR", help="The directory of all results.")
-    add("--minutes", type=float, default=13, metavar="M", help="The limit of all parts together.")
+    add("--minutes", type=float, default=14, metavar="M", help="The limit of all parts together.")
     purpose = "The limit of the training."
     add("--training-minutes", type=float, default=4, metavar="M", help=purpose)
     names = ("tests", "steps", "kernels", "guide", "training")

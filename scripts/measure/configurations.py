@@ -34,9 +34,11 @@ from dlm.kernels.routing import Route, route
 from dlm.kernels.tiles import Tiles, matmul_w4a16
 from dlm.kernels.vocab import vocab_pass
 from dlm.models.backends import padded
+from dlm.models.decoder import DecoderConfig
 from dlm.models.diffusion_gemma.config import ModelConfig
-from dlm.models.pages import PAGE
+from dlm.models.pages import page_of
 from dlm.models.plan import Weights
+from dlm.models.routed import RoutedConfig
 from dlm.models.shape import LayerConfig
 
 _ONE = 0x38  # e4m3
@@ -56,7 +58,7 @@ class ConfigurationCase:
 
 
 def configuration_cases(
-    config: ModelConfig,
+    config: ModelConfig | DecoderConfig,
     weights: Weights,
     slots: Sequence[int],
     context: int,
@@ -85,17 +87,17 @@ def configuration_cases(
 
 
 def _experts(
-    config: ModelConfig,
+    config: ModelConfig | DecoderConfig,
     weights: Weights,
     activation_bits: int,
     rows: Sequence[int],
     rng: torch.Generator,
 ) -> Iterator[ConfigurationCase]:
-    """Yield the experts' two products; none if kernels do not run them, or a GPU does not multiply
-    four bits by four."""
-    H, E, k = config.hidden_size, config.experts, config.experts_per_token
-    inner, w4a4 = padded(config.expert_size), activation_bits == 4
-    if H % 64 or (w4a4 and (weights == "bf16" or not multiplies_four_bits(rng.device))):
+    """Yield the experts' two products; none if there are none, if kernels do not run them, or a
+    GPU does not multiply four bits by four."""
+    H, (E, k, size) = config.hidden_size, _sizes_of_experts(config)
+    inner, w4a4 = padded(size), activation_bits == 4
+    if E == 0 or H % 64 or (w4a4 and (weights == "bf16" or not multiplies_four_bits(rng.device))):
         return
     first, second = (GATE_UP_W4A4, DOWN_W4A4) if w4a4 else (GATE_UP, DOWN)
     for kernel, R, C, parts in ((first, 2 * inner, H, 2), (second, H, inner, 1)):
@@ -112,6 +114,15 @@ def _experts(
             if not w4a4:
                 shape = {"bits": 16 if weights == "bf16" else 4, **shape}
             yield ConfigurationCase(kernel=kernel, shape=shape, run=run)
+
+
+def _sizes_of_experts(config: ModelConfig | DecoderConfig) -> tuple[int, int, int]:
+    """Return the number of experts, that of a token, and their inner size; zeros if there are
+    none."""
+    if isinstance(config, ModelConfig):
+        return config.experts, config.experts_per_token, config.expert_size
+    routing = config.routing if isinstance(config, RoutedConfig) else None
+    return (0, 0, 0) if routing is None else (routing.experts, routing.per_token, routing.size)
 
 
 def _stack(
@@ -138,7 +149,7 @@ def _routed(N: int, E: int, k: int, rng: torch.Generator) -> tuple[Route, Tensor
 
 
 def _products(
-    config: ModelConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
+    config: ModelConfig | DecoderConfig, weights: Weights, rows: Sequence[int], rng: torch.Generator
 ) -> Iterator[ConfigurationCase]:
     """Yield products with NVFP4 matrices of the dense MLP, which some checkpoints have."""
     if weights == "bf16":
@@ -164,7 +175,7 @@ def _run_w4a16(x: Tensor, w: Tiles, shape: dict[str, int], configuration: Config
 
 
 def _attention(
-    config: ModelConfig, count: int, context: int, rng: torch.Generator
+    config: ModelConfig | DecoderConfig, count: int, context: int, rng: torch.Generator
 ) -> Iterator[ConfigurationCase]:
     """Yield attention of each head dim that has kernels, of the layers that see most."""
     layers = sorted({*config.layers}, key=lambda layer: layer.kind == "sliding_attention")
@@ -177,14 +188,17 @@ def _attention(
                 yield ConfigurationCase(kernel=ATTENTION, shape=shape, run=run)
 
 
-def _vocabulary(config: ModelConfig, N: int, rng: torch.Generator) -> Iterator[ConfigurationCase]:
+def _vocabulary(
+    config: ModelConfig | DecoderConfig, N: int, rng: torch.Generator
+) -> Iterator[ConfigurationCase]:
     """Yield the vocabulary pass, whose first kernel has a choice."""
     logits = _normal(rng, N, config.vocab_size) * 8
     heat, uniform = (torch.full((N,), each, device=rng.device) for each in (1.5, 0.5))
     shape = {"tokens": config.vocab_size, "bytes": logits.itemsize}
+    softcap = config.softcap if isinstance(config, ModelConfig) else None
 
     def run(configuration: Configuration) -> Tensor:
-        options = {"softcap": config.softcap, "k": _CANDIDATES, "threshold": _THRESHOLD}
+        options = {"softcap": softcap, "k": _CANDIDATES, "threshold": _THRESHOLD}
         options |= {"by_kernel": True, "configuration": configuration}
         return vocab_pass(logits, heat, uniform, **options).entropy
 
@@ -192,7 +206,7 @@ def _vocabulary(config: ModelConfig, N: int, rng: torch.Generator) -> Iterator[C
 
 
 def _attended(
-    config: ModelConfig,
+    config: ModelConfig | DecoderConfig,
     layer: LayerConfig,
     count: int,
     context: int,
@@ -206,8 +220,9 @@ def _attended(
         layer.head_dim,
         config.window_of(layer.kind),
     )
-    oldest = 0 if window is None else max(0, context - window + 1) // PAGE
-    width = max(1, -(-context // PAGE) - oldest)
+    page = page_of(config)
+    oldest = 0 if window is None else max(0, context - window + 1) // page
+    width = max(1, -(-context // page) - oldest)
     segments = tuple(Segment(i * L, L, context, CANVAS, oldest) for i in range(count))
     table = torch.arange(count * width, dtype=torch.int32, device=rng.device).view(count, width)
     none, one = (
@@ -216,7 +231,7 @@ def _attended(
     )
     numbers = torch.tensor(segments, dtype=torch.int32, device=rng.device).T.contiguous()
     paging = Paging(segments=segments, numbers=numbers, table=table, rows=none, places=none)
-    keys, values = (_normal(rng, count * width, PAGE, h, D).to(stored) for _ in range(2))
+    keys, values = (_normal(rng, count * width, page, h, D).to(stored) for _ in range(2))
     q = _normal(rng, count * L, config.heads, D) * D**-0.5
     k, v = (_normal(rng, count * L, h, D) for _ in range(2))
 

@@ -5,7 +5,7 @@ references, a test checks that all three of a case return the same.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -26,8 +26,9 @@ from dlm.kernels.nvfp4 import (
     rounded,
 )
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
-from dlm.kernels.rotary import norm_and_rotate
-from dlm.kernels.routing import choose, sort_slots
+from dlm.kernels.residual import add_and_norm
+from dlm.kernels.rotary import norm_and_rotate, rotate_and_scale
+from dlm.kernels.routing import choose, choose_in_groups, sort_slots
 from dlm.kernels.tiles import matmul_w4a16, tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import RowMasks
@@ -55,6 +56,11 @@ class Sizes:
     heads: int = 16
     sliding: tuple[int, int] = (8, 256)  # heads of keys and values, and numbers of each
     full: tuple[int, int] = (2, 512)
+    # Of plain decoders, as Nemotron-Labs-Diffusion, SDAR and LLaDA2 have them.
+    plain_canvas: int = 32
+    plain_heads: int = 32
+    plain: tuple[int, int] = (8, 128)
+    groups: tuple[int, int] = (8, 4)  # of experts, and those of a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,8 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[KernelCase]:
     for stored in (torch.bfloat16, torch.float8_e4m3fn):
         yield _attention(sizes, "sliding", sizes.sliding, sizes.window, stored, rng)
         yield _attention(sizes, "full", sizes.full, None, stored, rng)
+        plain = replace(sizes, heads=sizes.plain_heads, canvas=sizes.plain_canvas)
+        yield _attention(plain, "plain", sizes.plain, None, stored, rng)
 
 
 def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> KernelCase:
@@ -279,16 +287,40 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[KernelCase]:
         2 * heads.nbytes + 2 * angle.nbytes,
     )
     yield case(
-        "GELU of a gate",
-        f"{N} x {M}",
-        lambda **by: gated(gate, up, **by),
-        3 * gate.nbytes,
+        "rotation and scale of heads",
+        f"{N} x {sizes.plain_heads} + 2 x {sizes.plain[0]} heads of {sizes.plain[1]}",
+        _rotation(sizes, rng),
+        4 * N * (sizes.plain_heads + 2 * sizes.plain[0]) * sizes.plain[1],
     )
+    for of, routed_choices in (("a result", None), ("by choice", choices)):
+        yield case(
+            f"sum and norm, {of}",
+            f"{N} x {H}" + f", {k} choices" * (routed_choices is not None),
+            lambda routed_choices=routed_choices, **by: (
+                add_and_norm(x, dense, routed_choices, gains[0], _EPS, **by).normed
+            ),
+            4 * x.nbytes + (0 if routed_choices is None else choices.nbytes),
+        )
+    for name, activation in (("GELU", "gelu_tanh"), ("SiLU", "silu")):
+        yield case(
+            f"{name} of a gate",
+            f"{N} x {M}",
+            lambda activation=activation, **by: gated(gate, up, activation, **by),
+            3 * gate.nbytes,
+        )
     yield case(
         "choice of experts",
         f"{N}, {k} of {E}",
         lambda **by: choose(logits, scale, k, **by).weight,
         logits.nbytes + 12 * expert.numel(),
+    )
+    scores, bias = logits.float(), torch.zeros(E, device=rng.device)
+    groups, per_token = sizes.groups
+    yield case(
+        "choice of experts in groups",
+        f"{N}, {k} of {E}, {per_token} of {groups} groups",
+        lambda **by: choose_in_groups(scores, bias, k, groups, per_token, 2.5, **by).weight,
+        scores.nbytes + 12 * expert.numel(),
     )
     yield case(
         "sort of slots",
@@ -296,6 +328,17 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[KernelCase]:
         lambda **by: sort_slots(expert, E, **by).order,
         2 * expert.nbytes,
     )
+
+
+def _rotation(sizes: Sizes, rng: torch.Generator) -> Callable[..., Tensor]:
+    """Return the norms, rotation and scale of a plain decoder's heads."""
+    N, Hq, (h, D) = sizes.rows, sizes.plain_heads, sizes.plain
+    rows = _normal(rng, N, (Hq + 2 * h) * D).bfloat16()
+    q, k, v = (part.unflatten(-1, (-1, D)) for part in rows.split([Hq * D, h * D, h * D], dim=-1))
+    angle, scale = _normal(rng, N, 1, D), torch.full((N, 1, 1), D**-0.5, device=rng.device)
+    gain = 1 + _normal(rng, D).bfloat16() / 8
+    args = q, k, v, (gain, gain), angle.cos(), angle.sin(), scale, _EPS
+    return lambda **by: rotate_and_scale(*args, **by)[0]
 
 
 def _attention(

@@ -28,13 +28,20 @@ ALL = {
     "norms at a layer's end, summed",
     "norms at a layer's end, by choice",
     "norms and rotation of heads",
+    "rotation and scale of heads",
+    "sum and norm, a result",
+    "sum and norm, by choice",
     "GELU of a gate",
+    "SiLU of a gate",
     "choice of experts",
+    "choice of experts in groups",
     "sort of slots",
     "attention, sliding, bf16",
     "attention, sliding, fp8",
     "attention, full, bf16",
     "attention, full, fp8",
+    "attention, plain, bf16",
+    "attention, plain, fp8",
 }
 
 

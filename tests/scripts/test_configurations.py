@@ -1,5 +1,7 @@
 """Kernels are timed at a model's shapes, in all of their configurations, with the same results."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import interpreter
@@ -9,11 +11,18 @@ import torch
 from exhaustive import by_default
 from measure import configurations
 from measure.configurations import configuration_cases
+from published_configs import PUBLISHED
 
 from dlm.models import ModelConfig
 from dlm.models.json_files import read_json
+from dlm.models.layouts import layout_of
+from dlm.models.routed import RoutedConfig
 
 CPU = torch.device("cpu")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SETTINGS = PUBLISHED | {
+    path.stem: json.loads(path.read_text()) for path in EXAMPLES.glob("nemotron*.json")
+}
 
 
 def small(directory: Path, **sizes: int) -> ModelConfig:
@@ -86,3 +95,24 @@ def test_rows_that_no_kernel_takes_and_kernels_with_one_configuration_are_left_o
     cases = configuration_cases(odd, "nvfp4", [1], 40, CPU)
     found = {(case.kernel.name, *case.shape.values()) for case in cases}
     assert found == {("w4a16", odd.canvas_length, 96, 128), ("vocabulary", odd.vocab_size, 2)}
+
+
+def test_plain_decoders_are_timed_at_their_shapes():
+    """Those without experts have none; canvases are a family's own."""
+    found = {}
+    for name in ("nemotron-labs-diffusion-3b", "SDAR-30B-A3B"):
+        settings = SETTINGS[name] | {"num_hidden_layers": 2, "vocab_size": 200_000}
+        config = layout_of(settings).config(settings)
+        small = replace(config, hidden_size=64, intermediate_size=128, vocab_size=64)
+        if isinstance(small, RoutedConfig) and small.routing is not None:
+            small = replace(small, routing=replace(small.routing, experts=4, per_token=2, size=64))
+        cases = [*configuration_cases(small, "nvfp4", [2], 40, CPU)]
+        found[name] = {case.kernel.name for case in cases}
+        attended = [case for case in cases if case.kernel.name == "attention"]
+        assert [case.shape for case in attended] == [
+            {"head_dim": 128, "bytes": size} for size in (1, 2)
+        ]
+        assert all(len(case.candidates(CPU)) > 2 for case in attended)
+    plain = {"w4a16", "attention", "vocabulary"}
+    assert found["nemotron-labs-diffusion-3b"] == plain
+    assert found["SDAR-30B-A3B"] == plain | {"gate_up", "down"}
