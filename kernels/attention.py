@@ -430,15 +430,16 @@ def _attention_kernel(
     d, dv = tl.arange(0, D), half * DV + tl.arange(0, DV)
 
     # Blocks of cached positions `start` to `end - 1`, then the canvas's own; and our share.
-    latest_of_tile, latest_of_row = (tile * BLOCK_M + BLOCK_M - 1) // G, m // G
+    last_of_tile = (tile * BLOCK_M + BLOCK_M - 1) // G
     if BLOCK > 1:
-        latest_of_tile = (latest_of_tile // BLOCK + 1) * BLOCK - 1
-        latest_of_row = (latest_of_row // BLOCK + 1) * BLOCK - 1
-    tokens_up_to_here = tl.minimum(tokens, latest_of_tile + 1)
+        last_of_tile = (last_of_tile // BLOCK + 1) * BLOCK - 1
+    tokens_up_to_here = tl.minimum(tokens, last_of_tile + 1)
     end = position + tl.where(image, tokens, tl.where(stored_too, tokens_up_to_here, 0))
     latest = tl.where(image, position, 1 << 30)  # position of the last token that is `oldest`
-    newest = position + tl.where(stored_too, latest_of_row, 0)
-    oldest = tl.minimum(newest - window + 1, latest)  # by row
+    last = m // G  # token of the segment that a row sees, if it is causal
+    if BLOCK > 1:
+        last = (last // BLOCK + 1) * BLOCK - 1
+    oldest = tl.minimum(position + tl.where(stored_too, last, 0) - window + 1, latest)  # by row
     span = tl.where(image, (1 << 31) - 1, tl.where(stored_too, window, window - 1))
     begins = position + tl.where(stored_too, tile * BLOCK_M // G, 0) - window + 1
     start = tl.maximum(0, tl.minimum(begins, latest))

@@ -98,7 +98,7 @@ def test_rows_that_no_kernel_takes_and_kernels_with_one_configuration_are_left_o
 
 
 def test_plain_decoders_are_timed_at_their_shapes():
-    """Those without experts have none; canvases are a family's own."""
+    """A model without experts has no products of them."""
     found = {}
     for name in ("nemotron-labs-diffusion-3b", "SDAR-30B-A3B"):
         settings = SETTINGS[name] | {"num_hidden_layers": 2, "vocab_size": 200_000}
