@@ -249,7 +249,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "scripts": 2_950,
     "scripts/evaluation": 2_100,
     "scripts/loads": 1_250,
-    "scripts/measure": 1_500,
+    "scripts/measure": 1_550,
     "scripts/training": 3_600,
 }
 

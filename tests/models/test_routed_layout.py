@@ -41,9 +41,7 @@ def test_kernels_are_chosen_for_all_operations_where_they_run(oracles, tmp_path)
     model = checkpoint.load(source, dtype=torch.bfloat16)
     assert model.backends == dict.fromkeys(model.backends, "torch")
     by_kernels = checkpoint.load(source, dtype=torch.bfloat16, kernels="triton")  # interpreted
-    assert by_kernels.backends == {
-        name: "triton" for name in ("attention", "layers", "vocabulary")
-    }
+    assert by_kernels.backends == dict.fromkeys(("attention", "layers", "vocabulary"), "triton")
 
 
 @pytest.mark.parametrize(
