@@ -295,7 +295,7 @@ def _check(
         raise ValueError(f"a window is 1 token or more, or None, got {window}")
     if block < 1 or (block > 1 and window is not None):
         raise ValueError(f"a block is 1 token, or more without a window, got {block}")
-    for segment in paging.segments:
+    for segment in paging.segments if block > 1 else ():
         if segment.kind == CAUSAL and (segment.position % block or segment.tokens % block):
             raise ValueError(
                 f"causal segments are whole blocks of {block}, got {segment.tokens} tokens at "
