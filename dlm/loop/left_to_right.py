@@ -399,8 +399,8 @@ class TokenDecoder(Decoder):
         chosen = [i for i in range(len(tokens)) if i not in judged]
         rows, theirs = [first_row + i for i in chosen], [tokens[i] for i in chosen]
         softcap, copies = self._model.softcap, output.copies
-        found = token_logprobs(output.logits, rows, theirs, top, softcap, copies)
-        judged |= zip(chosen, found, strict=True)
+        logprobs = token_logprobs(output.logits, rows, theirs, top, softcap, copies)
+        judged |= zip(chosen, logprobs, strict=True)
         return [judged[i] for i in range(len(tokens))]
 
     def _temperature_of(self, sequence: Sequence) -> float:

@@ -24,11 +24,11 @@ class FewestTokens:
         """`most` is the largest number of tokens to try."""
         self._parser, self._meter = parser, meter
         self._trie, self._longest = vocabulary.trie, vocabulary.longest
-        self._left, self._bytes_read = most, 0
+        self._tokens_left, self._bytes_read = most, 0
         self._seen = {parser.start}
         self._level: deque[tuple[State, TokenPath]] = deque()  # states to visit, with their paths
         self._next: list[tuple[State, TokenPath]] = [(parser.start, [])]  # one token further
-        self._found: dict[State, int] = {}  # states after the visited one, with their tokens
+        self._reached: dict[State, int] = {}  # states after the visited one, with their tokens
         self._todo: list[tuple[State, int]] = []  # states within tokens, with their trie nodes
         self._path: TokenPath | None = None
 
@@ -42,9 +42,9 @@ class FewestTokens:
                 self._read()
             elif self._level:
                 self._leave()
-            elif self._left and self._next:
+            elif self._tokens_left and self._next:
                 self._level, self._next = deque(self._next), []
-                self._left -= 1
+                self._tokens_left -= 1
                 self._todo = [(self._level[0][0], 0)]
             else:
                 self._path = []
@@ -53,13 +53,15 @@ class FewestTokens:
     def _read(self) -> None:
         """Read the tokens from the first state of the level, byte by byte."""
         trie, meter, todo = self._trie, self._meter, self._todo
-        held = trie.token_count.data
+        token_counts = trie.token_count.data
         while todo:
             at, node = todo[-1]
             if not node:
                 named = sorted(self._parser.named(at))
                 after = {self._parser.after(at, token, b""): token for token in named}
-                self._found = {state: token for state, token in after.items() if state is not None}
+                self._reached = {
+                    state: token for state, token in after.items() if state is not None
+                }
             if self._bytes_read >= _MOST_BYTES:
                 todo.clear()
                 return
@@ -70,8 +72,8 @@ class FewestTokens:
                 # Charged at the end: a search that runs out of work keeps what it has found.
                 meter.add(count // _BYTES)
                 self._bytes_read += count
-            if held[node]:
-                self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
+            if token_counts[node]:
+                self._reached.setdefault(at, int(trie.tokens[trie.token_first[node]]))
             todo.pop()
             todo += onward
 
@@ -97,14 +99,14 @@ class FewestTokens:
 
     def _leave(self) -> None:
         """Record the states that tokens lead to, and turn to the next state of the level."""
-        here, path = self._level.popleft()
-        for at, token in self._found.items():
+        visited, path = self._level.popleft()
+        for at, token in self._reached.items():
             if at.cost == 0:
-                self._path = [*path, (here, token)]
+                self._path = [*path, (visited, token)]
                 return
-            if at in self._seen or at.cost is None or at.cost > self._left * self._longest:
+            if at in self._seen or at.cost is None or at.cost > self._tokens_left * self._longest:
                 continue
             self._seen.add(at)
-            self._next.append((at, [*path, (here, token)]))
+            self._next.append((at, [*path, (visited, token)]))
         if self._level:
             self._todo = [(self._level[0][0], 0)]
