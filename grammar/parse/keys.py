@@ -55,11 +55,10 @@ class Keys:
         `is_distinct(place)` is whether the array opened by byte `place` of `piece` has distinct
         items; None: no array has.
         """
-        watched = self.watched
+        watched, open_, key, expected = self.watched, self.open, self.key, self.expected
         plain = (_ENDS_STRING if self.string else _STRUCTURE).isdisjoint(piece)
-        if plain and not (watched or self.escaped or self.key is not None):
-            return self  # most tokens are within a string or a number
-        open_, key, expected = self.open, self.key, self.expected
+        if plain and not (watched or self.escaped):  # most tokens: within a string or a number
+            return self if key is None else Keys(open_, key + piece, expected, True, text=self.text)
         text, scanner = bytearray(self.text), JsonScanner(self.string, self.escaped)
         for kind, lexeme, place in scanner.feed(piece):
             if kind is MARK and lexeme in b",]}":  # before it is added to the text
@@ -157,7 +156,7 @@ class Keys:
     @property
     def watched(self) -> bool:
         """Whether an array is open whose items have to be distinct."""
-        return any(isinstance(container, SeenItems) for container in self.open)
+        return SeenItems in map(type, self.open)  # a third of the time of `isinstance` for each
 
     @property
     def taken_continuations(self) -> list[bytes]:
@@ -235,7 +234,7 @@ class Keys:
     @property
     def has_entries(self) -> bool:
         """Whether an object with a key is open, or an array with distinct items."""
-        return any(isinstance(container, SeenItems) or bool(container) for container in self.open)
+        return any(self.open)
 
     def _held(self) -> frozenset[str]:
         """The keys of the innermost object."""
