@@ -234,7 +234,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_000,
     "grammar/canvas": 1_800,
     "grammar/masks": 700,
-    "grammar/parse": 5_350,
+    "grammar/parse": 5_400,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_400,

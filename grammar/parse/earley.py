@@ -45,6 +45,15 @@ class ByteCosts:
         after = self._stacks.cost(each.onward)
         return None if read is None or after is None else read + after
 
+    def is_end(self, each: Thread | Item) -> bool:
+        """Whether nothing has to be read to the end of the text."""
+        if isinstance(each, Thread):
+            scanner = self._scanners[each.terminal]
+            if scanner.cost(each.at, each.needed, each.remaining) != 0:
+                return False
+            each = each.onward
+        return self._stacks.cost(each) == 0
+
     def shortest(
         self, kernel: Collection[Thread | Item]
     ) -> tuple[int | None, Thread | Item | None]:

@@ -187,4 +187,4 @@ class StateMasks:
         """Return a key of everything that the mask depends on. `bounds`: of each thread."""
         limited = zip(state.threads, bounds, strict=True)
         threads = ((t.terminal, t.at, limits, t.onward) for t, limits in limited)
-        return frozenset((*threads, *state.items)), state.cost == 0
+        return frozenset((*threads, *state.items)), state.may_end

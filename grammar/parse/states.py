@@ -71,6 +71,10 @@ class StateCosts(Protocol):
         """Return the least length, None if the end is unreachable, and where such a text begins."""
         ...
 
+    def is_end(self, each: "Thread | Item") -> bool:
+        """Whether nothing has to be read."""
+        ...
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class State:
@@ -95,6 +99,13 @@ class State:
         if self.kernel is not None:
             self._measure(self.kernel)
         return self._cost
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end here: the cost is 0, which is found without the cost."""
+        if self.kernel is None:
+            return self._cost == 0
+        return any(map(self.costs.is_end, self.kernel))
 
     @property
     def best(self) -> "Thread | Item | None":

@@ -12,7 +12,7 @@ class Stops:
 
     def after(self, state: State) -> frozenset[int]:
         """Return the stops that are allowed at `state`: all where the text may end, or none."""
-        return self._all if state.cost == 0 else frozenset()
+        return self._all if state.may_end else frozenset()
 
     def __contains__(self, token: int) -> bool:
         """Whether `token` is a stop, allowed or not."""

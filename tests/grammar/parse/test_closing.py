@@ -9,7 +9,7 @@ from exhaustive import by_default
 from toys import toy_vocabulary
 from trees import compiled_for
 
-from dlm.grammar import JsonSchema, Matcher
+from dlm.grammar import Compiler, JsonSchema, Matcher, Regex
 from dlm.grammar.masks import tokens_in
 
 
@@ -87,3 +87,26 @@ def test_a_text_that_a_budget_ended_takes_only_stops():
     assert tokens_in(row).tolist() == [*grammar.vocabulary.stops]
     assert grammar.vocabulary.stops[0] in grammar.stops
     assert grammar.vocabulary.pad not in grammar.stops
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (JsonSchema({"type": "integer"}), "-120"),
+        (JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}}), '{"a": "b"} '),
+        (Regex("(ab?){1,3}"), "abaab"),
+        (Regex("[a-z]{2,4}"), "abcd"),
+    ],
+)
+def test_a_text_may_end_where_nothing_is_left_to_be_read(vocabulary, spec, text):
+    compiled = Compiler(vocabulary).compile(spec)
+    state = compiled.parser.start
+    for byte in text.encode():
+        before = state.may_end
+        assert before == (state.cost == 0) == state.may_end
+        assert bool(compiled.stops.after(state)) == before
+        after = compiled.parser.after_byte(state, byte)
+        if after is None:
+            break
+        state = after
+    assert state is not compiled.parser.start
