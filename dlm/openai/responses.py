@@ -175,7 +175,7 @@ class ResponsesBody(LenientModel, ResponseConstraintFields, DrawFields):
         "background": ((False,), "an answer is made while its client waits"),
         "conversation": ((), "use previous_response_id, or send all items"),
         "prompt": ((), "there are no templates of prompts here"),
-        "top_logprobs": ((0,), "a canvas is denoised as a whole"),
+        "top_logprobs": ((0,), "chats and completions have log-probabilities"),
         "n": ((1,), "a response is one answer"),
         "stop": (([], ""), "the text ends where it is complete"),
         "stop_token_ids": (([],), "the text ends where it is complete"),

@@ -41,6 +41,7 @@ _PAGE_POLICY = (  # the page may connect to this server only
 )
 _DOCS_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 _READ_METHODS = ["GET", "HEAD"]
+_ANY_METHODS = [*_READ_METHODS, "POST", "DELETE"]
 
 
 class Routes(ABC):
@@ -117,6 +118,13 @@ class Routes(ABC):
         are not served."""
         return None
 
+    async def no_batches(self) -> Response:
+        raise HTTPException(
+            404,
+            "files and batches are not served here: by `--stored-file-bytes 0`, or since there are "
+            "several engines (`--replicas`)",
+        )
+
     async def page(self) -> Response:
         return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _PAGE_POLICY})
 
@@ -186,6 +194,10 @@ def application(service: Routes) -> FastAPI:
     guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ_METHODS)
     if (batches := service.batch_router(typed[0])) is not None:
         guarded.include_router(batches)
+    else:
+        for path in ("/v1/files", "/v1/batches"):
+            for pattern in (path, f"{path}/{{id:path}}"):
+                guarded.add_api_route(pattern, service.no_batches, methods=_ANY_METHODS)
     app.include_router(guarded)
     for path, handler in {
         "/": service.page,

@@ -260,7 +260,10 @@ def test_a_wrong_batch_is_refused_before_any_work(served, body, problem):
 
 def test_a_server_without_files_serves_no_batches(serve_random):
     with serve_random(stored_file_bytes=0) as served:
-        assert served.http.get("/v1/files").status_code == 404
+        for method, path in (("GET", "files"), ("POST", "batches"), ("DELETE", "files/file-1")):
+            answer = served.http.request(method, f"/v1/{path}")
+            assert answer.status_code == 404
+            assert "`--stored-file-bytes 0`" in answer.json()["error"]["message"]
 
 
 def test_a_list_has_pages(served):
