@@ -25,7 +25,7 @@ def test_a_chat_has_the_log_probabilities_of_its_text_whole_and_streamed(tiny):
 
 
 def test_a_completion_has_the_log_probabilities_of_its_text(tiny):
-    fields = FIELDS | {"prompt": "Olga Lopez is", "logprobs": 2}
+    fields = FIELDS | {"prompt": "Olga Lopez is", "logprobs": 2, "max_tokens": 12}
     (choice,) = tiny.client.completions.create(**fields).choices
     logprobs = choice.logprobs
     assert "".join(logprobs.tokens) == choice.text
