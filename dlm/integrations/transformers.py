@@ -8,6 +8,9 @@
 commits the argmax of the processed logits, and accepts positions by their entropies and samples;
 `dlm.logits.guided` rewrites the logits accordingly.
 
+`BlockProcessor` is for a loop of one's own that reveals masks, where a model's remote code has no
+place for a processor.
+
 `TokenProcessor` is for causal models, greedy, sampled or with beams: it masks the tokens that may
 not come next. A row's tokens are compared with those that its matcher has read, and read again from
 the first difference, since beams replace each other.
@@ -167,6 +170,48 @@ class _Row:
         return kept == len(tokens)
 
 
+class BlockProcessor:
+    """Processor for one text that a loop of your own writes in blocks of masks: `L` positions, `V`
+    tokens. The positions that the loop reveals must take the argmax of the processed logits."""
+
+    def __init__(self, constraint: Frontier, vocabulary: Vocabulary, mask: int):
+        self._constraint, self._stops, self._mask = constraint, vocabulary.stops, mask
+        self._guide = LogitsGuide(len(vocabulary), work=maxsize)
+
+    def __call__(
+        self, block: Int[Tensor, " L"], logits: Float[Tensor, "L V"], last: bool = False
+    ) -> Float[Tensor, "L V"]:
+        """Return the logits of a pass over `block`, which holds the mask where no token stands.
+
+        Each pass has a masked position that is not flat, and whose argmax may be revealed.
+        `last` says that all positions are revealed after this pass. Raises `GrammarError` for a
+        token that is not of processed logits.
+        """
+        held = {at: token for at, token in enumerate(block.tolist()) if token != self._mask}
+        guided = logits.clone(memory_format=torch.contiguous_format)
+        guided[:, self._mask] = -torch.inf
+        canvas = GuidedCanvas(
+            constraint=self._constraint,
+            first=0,
+            length=len(block),
+            fixed=Fixed(held=held, last=last),
+            masked=True,
+        )
+        (guidance,) = self._guide.guide_(guided, [canvas])
+        if isinstance(guidance, Exception):
+            raise guidance
+        return guided
+
+    def commit(self, block: Int[Tensor, " L"]) -> bool:
+        """Move past a block without masks; returns whether the text has ended in it."""
+        tokens = block.tolist()
+        if self._mask in tokens:
+            raise DlmError(f"position {tokens.index(self._mask)} of the block is still a mask")
+        end = next((at for at, token in enumerate(tokens, 1) if token in self._stops), None)
+        self._constraint.commit(tokens[:end])
+        return end is not None
+
+
 class Constrain:
     """Factory of logits processors for one model. Compiled grammars are kept."""
 
@@ -213,6 +258,22 @@ class Constrain:
             grammar and _matchers(grammar, max_new_tokens, reasoning) for grammar in compiled
         ]
         return LogitsProcessorList([TokenProcessor(matchers, self.vocabulary, max_new_tokens)])
+
+    def blocks(
+        self,
+        constraint: Spec,
+        max_new_tokens: int,
+        mask: int,
+        thinking: bool = False,
+        thinking_budget: int | None = None,
+    ) -> BlockProcessor:
+        """Return a processor for one text whose blocks a loop of your own unmasks, such as those in
+        the remote code of LLaDA2, SDAR and Nemotron-Labs-Diffusion, which take no processors.
+        `mask` is the token of positions without a token. Otherwise as a call of this object."""
+        reasoning = Reasoning.of(self.vocabulary, thinking_budget) if thinking else None
+        compiled = self._compile(constraint)
+        frontier = Frontier(compiled, max_new_tokens, reasoning)
+        return BlockProcessor(frontier, self.vocabulary, mask)
 
     def _compile(self, spec: Spec) -> Compiled:
         compiled = self._compiler.compile(spec)

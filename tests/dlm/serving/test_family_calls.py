@@ -27,7 +27,7 @@ SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in 
 BODY = {"model": "calls", "messages": turn("Who?"), "tools": TOOLS, "max_tokens": 90}
 
 
-@pytest.fixture(scope="module", params=by_default([*CASES], 2))
+@pytest.fixture(scope="module", params=by_default([*CASES], 1))
 def engine(request, tmp_path_factory):
     directory = calling.write(tmp_path_factory.mktemp("calling"), request.param)
     made = Engine.load(directory, slots=2)
