@@ -28,7 +28,7 @@ def directory(request, tmp_path_factory):
 
 def test_a_batch_of_openais_lines_has_calls_and_texts(directory, tmp_path, monkeypatch):
     bodies = [
-        {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 90} | more
+        {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 56} | more
         for more in (
             {"tools": TOOLS, "tool_choice": NAMED},
             {
