@@ -35,6 +35,7 @@ from dlm.grammar import Compiled, Compiler, Fixed, Frontier, Matcher, Reasoning,
 from dlm.grammar.masks import unpacked
 from dlm.grammar.vocabulary import common_prefix
 from dlm.integrations.causal_lm import special_tokens
+from dlm.integrations.unmasking import standing
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 _OTHER_PROMPTS = "the prompts have changed: each call of `generate` needs new processors"
@@ -187,14 +188,13 @@ class BlockProcessor:
         `last` says that all positions are revealed after this pass. Raises `GrammarError` for a
         token that is not of processed logits.
         """
-        held = {at: token for at, token in enumerate(block.tolist()) if token != self._mask}
         guided = logits.clone(memory_format=torch.contiguous_format)
         guided[:, self._mask] = -torch.inf
         canvas = GuidedCanvas(
             constraint=self._constraint,
             first=0,
             length=len(block),
-            fixed=Fixed(held=held, last=last),
+            fixed=Fixed(held=standing(block.tolist(), self._mask), last=last),
             masked=True,
         )
         (guidance,) = self._guide.guide_(guided, [canvas])
