@@ -299,7 +299,8 @@ class Engine:
         guidance = self._decoder.guide(output)  # every constraint, each within its share of work
         outcomes = self._decoder.settle(plan, output, guidance)  # each canvas moves by one step
         self._commit(outcomes)  # events
-        self._commit(self._decoder.draft(output, outcomes, self._scheduler.running))
+        running = self._scheduler.running
+        self._commit(self._decoder.draft(output, outcomes, running, self._events))
         if not (plan or self._events):  # nothing can run
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()

@@ -10,15 +10,17 @@ from dlm.request import Result, Stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Canvas between two passes: `L` positions."""
+    """Canvas between two passes: `L` positions. An answer that is drafted has another one after
+    each pass: its leading positions are the tokens that the pass wrote."""
 
     request: int
     step: int  # passes over this canvas so far
+    committed: int  # tokens of the answer before the canvas, with those of reasoning and calls
     entropy: float  # mean nats per scored position
     tokens: list[int]  # [L] the guess
     accepted: list[bool]  # [L] whether it is kept on the canvas; the others are noise or masks
     masked: list[bool]  # [L] whether the canvas has a mask there; nowhere on a noisy canvas
-    pinned: int  # number of leading positions that the constraint has fixed
+    pinned: int  # number of leading positions that are fixed
     suspect: int  # the first position predicted under a wrong left context; L: none
     passes: int  # over all canvases of the request so far
     repairs: int  # those in which the grammar refused the model's own choice

@@ -49,6 +49,7 @@ class LeftToRightState:
     work: int = 0  # units that the grammar has spent on the unfinished query
     draft: list[int] = field(default_factory=list)  # what may come next, to be judged by a pass
     guess: list[int] = field(default_factory=list)  # of the canvas that the draft is from
+    pictured: int = 0  # tokens of the answer that a `Draft` has shown
     guessed_at: int | None = None  # the answer's token where `guess` begins; None: it is stale
 
     def commit(self, tokens: list[int]) -> None:
@@ -60,4 +61,5 @@ class LeftToRightState:
         self.constraint.rollback(count)
         if self.drafting is not None:
             self.drafting.rollback(count)
+        self.pictured = max(0, self.pictured - count)
         self.next_tokens, self.exact, self.draft, self.guessed_at = None, False, [], None

@@ -10,14 +10,12 @@ Writes = Literal["canvas", "drafted", "left-to-right"]
 
 
 def checkpoint_decoding(config: Mapping[str, Any]) -> Writes:
-    """Return how a checkpoint is best decoded, by the field `dlm` of its parsed
-    `generation_config.json`: `{"decoding": "drafted"}`; without it in canvases. Raises
-    `DlmError`."""
+    """Return how a checkpoint is best decoded, by the field `dlm` of its parsed `config.json`:
+    `{"decoding": "drafted"}`; without it in canvases. Raises `DlmError`. It is not in
+    `generation_config.json`, where transformers refuses fields that it does not know."""
     own = config.get("dlm") or {}
     name: Any = own.get("decoding", "canvas") if isinstance(own, Mapping) else None
     if name not in get_args(Writes):
         right, got = ", ".join(get_args(Writes)), own if name is None else name
-        raise DlmError(
-            f"generation_config.json: dlm.decoding must be one of {right}, got {got!r:.60}"
-        )
+        raise DlmError(f"config.json: dlm.decoding must be one of {right}, got {got!r:.60}")
     return name

@@ -3,7 +3,7 @@
     python scripts/draw_canvas.py --out docs/images/canvas.svg
 
 Each row is a `Draft`: the tokens that would be committed after this pass. The prompt is that of
-`make demo`, under `examples/invoice.json`, decoded by the built-in model.
+`make demo`, under `examples/invoice.json`, decoded in canvases by the built-in model.
 """
 
 import json
@@ -108,7 +108,7 @@ def main() -> None:
     args = parser.parse_args()
     schema = json.loads((ROOT / "examples" / "invoice.json").read_text())
     request = dlm.Request(prompt=PROMPT, constraint=dlm.JsonSchema(schema), seed=0)
-    engine = dlm.Engine.load(slots=1)
+    engine = dlm.Engine.load(slots=1, decoding="canvas")
     try:
         args.out.write_text(svg(rows(engine, request)))
     finally:

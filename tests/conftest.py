@@ -156,7 +156,7 @@ def shared_parts(engine_workers, vocabulary_of):
 
 @pytest.fixture(scope="session")
 def built_in():
-    """The engine of the built-in checkpoint."""
+    """The engine of the built-in checkpoint, which writes in canvases."""
     from dlm import Engine
 
-    return Engine.load(device="cpu")
+    return Engine.load(device="cpu", decoding="canvas")

@@ -54,7 +54,7 @@ class CanvasView:
         return line
 
     def _canvas(self, draft: "Draft") -> RenderableType:
-        canvas = Text(self._vocabulary.text(self._committed))
+        canvas = Text(self._vocabulary.text(self._committed[: draft.committed]))
         newest = len(canvas)
         for position, token in enumerate(draft.tokens):
             if draft.masked[position]:

@@ -83,10 +83,14 @@ class Decoder(ABC):
         be exceptions."""
 
     def draft(
-        self, output: Any, outcomes: Mapping[int, Any], running: Mapping[int, Sequence]
+        self,
+        output: Any,
+        outcomes: Mapping[int, Any],
+        running: Mapping[int, Sequence],
+        events: list[Event],
     ) -> dict[int, Exception]:
-        """Draft what comes after the committed `outcomes`, where the model drafts for itself.
-        Returns exceptions for `commit`, by slot."""
+        """Draft what comes after the committed `outcomes`, where the model drafts for itself, and
+        add a picture of each draft to `events`. Returns exceptions for `commit`, by slot."""
         return {}
 
     def begin(self, sequence: Sequence) -> None:

@@ -150,6 +150,7 @@ class CanvasDecoder(Decoder):
         draft = Draft(
             request=sequence.number,
             step=canvas.steps,
+            committed=len(sequence.tokens),
             entropy=outcome.entropy,
             tokens=guidance.guess,
             accepted=outcome.accepted,

@@ -59,12 +59,12 @@ class Drafts:
     @torch.inference_mode()
     def draft(
         self, logits: Float[Tensor, "B L V"], written: Mapping[int, Sequence | None]
-    ) -> dict[int, Exception]:
+    ) -> dict[int, Outcome | Exception]:
         """Draft what comes after the tokens just written, each of which is the first of its canvas.
 
         `logits` are those of the canvases of all slots in `written`; the value is None for slots
         that need no draft. A canvas that expected another first token is of no use. Returns the
-        exceptions of constraints, by slot.
+        outcomes of useful canvases, and the exceptions of constraints, by slot.
         """
         exclude_(logits, self._context.config)
         expected = self._copies.to_host(logits[:, 0].argmax(-1)).tolist()
@@ -89,8 +89,7 @@ class Drafts:
         return {
             slot: outcome
             for slot, outcome in outcomes.items()
-            if isinstance(outcome, Exception)
-            and not isinstance(outcome, Unfinished | UndefinedLogitsError)
+            if not isinstance(outcome, Unfinished | UndefinedLogitsError)
         }
 
     def _move_canvas(self, sequence: Sequence, draft: list[int]) -> None:

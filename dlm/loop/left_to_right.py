@@ -43,9 +43,12 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns, fixed
 from dlm.logits.token_logprobs import token_logprobs
 from dlm.logprobs import TokenLogprob
+from dlm.loop.beside_questions import BesideQuestions
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import exclude_
+from dlm.loop.diffusion import CanvasDecoder
+from dlm.loop.draft_rows import draft_row
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.loop.pass_plan import PassPlan, plan_pass
@@ -215,8 +218,11 @@ class Autoregressive:
             return max(0, positions - model.canvas_length)  # room for a canvas after the last token
         return positions
 
-    def decoder(self, context: EngineContext) -> "TokenDecoder":
-        return TokenDecoder(context, self)
+    def decoder(self, context: EngineContext) -> Decoder:
+        texts = TokenDecoder(context, self)
+        if not self.drafts:
+            return texts
+        return BesideQuestions(context, texts, CanvasDecoder(context))
 
 
 class TokenDecoder(Decoder):
@@ -230,6 +236,7 @@ class TokenDecoder(Decoder):
         self._by_kernel = context.by_kernel
         self._temperature = decoding.temperature
         self._drafts = Drafts(context) if decoding.drafts else None
+        self._masks = self._config.sampler.mask is not None
 
     def constrain(
         self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
@@ -371,6 +378,7 @@ class TokenDecoder(Decoder):
         output: CausalOutput | None,
         outcomes: Mapping[int, StepResult | Exception],
         running: Mapping[int, Sequence],
+        events: list[Event],
     ) -> dict[int, Exception]:
         if self._drafts is None or output is None or output.canvases is None:
             return {}
@@ -378,7 +386,13 @@ class TokenDecoder(Decoder):
             slot: s if running.get(slot) is s and s.ready and _whole(outcomes[slot]) else None
             for slot, s in output.plan.canvases.items()
         }
-        return self._drafts.draft(output.canvases, written)
+        drafted = self._drafts.draft(output.canvases, written)
+        for slot, sequence in output.plan.canvases.items():
+            canvas = drafted.get(slot)
+            pictured = running.get(slot) is sequence and isinstance(outcomes[slot], StepResult)
+            if pictured and sequence.ready and not isinstance(canvas, Exception):
+                events.append(draft_row(sequence, canvas, self._masks))
+        return {slot: each for slot, each in drafted.items() if isinstance(each, Exception)}
 
     def _judged(
         self,
@@ -475,7 +489,10 @@ class TokenDecoder(Decoder):
         sequence.write(tokens)
         sequence.logprobs += outcome.logprobs[: len(tokens)]
         sequence.squeezed = state.constraint.squeezed
-        if sequence.cut or sequence.halted or state.constraint.ended:
+        ends = sequence.cut or sequence.halted or state.constraint.ended
+        if self._drafts and (ends or len(sequence.tokens) == sequence.request.max_tokens):
+            events.append(draft_row(sequence, None, self._masks))
+        if ends:
             self._finish(sequence, "stop", events)
         elif len(sequence.tokens) == sequence.request.max_tokens:
             self._finish(sequence, "length", events)

@@ -174,6 +174,7 @@ class Choices(Answers):
         return {
             "index": index,
             "step": draft.step,
+            "committed": draft.committed,
             "entropy": round(draft.entropy, 6),
             "tokens": [pieces[token].decode("utf-8", "replace") for token in draft.tokens],
             "accepted": draft.accepted,

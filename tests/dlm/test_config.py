@@ -134,7 +134,7 @@ def test_an_error_names_the_file_that_has_a_field_of_the_wrong_type():
 @pytest.mark.parametrize("name", ["drafted", "left-to-right", "canvas"])
 def test_the_decoding_that_a_checkpoint_names_is_the_default(tmp_path, name):
     shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "generation_config.json"
+    path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dlm": {"decoding": name}}))
 
     assert Engine.load(tmp_path, device="cpu").decoding.name == name
@@ -152,7 +152,5 @@ def test_a_checkpoint_that_names_no_decoding_writes_canvases():
 
 @pytest.mark.parametrize("own", [{"decoding": "sideways"}, {"decoding": 3}, "drafted", [1]])
 def test_an_unknown_decoding_of_a_checkpoint_is_refused(own):
-    with pytest.raises(
-        DlmError, match=r"generation_config.json: dlm.decoding must be one of canvas, .* got "
-    ):
+    with pytest.raises(DlmError, match=r"config.json: dlm.decoding must be one of canvas, .* got "):
         checkpoint_decoding({"dlm": own})

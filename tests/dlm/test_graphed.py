@@ -20,7 +20,7 @@ class Counted(PassGraphs):
 
 
 def test_passes_that_encode_nothing_are_counted_as_graphs():
-    engine = Engine.load(device="cpu", slots=4, cache_tokens=2048)
+    engine = Engine.load(device="cpu", slots=4, cache_tokens=2048, decoding="canvas")
     requests = [Request(prompt=f"Say {i}.", seed=i, max_tokens=48) for i in range(3)]
     eager = engine.generate(requests)
     assert engine.backends["graphs"] == "eager: cpu is no CUDA device"

@@ -55,7 +55,10 @@ class Captures:
 def captured(monkeypatch):
     """The built-in model, whose passes over canvases are captured, and the captures."""
     monkeypatch.setattr(cache_module, "launch_of", launch)
-    engine, captures = Engine.load(device="cpu", slots=SLOTS, cache_tokens=4096), Captures()
+    engine, captures = (
+        Engine.load(decoding="canvas", device="cpu", slots=SLOTS, cache_tokens=4096),
+        Captures(),
+    )
     engine.model.graphs = PassGraphs(engine._cache, captures)
     yield engine, captures
     engine.close()
@@ -73,7 +76,7 @@ def requests() -> list[Request]:
 
 def test_after_a_warm_up_requests_capture_nothing_and_answers_are_the_same(captured):
     engine, captures = captured
-    eager = Engine.load(device="cpu", slots=SLOTS)
+    eager = Engine.load(decoding="canvas", device="cpu", slots=SLOTS)
     expected = [result.token_ids for result in eager.generate(requests())]
     eager.close()
 
@@ -114,14 +117,14 @@ def test_a_warm_up_left_to_right_captures_no_canvases(monkeypatch):
 
 @pytest.mark.parametrize("tokens", [4096, 24])
 def test_a_warm_up_needs_no_launches_and_works_in_a_small_cache(tokens):
-    engine = Engine.load(device="cpu", cache_tokens=tokens)
+    engine = Engine.load(decoding="canvas", device="cpu", cache_tokens=tokens)
     assert engine.model.backends["attention"] == "torch"
     engine.warm_up()
     engine.close()
 
 
 def test_a_growing_cache_has_no_pages_for_a_warm_up():
-    engine = Engine.load(device="cpu")
+    engine = Engine.load(decoding="canvas", device="cpu")
     assert engine.model.warm_up(engine._cache, 8) == []
     engine.warm_up()
     engine.close()
@@ -145,7 +148,7 @@ def test_a_model_without_warm_up_passes_runs_only_requests(scripted):
 
 def test_on_a_cpu_nothing_is_warmed_up():
     progress = lambda *_: pytest.fail("warmed up")  # noqa: E731
-    Engine.load(device="cpu", progress=progress).close()
+    Engine.load(decoding="canvas", device="cpu", progress=progress).close()
     Engine.loaded(Loading(policy=Policy(), device="cpu"), progress).close()
 
 

@@ -21,6 +21,7 @@ def drawn(built_in):
 def test_a_row_has_the_styles_of_its_draft(built_in):
     tokens = built_in.vocabulary.encode("abcdef")
     draft = dlm.Draft(
+        committed=0,
         request=0,
         step=3,
         entropy=0.5,

@@ -22,8 +22,9 @@ def vocabulary():
     return Vocabulary.from_tokenizer(tokenizer, len(tokenizer), stops=[1, 106], pad=0)
 
 
-def draft(tokens, suspect, pinned=0, masked=()):
+def draft(tokens, suspect, pinned=0, masked=(), after=0):
     return Draft(
+        committed=after,
         request=0,
         step=1,
         entropy=0.5,
@@ -110,10 +111,17 @@ def test_a_mask_is_a_symbol_in_the_place_of_the_guess(vocabulary):
 def test_the_committed_text_stays_in_sight_while_a_canvas_is_all_masks(vocabulary):
     tokens = vocabulary.encode(lines(20, 40))
     earlier, masks = committed(vocabulary.encode(lines(0, 20))), set(range(len(tokens)))
-    screen = shown(vocabulary, earlier, draft(tokens, len(tokens), masked=masks))
+    after = len(earlier.tokens)
+    screen = shown(vocabulary, earlier, draft(tokens, len(tokens), masked=masks, after=after))
     assert "line 19" in screen
     assert "line 0" not in screen
     assert "line 39" not in "".join(screen)
+
+
+def test_tokens_that_a_drafted_pass_wrote_are_shown_once(vocabulary):
+    earlier, newest = vocabulary.encode("abc\n"), vocabulary.encode("def\n")
+    final, row = committed(earlier + newest), draft(newest, len(newest), after=len(earlier))
+    assert shown(vocabulary, final, row)[:2] == ["abc", "def"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

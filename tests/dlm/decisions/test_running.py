@@ -81,14 +81,18 @@ def ends_of(engine, steps=10_000):
 @pytest.fixture(scope="module")
 def alone():
     """The answer to each question of an engine without other questions."""
-    return [Engine.load(device="cpu").decide(decision().request, [one])[0] for one in QUESTIONS]
+    engine = Engine.load(device="cpu", decoding="canvas")
+    return [engine.decide(decision().request, [one])[0] for one in QUESTIONS]
 
 
-@pytest.mark.parametrize("slots", by_default([3, 1, 8]))
-def test_decisions_and_requests_do_not_change_each_other(built_in, alone, slots):
+BESIDE = [("canvas", 3), ("drafted", 3), ("canvas", 1), ("canvas", 8), ("drafted", 8)]
+
+
+@pytest.mark.parametrize(("decoding", "slots"), by_default(BESIDE, 2))
+def test_decisions_and_requests_do_not_change_each_other(alone, decoding, slots):
     """Answers are equal bit for bit, on the CPU in fp32, though passes and pages are shared."""
-    texts = [built_in.generate(request).token_ids for request in REQUESTS]
-    engine = Engine.load(device="cpu", slots=slots)
+    engine = Engine.load(device="cpu", slots=slots, decoding=decoding)
+    texts = [engine.generate(request).token_ids for request in REQUESTS]
     numbers = [engine.add(request) for request in REQUESTS[:2]]
     engine.step()
     decided = [engine.add(decision()), engine.add(decision(QUESTIONS[::-1]))]

@@ -1,5 +1,6 @@
 """Drafted, an answer is the one that is written token by token, and takes fewer passes."""
 
+from itertools import pairwise
 from random import Random as Dice
 
 import pytest
@@ -9,7 +10,7 @@ from exhaustive import by_default
 from training.extraction import extract
 from values import PROMPT, V
 
-from dlm import Autoregressive, DlmError, Engine, Finished, JsonSchema, Regex, Request
+from dlm import Autoregressive, DlmError, Draft, Engine, Finished, JsonSchema, Regex, Request
 
 ITEMS = [extract(Dice(f"drafts/{i}"), "heldout") for i in range(6)]
 SETTINGS = [("schema", 0.0), ("free", 0.8), ("schema", 0.8), ("free", 0.0)]
@@ -115,6 +116,30 @@ def test_a_draft_that_is_wrong_costs_no_pass_and_leaves_no_trace(engine_of):
     assert result.token_ids == [300] * 12
     assert result.stats.causal_calls == 12
     assert result.stats.drafted > 0 == result.stats.drafts_kept
+
+
+@pytest.mark.parametrize("spec", ["schema", "free"])
+def test_each_pass_shows_what_it_wrote_and_then_its_canvas(engines, spec):
+    """The written parts of all pictures are the answer, in order; what a pass accepts is a draft of
+    the next, of which a leading part is written."""
+    request = requests_of(spec)[1]
+    *events, finished = engines[0.0, True].stream(request)
+    drafts = [event for event in events if isinstance(event, Draft)]
+    assert isinstance(finished, Finished)
+    written = [token for draft in drafts for token in draft.tokens[: draft.pinned]]
+    assert written[: len(finished.result.token_ids)] == finished.result.token_ids
+    assert [draft.passes for draft in drafts] == [*range(1, finished.result.stats.calls + 1)]
+    for draft, later in pairwise(drafts):
+        assert later.committed == draft.committed + draft.pinned
+        assert len(draft.accepted) == len(draft.masked) == len(draft.tokens) >= draft.suspect
+        assert draft.accepted == sorted(draft.accepted, reverse=True)  # a leading run
+    judged = [
+        draft.tokens[draft.pinned : sum(draft.accepted)][:count] == later.tokens[:count]
+        for draft, later in pairwise(drafts)
+        if (count := min(sum(draft.accepted) - draft.pinned, later.pinned - 1)) > 0
+    ]
+    assert any(judged)
+    assert any(draft.suspect < len(draft.tokens) for draft in drafts) is (spec == "schema")
 
 
 def test_what_the_grammar_refuses_is_not_drafted(engine_of, tokens_of):

@@ -99,8 +99,9 @@ def serve_random(engine_of: Callable[..., Engine]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[SimpleNamespace]:
-    """A server of the built-in model."""
-    with serving(Engine.load(device="cpu", slots=4, policy=Policy())) as served:
+    """A server of the built-in model, which writes in canvases."""
+    engine = Engine.load(device="cpu", slots=4, policy=Policy(), decoding="canvas")
+    with serving(engine) as served:
         yield served
 
 
