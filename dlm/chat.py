@@ -304,6 +304,11 @@ class Prompts:
         self._known: OrderedDict[bytes, EncodedImage] = OrderedDict()  # the latest is last
         self._lock = Lock()
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether requests may have images."""
+        return self._tower is not None and self._policy.max_images > 0
+
     def encode(self, request: Request) -> PromptTokens:
         """Return a request's prompt for the model. Raises `RequestError`."""
         tokens, tower, shown = self._parts(request)

@@ -229,7 +229,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/loop": 1_950,
     "dlm/openai": 4_200,
     "dlm/samplers": 300,
-    "dlm/serving": 3_800,
+    "dlm/serving": 3_850,
     "grammar": 800,
     "grammar/calls": 1_000,
     "grammar/canvas": 1_800,

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from http import HTTPStatus
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -31,14 +30,10 @@ from dlm.serving.guard import (
 )
 from dlm.serving.middleware import RequestIds, UnexpectedErrors
 from dlm.serving.openapi import docs_page, document
+from dlm.serving.page_files import page_file
 from dlm.serving.paths import advice
 from dlm.serving.settings import Settings
 
-_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-_PAGE_POLICY = (  # the page may connect to this server only
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 _DOCS_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 _READ_METHODS = ["GET", "HEAD"]
 _ANY_METHODS = [*_READ_METHODS, "POST", "DELETE"]
@@ -126,7 +121,10 @@ class Routes(ABC):
         )
 
     async def page(self) -> Response:
-        return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _PAGE_POLICY})
+        return page_file("index.html")
+
+    async def page_part(self, name: str) -> Response:
+        return page_file(name)
 
     async def openapi(self) -> Response:
         return JSONResponse(self._document)
@@ -201,6 +199,7 @@ def application(service: Routes) -> FastAPI:
     app.include_router(guarded)
     for path, handler in {
         "/": service.page,
+        "/page/{name}": service.page_part,
         "/health": service.health,
         "/metrics": service.read_metrics,
         "/version": service.version,

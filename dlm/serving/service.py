@@ -266,7 +266,9 @@ class Service(Routes):
             most = self._engine.model.max_positions
             return model_info(name, most, min(most, self._policy.max_answer_tokens))
         card = {"id": name, "object": "model", "created": 0, "owned_by": "dlm"}
-        return card | {"max_model_len": self._engine.model.max_positions}
+        kinds = ["text", "image"] if self._engine.prompts.reads_images else ["text"]
+        card["max_model_len"] = self._engine.model.max_positions
+        return card | {"input_modalities": kinds}
 
     async def health(self, request: Request) -> Response:
         problem = self.engine.problem

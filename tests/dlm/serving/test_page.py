@@ -1,6 +1,6 @@
 """The page's code of a request sends the same body in every language, and the server answers it.
 
-The functions are those of the page's first script, which knows no document; node runs them here.
+The functions are those of the page's scripts that know no document; node runs them here.
 """
 
 import json
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.skipif(
     NODE is None, reason="node, which runs the page's script, is missing"
 )
 
-PAGE = Path(dlm.serving.app.__file__).with_name("page.html").read_text(encoding="utf-8")
+FOLDER = Path(dlm.serving.app.__file__).with_name("page")
+SCRIPTS = "json_text.js", "requests.js", "judge.js", "picture.js", "examples.js"
+CODE = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
 FORMS = ("chat", "responses", "messages")
 WEATHER = {
     "name": "get_weather",
@@ -75,10 +77,8 @@ STATES = {
 
 
 def run(expression, *values):
-    """Evaluate an expression in the page's script, with `values` as the list `given`."""
-    script = re.search(r'<script id="requests">\n(.*?)</script>', PAGE, re.DOTALL)
-    assert script is not None
-    code = f"""{script[1]}
+    """Evaluate an expression in the page's scripts, with `values` as the list `given`."""
+    code = f"""{CODE}
 const given = JSON.parse(require("fs").readFileSync(0, "utf8"));
 process.stdout.write(JSON.stringify({expression}) ?? "null");"""
     return json.loads(node("-e", code, given=values))
@@ -338,22 +338,156 @@ def test_an_unknown_keyword_does_not_hide_a_value_that_is_wrong():
 
 
 @pytest.mark.parametrize(
-    ("state", "text", "calls", "question", "holds"),
+    ("state", "text", "calls", "yes", "holds"),
     [
         ({"constraint": {"json": PERSON}}, '{"name": "a", "age": 1}', [], "fits the schema", True),
         ({"constraint": {"json": PERSON}}, '{"name": "a"}', [], "fits the schema", False),
         ({"constraint": {"json": PERSON}}, '{"name": ', [], "fits the schema", False),
-        ({"constraint": {"choice": ["a", "b"]}}, "b", [], "one of the words", True),
+        ({"constraint": {"choice": ["a", "b"]}}, "b", [], "is one of the choices", True),
         ({"constraint": {"regex": "a|b"}}, "ab", [], "matches", False),
         ({"constraint": {"grammar": "start: NAME"}}, "a", [], "matches", None),
-        ({"tools": [WEATHER]}, "a", [], "calls fit", None),
-        ({"tools": [WEATHER], "choice": "required"}, "a", [], "calls fit", False),
-        ({"tools": [WEATHER]}, "", [("get_weather", {"city": "a", "days": 1})], "calls fit", True),
-        ({"tools": [WEATHER]}, "", [("get_weather", {"city": "a"})], "calls fit", False),
-        ({"tools": [WEATHER]}, "", [("toString", {})], "calls fit", False),
+        ({}, "a", [], "", None),
+        ({"tools": [WEATHER]}, "a", [], "calls fit their tools", None),
+        ({"tools": [WEATHER], "choice": "required"}, "a", [], "calls fit their tools", False),
+        (
+            {"tools": [WEATHER]},
+            "",
+            [("get_weather", {"city": "a", "days": 1})],
+            "calls fit their tools",
+            True,
+        ),
+        (
+            {"tools": [WEATHER]},
+            "",
+            [("get_weather", {"city": "a"})],
+            "calls fit their tools",
+            False,
+        ),
+        ({"tools": [WEATHER]}, "", [("toString", {})], "calls fit their tools", False),
     ],
 )
-def test_an_answer_is_judged_by_its_constraint_or_its_tools(state, text, calls, question, holds):
+def test_an_answer_is_judged_by_its_constraint_or_its_tools(state, text, calls, yes, holds):
     made = [{"name": name, "arguments": json.dumps(given)} for name, given in calls]
-    expression = "[checkOf(given[0]).question, checkOf(given[0]).holds(given[1], given[2]) ?? null]"
-    assert run(expression, STATE | state, text, made) == [question, holds]
+    expression = "[checkOf(given[0]).yes, checkOf(given[0]).holds(given[1], given[2]) ?? null]"
+    assert run(expression, STATE | state, text, made) == [yes, holds]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ('{\n "a": 1,\n}', 3, 1, "a comma too many"),
+        ('{"a" 1}', 1, 6, "A colon is missing"),
+        ("[1\n2]", 2, 1, "A comma or “]” is missing"),
+        ("{a: 1}", 1, 2, "A key in double quotes is missing"),
+        ('["a\nb"]', 1, 2, "no closing quote"),
+        (r'"\q"', 1, 1, "a wrong escape"),
+        ("", 1, 1, "A value is missing before the end"),
+        ("01", 1, 1, "A value is missing"),
+        ("{} x", 1, 4, "Nothing may follow"),
+        ("[" * 600, 1, 502, "nested too deeply"),
+    ],
+)
+def test_an_error_of_a_json_text_has_its_place(text, line, column, words):
+    expression = """(() => {
+      try { return readJson(given[0]); } catch (error) {
+        return [error.message, placeOf(given[0], error.offset)];
+      }
+    })()"""
+    message, place = run(expression, text)
+    assert place == {"line": line, "column": column}
+    assert words in message
+
+
+def test_json_texts_are_read_as_python_reads_them_and_their_parts_have_places():
+    values = [*VALUES, NASTY_SCHEMA, {"a/b": {"~": [{"c": 1e300}]}}]
+    texts = [json.dumps(value, indent=indent) for value in values for indent in (None, 2)]
+    assert run("given[0].map(text => readJson(text).value)", texts) == [*map(json.loads, texts)]
+    text = '{"a/b": [\n{"c": 1}]}'
+    places = "[...readJson(given[0]).places].map(([pointer, at]) => [pointer, given[0][at]])"
+    pointers = [["", "{"], ["/a~1b", "["], ["/a~1b/0", "{"], ["/a~1b/0/c", "1"]]
+    assert run(places, text) == pointers
+    words = "JSON schema at /a~1b/0/c: wrong"
+    assert run("given[0][offsetIn(given[1], readJson(given[0]).places)]", text, words) == "1"
+
+
+def draft(committed, tokens, pinned=0, suspect=None, **more):
+    """Return a draft as it is on the wire."""
+    accepted = [i < pinned for i in range(len(tokens))]
+    plain = {"committed": committed, "tokens": tokens, "pinned": pinned, "accepted": accepted}
+    suspect = len(tokens) if suspect is None else suspect
+    return plain | {"suspect": suspect, "masked": [False] * len(tokens)} | more
+
+
+def test_a_picture_has_a_row_a_pass_whose_text_before_is_what_earlier_rows_have_fixed():
+    drafts = [
+        draft(0, ["a", "b", "c"], suspect=2, passes=1, entropy=0.5),
+        draft(0, ["a", "d", ""], passes=2, entropy=0.1),
+        draft(2, ["e", "\n", "", ""], pinned=1, passes=3, entropy=0.0),
+    ]
+    code = """(() => {
+      const picture = new Picture();
+      for (const draft of given[0]) picture.take({choices: [], draft}, draft.passes / 4);
+      picture.take({choices: [], usage: {completion_tokens: 4}}, 9);
+      return [picture.rows.map(({before, cells, frontier}) =>
+        [before, cells.map(({text, kind}) => `${text} ${kind}`), frontier]),
+        [0, 2, 3].map(i => picture.numbers(i)), widest(picture.rows)];
+    })()"""
+    rows, numbers, characters = run(code, drafts)
+    assert rows == [
+        ["", ["a noise", "b noise", "c suspect"], 2],
+        ["", ["a noise", "d noise", "· noise"], None],
+        ["ad", ["e pinned", "⏎ noise", "· noise"], None],
+    ]
+    assert numbers == [
+        {"passes": 1, "tokens": 0, "rate": "0.0", "seconds": "0.3"},
+        {"passes": 3, "tokens": 3, "rate": "1.0", "seconds": "0.8"},
+        {"passes": 3, "tokens": 4, "rate": "1.3", "seconds": "0.8"},
+    ]
+    assert characters == 5
+
+
+def test_a_masked_position_is_a_mask_until_its_token_stands():
+    held = draft(0, ["a", "b", "c", "d"], pinned=1, suspect=3)
+    held |= {"masked": [False, True, False, True], "accepted": [True, False, True, False]}
+    assert run("kindsOf(given[0])", held) == ["pinned", "mask", "accepted", "mask"]
+
+
+CALL = {"id": "call_1", "name": "get_weather", "arguments": '{"city": "Oslo", "days": 3}'}
+TALK = [
+    {"role": "user", "text": "What is the weather in Oslo in the next 3 days?", "images": []},
+    {"role": "assistant", "text": "", "calls": [CALL]},
+    {"role": "tool", "results": [{"id": "call_1", "text": '{"forecast": "rain", "degrees": 7}'}]},
+]
+
+
+def test_a_conversation_with_a_call_and_its_result_is_answered_in_every_form(tiny):
+    state = STATE | {"base": tiny.url, "turns": TALK, "prompt": "", "tools": [WEATHER]}
+    printed = {form: executed(made["python"]) for form, made in bodies_and_codes(state).items()}
+    assert printed["chat"] == printed["responses"] == printed["messages"]
+    assert "rain" in printed["chat"]
+
+
+def test_every_part_of_the_page_is_served_with_its_type_and_a_strict_policy(tiny):
+    page = tiny.http.get("/")
+    names = re.findall(r'(?:src|href)="(page/[^"]+)"', page.text)
+    assert {f"page/{path.name}" for path in FOLDER.iterdir()} == {*names, "page/index.html"}
+    for answer in (page, *(tiny.http.get(f"/{name}") for name in names)):
+        assert answer.status_code == 200
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-type"].split(";")[0] in (
+            "text/html",
+            "text/css",
+            "text/javascript",
+        )
+    assert "<script>" not in page.text
+    for name in ("none.js", "..%2Fapp.py", "%2e%2e/app.py"):
+        assert tiny.http.get(f"/page/{name}").status_code == 404
+
+
+def test_the_page_writes_untrusted_text_as_text_alone():
+    """Nothing that parses markup is called, so that neither an answer nor a link can hold any."""
+    for path in FOLDER.glob("*.js"):
+        code = path.read_text()
+        for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert name not in code, path.name
