@@ -101,6 +101,7 @@ class Admission:
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
+            calls, opening = spec is not None and spec.calls, "" if spec is None else spec.opening
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
@@ -108,8 +109,8 @@ class Admission:
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,
             channel=self._channel,
-            calls=spec is not None and spec.calls,
-            opening="" if spec is None else spec.opening,
+            calls=calls,
+            opening=opening,
             free=spec is None or spec.opens_free,
             stop=tuple(request.stop) if spec is None or spec.opens_free else (),
         )
