@@ -36,23 +36,23 @@ class ByteCosts:
     def __init__(self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks):
         self._scanners, self._stacks = scanners, stacks
 
-    def cost(self, each: Thread | Item) -> int | None:
+    def cost(self, member: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        if isinstance(each, Item):
-            return self._stacks.cost(each)
-        scanner = self._scanners[each.terminal]
-        read = scanner.cost(each.at, each.needed, each.remaining)
-        after = self._stacks.cost(each.onward)
+        if isinstance(member, Item):
+            return self._stacks.cost(member)
+        scanner = self._scanners[member.terminal]
+        read = scanner.cost(member.at, member.needed, member.remaining)
+        after = self._stacks.cost(member.onward)
         return None if read is None or after is None else read + after
 
-    def is_end(self, each: Thread | Item) -> bool:
+    def is_end(self, member: Thread | Item) -> bool:
         """Whether nothing has to be read to the end of the text."""
-        if isinstance(each, Thread):
-            scanner = self._scanners[each.terminal]
-            if scanner.cost(each.at, each.needed, each.remaining) != 0:
+        if isinstance(member, Thread):
+            scanner = self._scanners[member.terminal]
+            if scanner.cost(member.at, member.needed, member.remaining) != 0:
                 return False
-            each = each.onward
-        return self._stacks.cost(each) == 0
+            member = member.onward
+        return self._stacks.cost(member) == 0
 
     def shortest(
         self, kernel: Collection[Thread | Item]
@@ -62,15 +62,15 @@ class ByteCosts:
         The choice between equals does not depend on the text read before.
         """
         least, cheapest = None, []
-        for each in kernel:
-            cost = self.cost(each)
+        for member in kernel:
+            cost = self.cost(member)
             if cost is None or (least is not None and cost > least):
                 continue
             if cost != least:
                 least, cheapest = cost, []
-            stack = each.onward.stack if isinstance(each, Thread) else each.stack
+            stack = member.onward.stack if isinstance(member, Thread) else member.stack
             if stack.best is not None or stack.ends:
-                cheapest.append(each)
+                cheapest.append(member)
         return least, min(cheapest, key=order, default=None)
 
 
@@ -84,7 +84,7 @@ class Parser:
         """
         self.network, self._meter = network, meter
         self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
-        self._known: dict[frozenset[Thread | Item], State] = {}
+        self._states: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
         self._costs = ByteCosts(self.scanners, self._stacks)
         self._end = StackNode(ends=True)
@@ -97,7 +97,7 @@ class Parser:
 
     def __len__(self) -> int:
         """Return the number of known states."""
-        return len(self._known)
+        return len(self._states)
 
     def after(self, state: State, token: int, piece: bytes) -> State | None:
         """Return the state after `token`; None if the grammar refuses it.
@@ -106,39 +106,39 @@ class Parser:
         """
         if not piece:
             return self._after_token(state, token)
-        here = state
+        reached = state
         for byte in piece:
-            onward = here.next[byte]
+            onward = reached.next[byte]
             if onward is UNREAD:
-                onward = self.after_byte(here, byte)
+                onward = self.after_byte(reached, byte)
             if onward is None:
                 return None
-            here = onward
-        return here
+            reached = onward
+        return reached
 
     def after_byte(self, state: State, byte: int) -> State | None:
         """Return the state after a byte of text; None if the grammar refuses it."""
         if state.next[byte] is UNREAD:
             self._meter.spend(1 + len(state.threads) // 4)
             threads: list[Thread | Item] = []
-            first, last = 0, 255
+            begin, end = 0, 255
             for thread in state.threads:
                 for low, high, to in self.scanners[thread.terminal].moves(thread.at):
                     if high < byte:
-                        first = max(first, high + 1)
+                        begin = max(begin, high + 1)
                     elif low > byte:
-                        last = min(last, low - 1)
+                        end = min(end, low - 1)
                         break
                     else:
-                        first, last = max(first, low), min(last, high)
+                        begin, end = max(begin, low), min(end, high)
                         moved = self._moved(thread, to)
                         if moved is not None:
-                            more = self.scanners[thread.terminal].moves(to)
-                            threads.append(moved if more else moved.onward)
+                            goes_on = self.scanners[thread.terminal].moves(to)
+                            threads.append(moved if goes_on else moved.onward)
             reached = self._state(threads) if threads else None
             if not isinstance(state.next, list):
                 state.next = [*state.next]
-            state.next[first : last + 1] = [reached] * (last + 1 - first)
+            state.next[begin : end + 1] = [reached] * (end + 1 - begin)
         return state.next[byte]
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
@@ -182,27 +182,27 @@ class Parser:
         It may be cut off once it has `most` bytes.
         """
         text: list[bytes | int] = []
-        each, left = state.best, most
-        if isinstance(each, Thread):
-            scanner = self.scanners[each.terminal]
-            text.append(scanner.completion(each.at, each.needed, each.remaining, left))
-            each = each.onward
-        while each is not None and (left := most - _length(text)) > 0:
-            text += self.rule_completion(each, left)
-            each = each.stack.best
+        member, remaining = state.best, most
+        if isinstance(member, Thread):
+            scanner = self.scanners[member.terminal]
+            text.append(scanner.completion(member.at, member.needed, member.remaining, remaining))
+            member = member.onward
+        while member is not None and (remaining := most - _length(text)) > 0:
+            text += self.rule_completion(member, remaining)
+            member = member.stack.best
         return text
 
     def rule_completion(self, item: Item, most: int) -> list[bytes | int]:
         """Return a shortest text to the end of the item's rule, as `completion` does."""
-        text, left = list[bytes | int](), most
+        text, remaining = list[bytes | int](), most
         for part in self.network.shortest_path(item.state):
-            if left <= 0:
+            if remaining <= 0:
                 break
             if isinstance(part, TerminalEdge):
                 scanner = self.scanners[part.terminal]
-                part = scanner.completion(scanner.start, part.low, part.high, left)
+                part = scanner.completion(scanner.start, part.low, part.high, remaining)
             text.append(part)
-            left -= _length([part])
+            remaining -= _length([part])
         return text
 
     def _only(self, state: State) -> int | None:
@@ -218,9 +218,9 @@ class Parser:
                     only = low
         return only
 
-    def cost(self, each: Thread | Item) -> int | None:
+    def cost(self, member: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        return self._costs.cost(each)
+        return self._costs.cost(member)
 
     def _moved(self, thread: Thread, to: int) -> Thread | None:
         """Return the thread moved to scanner state `to`; None if its bounds can not be kept."""
@@ -250,24 +250,24 @@ class Parser:
 
     def _state(self, kernel: Collection[Thread | Item]) -> State:
         key = frozenset(_undominated(kernel) if len(kernel) > 1 else kernel)
-        state = self._known.get(key)
+        state = self._states.get(key)
         if state is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._states) >= _REMEMBERED:
                 self._forget()
-            state = self._known[key] = self._closed(key)
+            state = self._states[key] = self._closed(key)
         return state
 
     def _forget(self) -> None:
         """Forget all states: later ones are not shared with them."""
-        for state in self._known.values():
+        for state in self._states.values():
             state.next = UNREAD_BYTES
-        self._known.clear()
+        self._states.clear()
         self._stacks.clear()
 
     def _closed(self, kernel: frozenset[Thread | Item]) -> State:
         """Build the state of `kernel`: predict and complete until nothing is new."""
-        threads = [each for each in kernel if isinstance(each, Thread)]
-        pending = [each for each in kernel if isinstance(each, Item)]
+        threads = [member for member in kernel if isinstance(member, Thread)]
+        pending = [member for member in kernel if isinstance(member, Item)]
         pending += [thread.onward for thread in threads if self._ended(thread)]
         if not pending:
             return State(threads, [], kernel, self._costs)
@@ -340,21 +340,21 @@ def _undominated(kernel: Iterable[AnyMember]) -> list[AnyMember]:
     """
     best: dict[tuple[object, ...], Thread] = {}
     bounded = False
-    for each in kernel:
-        if isinstance(each, Thread) and each.high is not None and each.read >= each.low:
+    for member in kernel:
+        if isinstance(member, Thread) and member.high is not None and member.read >= member.low:
             bounded = True
-            key = each.terminal, each.at, each.low, each.high, each.onward
-            if key not in best or each.read < best[key].read:
-                best[key] = each
+            key = member.terminal, member.at, member.low, member.high, member.onward
+            if key not in best or member.read < best[key].read:
+                best[key] = member
     if not bounded:
         return list(kernel)
     return [
-        each
-        for each in kernel
-        if not isinstance(each, Thread)
-        or each.high is None
-        or each.read < each.low
-        or best[each.terminal, each.at, each.low, each.high, each.onward] is each
+        member
+        for member in kernel
+        if not isinstance(member, Thread)
+        or member.high is None
+        or member.read < member.low
+        or best[member.terminal, member.at, member.low, member.high, member.onward] is member
     ]
 
 

@@ -71,7 +71,7 @@ class StateCosts(Protocol):
         """Return the least length, None if the end is unreachable, and where such a text begins."""
         ...
 
-    def is_end(self, each: "Thread | Item") -> bool:
+    def is_end(self, member: "Thread | Item") -> bool:
         """Whether nothing has to be read."""
         ...
 
