@@ -127,7 +127,7 @@ class SideRow(ResultRow):
 
 def compare(directory: str, tasks: Sequence[EvaluationTask], max_tokens: int) -> list[SideRow]:
     """Answer all tasks on both sides, without the constraint and with it."""
-    engine = dlm.Engine.load(directory, device="cpu", slots=1)
+    engine = dlm.Engine.load(directory, device="cpu", slots=1, decoding="canvas")
     thoughts = Reasoning.of(engine.vocabulary)
     if thoughts is None:
         raise SystemExit(f"{directory}: its tokenizer has no markers of reasoning")

@@ -95,7 +95,7 @@ def test_rows_are_those_of_one_run_although_actors_and_the_script_are_killed(
     path.write_text("".join(json.dumps(row.value) + "\n" for row in rows))
     schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
     options = ["--input", path, "--output", out, "--schema", json.dumps(schema)]
-    options += ["--max-tokens", 64, "--slots", 2]
+    options += ["--max-tokens", 64, "--slots", 2, "--decoding", "canvas"]
 
     address = ray.get_runtime_context().gcs_address
     with started(*options, "--ray", address, "--workers", 2) as process:
