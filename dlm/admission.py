@@ -96,8 +96,10 @@ class Admission:
             prompt = self._prompts.encode(request)
         check_tokens("stop_token_ids: a token", request.stop_token_ids, self._model.vocab_size)
         request = self._fit_tokens(len(prompt.tokens), request)
-        seed, temperature = fixed(request.seed), float(request.temperature)  # numpy's, maybe
-        request = replace(request, seed=seed, temperature=temperature)
+        seed = fixed(request.seed)
+        request = replace(request, seed=seed)
+        if request.temperature is not None:  # numpy's, maybe
+            request = replace(request, temperature=float(request.temperature))
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)

@@ -35,7 +35,7 @@ def load_engine(make: Callable[..., Any], loading: Loading, progress: Progress |
         loading.policy,
         family=stored.family,
         cache=loaded.cache,
-        decoding=decoding_of(loading.decoding or stored.writes, loading.temperature),
+        decoding=decoding_of(loading.decoding or stored.writes),
         tower=loaded.tower,
         threads=threads,
     )

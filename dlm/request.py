@@ -59,8 +59,9 @@ class Request:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     seed: int | None = 0  # any integer; None: a new one for each request
-    temperature: float = 1.0  # 0 to 2. 0: the likeliest token is accepted, and lower values
-    # come near it; 1: as scheduled; above 1 distributions are flatter and take more passes
+    temperature: float | None = None  # 0 to 2. 0: the likeliest token is accepted, and lower values
+    # come near it; 1: as scheduled; above 1 distributions are flatter and take more passes; None: 1
+    # on canvases, and left to right that of the decoding
     top_k: int = 0  # tokens that are left, and those as likely as the last one; 0, -1: all
     top_p: float = 1.0  # the likeliest tokens that together reach it are left; 1: all
     min_p: float = 0.0  # tokens are left that have this share of the highest probability; 0: all
@@ -168,7 +169,8 @@ class Request:
 
     def _check_sampling(self) -> None:
         temperature = self.temperature
-        if not _is_number(temperature) or not 0 <= temperature <= HOTTEST:
+        fits = temperature is None or (_is_number(temperature) and 0 <= temperature <= HOTTEST)
+        if not fits:
             raise RequestError(f"temperature must be 0 to {HOTTEST:g}, got {_shown(temperature)}")
         if not _is_whole(self.top_k) or self.top_k < -1:
             value = _shown(self.top_k)

@@ -168,7 +168,7 @@ class Extraction:
     max_tokens: int = 256
     seed: int = 0  # of the first row
     system: str | None = None  # a message before each prompt
-    temperature: float = 1.0
+    temperature: float | None = None
     cuts: Mapping[str, Any] = field(default_factory=dict)  # top_k, top_p, min_p
     id: str | None = None  # column with the rows' own names
 

@@ -216,7 +216,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Answ
         seed=args.seed or 0,
         system=args.system,
         cuts=given(args, CUTS),
-        temperature=1.0 if args.temperature is None else args.temperature,
+        temperature=args.temperature,
         id=args.id,
     )
 

@@ -39,7 +39,6 @@ from dlm.cli.options import (
     given,
     kind_of,
     read_source,
-    temperature_of,
     text_of,
 )
 
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
             tools=getattr(constraint, "tools", ()),
             max_tokens=args.max_tokens,
             seed=args.seed,
-            temperature=1.0 if args.temperature is None else args.temperature,
+            temperature=args.temperature,
             thinking=args.thinking,
             **given(args, CUTS),
         )
@@ -92,7 +91,6 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
                 kv=args.kv,
                 activation_bits=args.activation_bits,
                 decoding=args.decoding,
-                temperature=temperature_of(args),
                 threads=args.threads,
                 warm_up=False,  # it would take longer than this one request
             )

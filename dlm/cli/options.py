@@ -119,14 +119,6 @@ def given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def temperature_of(args: argparse.Namespace) -> float:
-    """Return the temperature of left-to-right decoding, by which a request's is multiplied.
-
-    It is 0 unless a temperature is given: then no token is drawn at random.
-    """
-    return 0.0 if getattr(args, "temperature", None) is None else 1.0
-
-
 def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
     parser.add_argument("--ray", nargs="?", const=LOCAL_RAY, metavar="ADDRESS", help=purpose)
 
@@ -156,7 +148,6 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         activation_bits=args.activation_bits,
         cache_tokens=args.cache_tokens,
         decoding=args.decoding,
-        temperature=temperature_of(args),
         threads=args.threads,
         warm_up=args.warm_up,
     )

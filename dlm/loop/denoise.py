@@ -200,7 +200,7 @@ def _advance(
             free[i, sequence.canvas.prompted :][sequence.canvas.masked(answer)] = True
     accepted = sampler.accept(distributions, free) & free
     if sampler.mask is None:
-        chosen = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
+        chosen = distributions.draws([min(1.0, _requested(s)) for s in running])
     else:
         chosen = torch.full(accepted.shape, -1)
         for i, (sequence, answer) in enumerate(zip(running, guided, strict=True)):
@@ -251,14 +251,20 @@ def exclude_(logits: Float[Tensor, "*n V"], config: DecodeConfig) -> None:
         logits[..., token] = -torch.inf
 
 
+def _requested(sequence: Sequence) -> float:
+    """Return the request's temperature; 1 if it has none."""
+    temperature = sequence.request.temperature
+    return 1.0 if temperature is None else temperature
+
+
 def _temperature(sequence: Sequence, config: DecodeConfig) -> float:
     """Return the temperature of a canvas: the schedule's, times the request's if that is over 1. A
     temperature below 1 only sharpens the draws. Entropies must stay those of the schedule:
     otherwise unsure positions would count as sure."""
     if sequence.question is not None:
-        return max(1.0, sequence.request.temperature)
+        return max(1.0, _requested(sequence))
     scheduled = config.sampler.temperature(sequence.canvas.steps)
-    return scheduled * max(1.0, sequence.request.temperature)
+    return scheduled * max(1.0, _requested(sequence))
 
 
 def _cut(sequence: Sequence) -> Cut | None:
@@ -267,7 +273,7 @@ def _cut(sequence: Sequence) -> Cut | None:
     temperature above 1 applies before it; one below 1 does not change it."""
     if sequence.question is not None:
         return None
-    return Cut.of(sequence.request, max(1.0, float(sequence.request.temperature)))
+    return Cut.of(sequence.request, max(1.0, _requested(sequence)))
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:

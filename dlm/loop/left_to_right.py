@@ -194,7 +194,8 @@ class Autoregressive:
     otherwise: a drafted token is kept only where it would have been written."""
 
     shares_passes: ClassVar[bool] = False  # an additional token costs a pass next to nothing
-    temperature: float = 0.0  # 0: the likeliest token; otherwise tokens are drawn by the seed
+    temperature: float = 0.0  # of requests without one. 0: the likeliest token; otherwise tokens
+    # are drawn by the seed
     drafts: bool = False  # the same weights draft on canvases: fewer passes (arXiv:2211.17192)
 
     @property
@@ -418,8 +419,9 @@ class TokenDecoder(Decoder):
         return [judged[i] for i in range(len(tokens))]
 
     def _temperature_of(self, sequence: Sequence) -> float:
-        """Return the decoding's temperature times the request's."""
-        return self._temperature * sequence.request.temperature
+        """Return the request's temperature, or the decoding's if it has none."""
+        temperature = sequence.request.temperature
+        return self._temperature if temperature is None else temperature
 
     def _cut(self, sequence: Sequence) -> Cut | None:
         """Return the cut of the request's distributions; None if the likeliest token is taken

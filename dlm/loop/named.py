@@ -8,9 +8,9 @@ from dlm.loop.left_to_right import Autoregressive
 from dlm.writes import Writes
 
 
-def decoding_of(decoding: Any, temperature: float) -> Any:
-    """Return the decoding of this name, or a `Decoding` as it is. `temperature` is that of decoding
-    left to right, by which a request's is multiplied. Raises `DlmError` for an unknown name."""
+def decoding_of(decoding: Any) -> Any:
+    """Return the decoding of this name, or a `Decoding` as it is. Raises `DlmError` for an unknown
+    name."""
     if not isinstance(decoding, str):
         return decoding
     if decoding not in get_args(Writes):
@@ -18,4 +18,4 @@ def decoding_of(decoding: Any, temperature: float) -> Any:
         raise DlmError(f"decoding must be one of {right}, or a Decoding, got {decoding!r:.60}")
     if decoding == "canvas":
         return Diffusion()
-    return Autoregressive(temperature=temperature, drafts=decoding == "drafted")
+    return Autoregressive(drafts=decoding == "drafted")

@@ -95,9 +95,11 @@ class DrawFields(JsonModel):
     seed: int | None = Field(None, description="any integer, by default a random one")
     temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
         None,
-        description="0 to 2. Below 1, the draws of a pass are sharpened; at 0 they are the \
-likeliest tokens. Above 1, the model's whole schedule is hotter. Canvases begin from noise at any \
-temperature: for the same answer send the same `seed`",
+        description="0 to 2. On canvases, the draws of a pass are sharpened below 1, and at 0 they \
+are the likeliest tokens; above 1 the model's whole schedule is hotter, and without it they are as \
+the schedule says. Canvases begin from noise at any temperature: for the same answer send the same \
+`seed`. Left to right, as the built-in model writes unless `--decoding` says otherwise, tokens are \
+drawn at it, and without it the likeliest are written",
     )
     top_k: int | None = Field(None, description=_CUTS)
     top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(

@@ -140,10 +140,8 @@ def test_the_decoding_that_a_checkpoint_names_is_the_default(tmp_path, name):
     assert Engine.load(tmp_path, device="cpu").decoding.name == name
     assert Engine.load(tmp_path, device="cpu", decoding="canvas").decoding.name == "canvas"
     assert Engine.load(tmp_path, device="cpu", decoding=Autoregressive()).decoding.drafts is False
-    loading = Loading(policy=Policy(), model=str(tmp_path), device="cpu", temperature=0.5)
-    engine = Engine.loaded(loading)
+    engine = Engine.loaded(Loading(policy=Policy(), model=str(tmp_path), device="cpu"))
     assert engine.decoding.name == name
-    assert getattr(engine.decoding, "temperature", 0.5) == 0.5
 
 
 def test_a_checkpoint_that_names_no_decoding_writes_canvases():

@@ -155,7 +155,9 @@ class Undecided(Double):
         return logits
 
 
-@pytest.mark.parametrize(("temperature", "others"), [(0, False), (1.0, True), (2, True)])
+@pytest.mark.parametrize(
+    ("temperature", "others"), [(0, False), (None, True), (1.0, True), (2, True)]
+)
 def test_at_temperature_0_only_the_likeliest_token_is_accepted(engine_of, temperature, others):
     engine, kept = engine_of(Undecided(V), slots=1), set()
     for seed in range(12):

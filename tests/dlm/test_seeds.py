@@ -98,3 +98,14 @@ def test_refused_tokens_are_drawn_again_alike_with_and_without_drafts(engine_of)
         for drafts in (False, True)
     )
     assert [one.token_ids for one in plain] == [one.token_ids for one in drafted]
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_request_s_temperature_takes_the_place_of_the_decoding_s(engine_of, drafts):
+    texts = {}
+    for of_decoding, of_request in [(0.0, None), (1.0, 0), (1.0, None), (0.0, 1)]:
+        decoding = Autoregressive(temperature=of_decoding, drafts=drafts)
+        engine = engine_of(Even(V), decoding=decoding)
+        request = Request(token_ids=PROMPT, seed=1, max_tokens=24, temperature=of_request)
+        texts[of_decoding, of_request] = engine.generate([request])[0].token_ids
+    assert texts[0.0, None] == texts[1.0, 0] != texts[1.0, None] == texts[0.0, 1]
