@@ -4,6 +4,7 @@
    equal. The nodes of the trie are in preorder: all nodes below a node come right after it. */
 
 #include <stdint.h>
+#include <string.h>
 
 enum { NOWHERE = -1, UNWRITTEN = -2 };        /* entries of a table without a next state */
 enum { DONE = -1, FULL = -2, OUTSIDE = -3 };  /* results that are no states */
@@ -209,8 +210,8 @@ static PyObject *next_state(const Machine *machine, PyObject *state, long byte)
 
 /* Read the nodes below each place, from `begun` on; set the bits of the tokens reached in `words`.
    Returns the number of nodes reached; -1 with an exception. */
-static int64_t walk_below(const Trie *trie, int64_t nodes, const int32_t *places, int64_t count,
-                          PyObject *begun, const Machine *machine, PyObject **states,
+static int64_t walk_below(const Trie *trie, int64_t nodes, int64_t tokens, const int32_t *places,
+                          int64_t count, PyObject *begun, const Machine *machine, PyObject **states,
                           int64_t deepest, uint32_t *words, int64_t most_words)
 {
     int64_t reached = 0;
@@ -237,6 +238,11 @@ static int64_t walk_below(const Trie *trie, int64_t nodes, const int32_t *places
                 continue;
             }
             reached++;
+            if (trie->first[place] < 0 || trie->first[place + 1] > tokens) {
+                Py_DECREF(to);
+                PyErr_SetString(PyExc_ValueError, "arrays of a walk must fit together");
+                return -1;
+            }
             for (int32_t t = trie->first[place]; t < trie->first[place + 1]; t++)
                 if (trie->tokens[t] >= 0 && trie->tokens[t] >> 5 < most_words)
                     words[trie->tokens[t] >> 5] |= (uint32_t)1 << (trie->tokens[t] & 31);
@@ -282,8 +288,8 @@ static PyObject *walk_states(PyObject *module, PyObject *args)
         PyErr_NoMemory();
     else {
         Trie trie = {b[S_BYTE].buf, b[S_SIZE].buf, b[S_DEPTH].buf, b[S_FIRST].buf, b[S_TOKENS].buf};
-        reached = walk_below(&trie, n[S_BYTE], b[S_PLACES].buf, n[S_PLACES], state, &machine,
-                             stack, deepest, b[S_WORDS].buf, n[S_WORDS]);
+        reached = walk_below(&trie, n[S_BYTE], n[S_TOKENS], b[S_PLACES].buf, n[S_PLACES], state,
+                             &machine, stack, deepest, b[S_WORDS].buf, n[S_WORDS]);
         for (int i = 0; i < deepest; i++)
             Py_XDECREF(stack[i]);
     }
@@ -294,13 +300,20 @@ static PyObject *walk_states(PyObject *module, PyObject *args)
     return reached < 0 ? NULL : PyLong_FromLongLong(reached);
 }
 
-/* Add a set to packed bits: packed bits itself (format "I"), or tokens (format "i"). */
+/* Whether a buffer holds whole numbers of four bytes. */
+static int of_words(const Py_buffer *b)
+{
+    return b->len % 4 == 0 && (uintptr_t)b->buf % 4 == 0;
+}
+
+/* Add a set to packed bits: packed bits itself (format "I" or "L"), or tokens ("i" or "l"). */
 static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
 {
     Py_ssize_t n = set->len / 4;
-    if (set->itemsize != 4 || set->format == NULL || set->format[0] == 0 || set->format[1] != 0)
+    if (set->itemsize != 4 || !of_words(set) || set->format == NULL || set->format[0] == 0 ||
+        set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
         return 0;
-    if (set->format[0] == 'I') {
+    if (set->format[0] == 'I' || set->format[0] == 'L') {
         const uint32_t *bits = set->buf;
         for (Py_ssize_t i = 0; i < n && i < count; i++)
             words[i] |= bits[i];
@@ -312,18 +325,18 @@ static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
             return 0;
         words[tokens[i] >> 5] |= (uint32_t)1 << (tokens[i] & 31);
     }
-    return set->format[0] == 'i';
+    return 1;
 }
 
 static PyObject *add_sets(PyObject *module, PyObject *args)
 {
     Py_buffer words, set;
     PyObject *sets;
-    int right = 1;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "w*O!", &words, &PyList_Type, &sets))
         return NULL;
+    int right = of_words(&words);
     for (Py_ssize_t i = 0; right && i < PyList_Size(sets); i++) {
         if (PyObject_GetBuffer(PyList_GetItem(sets, i), &set, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0) {
             PyBuffer_Release(&words);
@@ -347,6 +360,11 @@ static PyObject *digest(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "y*", &b))
         return NULL;
+    if (!of_words(&b)) {
+        PyBuffer_Release(&b);
+        PyErr_SetString(PyExc_ValueError, "packed bits must be whole words");
+        return NULL;
+    }
     const uint32_t *words = b.buf;
     Py_ssize_t n = b.len / 4, i = 0;
     uint64_t lane[4] = {1, 2, 3, 4};

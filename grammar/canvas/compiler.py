@@ -21,6 +21,7 @@ from dlm.grammar.vocabulary.vocabulary import Vocabulary
 _REMEMBERED = 1024  # grammars and failures in the cache
 _LOG = logging.getLogger(__name__)
 _LOOKED = 16  # uses between two measurements of all grammars; at each use if the cache is half full
+_ANEW = 256  # uses between two of those that measure grammars which have not worked, too
 
 
 class Compiler:
@@ -137,9 +138,9 @@ class Compiler:
         """Return the task of `key`, after dropping the least recently used until the cache fits."""
         self._known.move_to_end(key)
         self._uses += 1
-        near = 2 * self._total > self._max_bytes
+        near, anew = 2 * self._total > self._max_bytes, self._uses % _ANEW == 0
         for each in [*self._known] if near or self._uses % _LOOKED == 0 else (key,):
-            self._measure(each)
+            self._measure(each, anew)
         if self._total > self._max_bytes or len(self._known) > _REMEMBERED:
             self._drop()
         return self._known[key]
@@ -153,11 +154,12 @@ class Compiler:
                 self._total -= self._sizes.pop(old, (0, 0))[0]
                 self._forget(self._known.pop(old))
 
-    def _measure(self, key: Hashable) -> None:
-        """Measure the grammar of `key` again if it has worked, and so may have grown."""
+    def _measure(self, key: Hashable, anew: bool) -> None:
+        """Measure the grammar of `key` again if it has worked, and so may have grown; or `anew`,
+        since its share of what others read too may have changed."""
         compiled = _result(self._known[key])
         size, work = self._sizes.get(key, (0, -1))
-        if compiled is not None and compiled.meter.spent != work:
+        if compiled is not None and (anew or compiled.meter.spent != work):
             self._sizes[key] = compiled.nbytes, compiled.meter.spent
             self._total += self._sizes[key][0] - size
 

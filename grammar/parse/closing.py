@@ -78,9 +78,10 @@ class Closing:
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory of the larger caches."""
-        sets = sum(words.nbytes for words in self._closings.values() if words is not None)
-        following = (array for tokens, _ in self._followings.values() for array in tokens)
+        """Approximate memory of the larger caches. Another thread may use them meanwhile."""
+        closings, followings = list(self._closings.values()), list(self._followings.values())
+        sets = sum(words.nbytes for words in closings if words is not None)
+        following = (array for tokens, _ in followings for array in tokens)
         return self.remainders.nbytes + sets + sum(array.nbytes for array in following)
 
     def fits(self, state: State, keys: Keys | None, tokens: int) -> bool:

@@ -20,7 +20,7 @@ from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
-_EDGE_BYTES, _STATE_BYTES = 200, 1500  # approximate memory of Python objects
+_EDGE_BYTES, _STATE_BYTES = 200, 2500  # approximate memory of Python objects
 
 
 class Compiled:

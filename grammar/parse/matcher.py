@@ -104,7 +104,9 @@ class Matcher:
         self._move(position)
 
     def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens."""
+        """Take back the last `count` tokens. Raises `ValueError` if the text has fewer."""
+        if count > self._position:
+            raise ValueError(f"count must be at most {self._position}, got {count}")
         self._move(self._position - count)
 
     def _move(self, position: int) -> None:
@@ -210,8 +212,8 @@ class Matcher:
         False if no budget would be enough: the reasoning's own budget refuses the token, or it is a
         dead end. False too if it spells a part of the forced text, which other tokens spell.
         """
-        position, completions = self._position, self._completions.copy()
-        taken_back = self._places[position + 1 :]
+        position, taken_back = self._position, self._places[self._position + 1 :]
+        later = self._completions[bisect_right(self._completions, position, key=_POSITION) :]
         try:
             refused = (
                 self.accept(token)
@@ -220,7 +222,9 @@ class Matcher:
             )
         finally:
             self._move(position)
-            self._places[position + 1 :], self._completions = taken_back, completions
+            self._forget(position + 1)
+            self._places += taken_back
+            self._completions += later
         piece = self._pieces[token]
         return refused and not (piece and self.forced().encode().startswith(piece))
 

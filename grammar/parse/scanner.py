@@ -108,6 +108,7 @@ _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
 _COSTS = 1 << 14  # cached costs
+_COUNTED_ENDS = 8  # ends of a character that has begun, from which texts are counted
 _STATE_BYTES = 500  # of memory of a state with its moves
 
 CharacterRanges = tuple[tuple[int, int], ...]  # first and last code points
@@ -196,10 +197,14 @@ class Scanner:
             self._fewest = fewest = [*fewest, *map(self._count, range(len(fewest), len(self)))]
         return fewest
 
-    def variety(self, state: int) -> int:
-        """Return at least how many texts may follow `state`, as `Automaton.variety` counts them."""
-        ends = {q for _, q, _ in self._character_ends(state)}
-        return max(map(self._automaton.variety, ends), default=0)
+    def variety(self, state: int) -> tuple[int, int]:
+        """Return at least how many texts may follow `state`, as `Automaton.variety` counts them,
+        and the edges read."""
+        most = read = 0
+        for end in sorted({q for _, q, _ in self._character_ends(state)})[:_COUNTED_ENDS]:
+            count, edges = self._automaton.variety(end)
+            most, read = max(most, count), read + edges
+        return most, read
 
     def _count(self, state: int) -> int:
         if self._keys[state] == ("done",):

@@ -52,7 +52,8 @@ class StateMasks:
     @property
     def nbytes(self) -> int:
         """Approximate memory of the terminals that the grammar has used: its share of each."""
-        own = (terminal for terminal in self.tokens.values() if not self._terminals.keeps(terminal))
+        terminals = list(self.tokens.values())  # another thread may add some meanwhile
+        own = (terminal for terminal in terminals if not self._terminals.keeps(terminal))
         return sum(terminal.nbytes // terminal.users for terminal in own)
 
     def __del__(self) -> None:

@@ -64,7 +64,8 @@ class TerminalTokens:
     @property
     def nbytes(self) -> int:
         """Approximate memory of the caches, the tables and the scanner."""
-        tables = (value.nbytes for value in vars(self).values() if isinstance(value, WalkTable))
+        values = list(vars(self).values())  # another thread may add some meanwhile
+        tables = (value.nbytes for value in values if isinstance(value, WalkTable))
         return _TERMINAL_BYTES + self.cached_bytes + self._scanner.nbytes + sum(tables)
 
     @property

@@ -25,6 +25,7 @@ _MOST_SEEN = 16_384  # situations of a search that is continued
 _SEARCHES = 4  # kept searches
 _SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
 _UNITS = 3  # units of work for a situation
+_EDGES = 50  # edges read for a unit of work, to count texts
 _COMPARED = 64  # keys or items that a situation is compared with, for a unit of work
 _NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
 _TENS = 10  # the size up to which all bytes of a range are tried at once, such as digits
@@ -49,8 +50,8 @@ class Uniqueness:
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory of the kept searches."""
-        return _SITUATION_BYTES * sum(search.size for search in self._searches.values())
+        """Approximate memory of the kept searches. Another thread may use them meanwhile."""
+        return _SITUATION_BYTES * sum(search.size for search in list(self._searches.values()))
 
     def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
         """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
@@ -82,7 +83,9 @@ class Uniqueness:
         if (thread.low, thread.high) != (0, None) or self._parser.cost(thread) is None:
             return 0
         if (terminal, at) not in self._varieties:
-            self._varieties[terminal, at] = scanner.variety(at)
+            self._meter.spend(1)
+            self._varieties[terminal, at], edges = scanner.variety(at)
+            self._meter.add(edges // _EDGES)
         return self._varieties[terminal, at]
 
     def detour(self, state: State, keys: Keys) -> Detour | None:

@@ -21,7 +21,7 @@ _MOST_MINIMAL_EDGES = 600_000  # of one result, where a range of characters coun
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 _ROOMY = 8  # printable characters, without quotes and backslashes
 _LENGTHS = 2  # by which counted texts are longer than the shortest
-_LONGEST_COUNTED, _MOST_COUNTED = 64, 256  # characters and states at once, to count texts
+_LONGEST_COUNTED, _MOST_READ = 64, 4096  # characters of counted texts, and edges read for them
 _MOST_TEXTS = 1 << 20  # texts that are counted on one way
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
 Transition = tuple[int, int, int]  # first character, last character, next state
@@ -166,24 +166,28 @@ class Automaton:
             for state in self.final
         )
 
-    def variety(self, state: int) -> int:
-        """Return at least how many texts lead from `state` to acceptance; 0: they were not counted.
+    def variety(self, state: int) -> tuple[int, int]:
+        """Return at least how many texts lead from `state` to acceptance (0: they were not
+        counted), and how many edges were read.
 
         Only texts of printable ASCII without quotes and backslashes count, at most two characters
-        longer than the shortest of them.
+        longer than the shortest of them, and as many as a limited number of edges leads to.
         """
-        level, count, lengths = {state: 1}, 0, _LONGEST_COUNTED
-        while lengths and level and len(level) <= _MOST_COUNTED:
+        level, count, lengths, read = {state: 1}, 0, _LONGEST_COUNTED, 0
+        while lengths and level and read <= _MOST_READ:
             ended = sum(number for q, number in level.items() if q in self.final)
             lengths = _LENGTHS if ended and not count else lengths - 1
             count += ended
             longer: dict[int, int] = {}
             for q, number in level.items():
+                read += len(self.edges[q])
+                if read > _MOST_READ:
+                    break
                 for low, high, to in self.edges[q]:
                     if width := _printable(low, high):
                         longer[to] = min(longer.get(to, 0) + number * width, _MOST_TEXTS)
             level = longer
-        return count
+        return count, read
 
     def accepts(self, text: str) -> bool:
         state = 0

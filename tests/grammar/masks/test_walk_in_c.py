@@ -221,6 +221,13 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     beyond, state = np.full(1, len(trie), np.int32), machine.places[0]
     with pytest.raises(ValueError, match="must be within the trie"):
         NATIVE.walk_states(*preorder, 9, beyond, state, machine.after, machine.unread, words)
+    byte, size, depth, first, tokens = preorder
+    further = np.where(np.arange(len(first)) == 2, 99, first).astype(np.int32)
+    with pytest.raises(ValueError, match="must fit together"):
+        NATIVE.walk_states(
+            *(byte, size, depth, further, tokens, 9),
+            *(root, state, machine.after, machine.unread, words),
+        )
     assert read_below(trie, machine, [(root, machine.places[0])], words) == 4
     assert words.tolist() == [0b111]
 
@@ -244,8 +251,18 @@ def test_sets_are_joined_alike_in_c_and_in_numpy(sets, dense):
     [np.array([128], np.int32), np.array([-1], np.int32), np.zeros(3, np.uint32), np.zeros(4)],
 )
 def test_a_set_beyond_the_vocabulary_is_refused_in_c(tokens):
+    words = np.zeros(4, np.uint32)
     with pytest.raises(ValueError, match="must be packed bits, or tokens of the vocabulary"):
-        NATIVE.add_sets(np.zeros(4, np.uint32), [tokens])
+        NATIVE.add_sets(words, [tokens])
+    if tokens.itemsize != 4:
+        assert not words.any()
+
+
+@needs_c
+@pytest.mark.parametrize("bits", [bytes(6), memoryview(bytes(9))[1:]])
+def test_packed_bits_that_are_no_whole_words_are_refused_in_c(bits):
+    with pytest.raises(ValueError, match="must be whole words"):
+        NATIVE.digest(bits)
 
 
 def loaded(folder, **environment):

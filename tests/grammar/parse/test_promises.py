@@ -144,3 +144,11 @@ def test_a_mask_is_a_copy_and_has_no_bits_beyond_the_vocabulary():
     assert tokens_in(words)[-1] == len(odd) - 1
     words[:] = 0
     assert matcher.allowed().any()
+
+
+def test_more_tokens_than_a_text_has_are_not_taken_back():
+    matcher = Matcher(compiled_for(vocabulary_of([]), JsonSchema({"type": "null"}).rules(None)))
+    assert matcher.accept(BYTES + ord("n"))
+    with pytest.raises(ValueError, match="count must be at most 1, got 2"):
+        matcher.rollback(2)
+    assert matcher.position == 1
