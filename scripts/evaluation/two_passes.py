@@ -42,6 +42,7 @@ class _TwoPassDecoder(TokenDecoder):
         output: CausalOutput | None,
         outcomes: Mapping[int, StepResult | Exception],
         running: Mapping[int, Any],
+        events: list[dlm.Event],
     ) -> dict[int, Exception]:
         verified = {} if output is None else output.plan.canvases
         written = {

@@ -48,14 +48,14 @@ def test_every_field_of_decisions_is_documented():
 def test_every_route_is_described_by_openapi_and_no_other(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {re.sub(r"\{.*\}", "{id}", path) for path in _paths(app)}
-    refusal, pages = "/v1/responses/compact", {"/", "/docs", "/openapi.json"}
+    refusal, pages = "/v1/responses/compact", {"/", "/page/{id}", "/docs", "/openapi.json"}
     assert paths == {*document()["paths"], refusal, *pages}
 
 
 def test_every_route_is_documented(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
-    assert len(paths) == 19
+    assert len(paths) == 20
     assert not {path for path in paths if path not in DOC}
 
 
