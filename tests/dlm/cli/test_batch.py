@@ -273,6 +273,7 @@ def test_a_model_that_is_refused_leaves_no_output(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_cannot_load_the_model_is_bad_usage(run, tmp_path):
     args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
     code, err = run(*args, "--workers", 2, "--model", ROOT / "docs")

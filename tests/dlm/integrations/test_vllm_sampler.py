@@ -320,6 +320,7 @@ def test_what_a_budget_took_is_remembered_over_a_preemption(compiler, vocabulary
         worker.slots.remove(1)
 
 
+@pytest.mark.exhaustive
 def test_a_vocabulary_of_262144_tokens_is_served(chat):
     few = Vocabulary.from_tokenizer(chat.tokenizer, len(chat.tokenizer), STOPS, PAD)
     others = [f"{number:x}".encode() for number in range(1 << 20, (1 << 20) + 262_144 - len(few))]

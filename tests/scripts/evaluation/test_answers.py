@@ -73,6 +73,7 @@ def test_all_modes_of_a_study_can_be_chosen_by_their_names(study):
     assert answers.chosen(modes, ",".join(mode.name for mode in modes)) == [*modes]
 
 
+@pytest.mark.exhaustive
 def test_every_mode_answers_every_prompt_and_is_in_the_reports(compared, tmp_path):
     names = [mode.name for mode in STUDIES["decodings"]]
     code, printed, err = compared()

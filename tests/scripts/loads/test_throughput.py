@@ -3,8 +3,10 @@
 import json
 
 import load
+import pytest
 
 
+@pytest.mark.exhaustive
 def test_the_host_is_timed_without_files(run_command):
     times = json.loads(run_command(load, "host", "--slots", "1,2").out)
     assert [*times] == ["host, 1 slots", "host, 2 slots"]
