@@ -76,7 +76,7 @@ def test_the_activation_may_be_silu(name, by_kernel, dtype, four_bit, rng):
 
 
 @pytest.mark.parametrize(
-    ("inner", "four_bit"), by_default([(512, True), (768, False), (512, False), (768, True)], 2)
+    ("inner", "four_bit"), by_default([(512, True), (768, False), (512, False), (768, True)])
 )
 def test_experts_as_wide_as_those_of_qwen3_and_llada2_are_summed(inner, four_bit, rng):
     case = Case("one token", torch.bfloat16, four_bit, rng, "silu", 2048, inner)

@@ -132,6 +132,7 @@ def test_measured_times_alone_are_compared_with_an_earlier_run(
     assert "--beside compares measured times" in refusal
 
 
+@pytest.mark.exhaustive
 def test_offline_reports_resources_and_predicted_times_and_kernels_that_do_not_compile(
     monkeypatch, run_command
 ):

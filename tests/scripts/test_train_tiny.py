@@ -153,6 +153,7 @@ def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
     assert steps.rate(500, 0.999) == 0.01
 
 
+@pytest.mark.exhaustive
 def test_batches_do_not_depend_on_the_first_step_or_on_the_number_of_workers():
     source = batches.BatchSource(directory=BUILT_IN, seed=3, size=2)
 

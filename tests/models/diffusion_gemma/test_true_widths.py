@@ -4,6 +4,7 @@ sizes, in ModelOpt's layout. Errors that occur only at these widths are found he
 import re
 
 import nvfp4_files
+import pytest
 import torch
 from safetensors import safe_open
 
@@ -35,6 +36,7 @@ STORED = {
 CLOSE = {"rtol": 1e-5, "atol": 1e-4}
 
 
+@pytest.mark.exhaustive
 def test_at_the_26b_s_widths_states_and_logits_are_those_of_transformers(reference, tmp_path, rng):
     theirs = reference.make(tmp_path, **WIDTHS)
     meant = nvfp4_files.write(tmp_path, nvfp4_files.MODELOPT)
