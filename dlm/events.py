@@ -33,6 +33,7 @@ class Committed:
 
     request: int
     tokens: list[int]  # including markers and the stop token
+    answer: list[int]  # tokens of the answer, without reasoning; they may come later than `tokens`
     text: str  # of the answer
     reasoning: str
     # Of tokens of the answer, neither of reasoning nor its stop, if the request asks for them. They

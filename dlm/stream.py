@@ -9,6 +9,16 @@ from itertools import accumulate
 from dlm.grammar import Reasoning, Vocabulary
 
 
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """What is new in a text: tokens and whole characters."""
+
+    tokens: list[int]
+    answer: list[int]  # tokens of the answer, which may come later than in `tokens`
+    text: str  # of the answer
+    reasoning: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Stream:
     """Conversion of final tokens to text, with reasoning and answer apart."""
@@ -24,25 +34,31 @@ class Stream:
         ""  # of a call that did not fit: the answer ends before what it has of it
     )
     _emitted: int = field(default=0, init=False)  # tokens
+    _answered: int = field(default=0, init=False)  # tokens of the answer
     _text: str = field(default="", init=False)
     _reasoning_text: str = field(default="", init=False)
 
     def emit(
         self, tokens: list[int], ended: bool = False, text_tokens: list[int] | None = None
-    ) -> tuple[list[int], str, str]:
-        """Return what is new in `tokens`, all that are final: tokens, text of the answer,
-        reasoning.
+    ) -> NewPart:
+        """Return what is new in `tokens`, all that are final.
 
         `text_tokens` are those of them that are text; None: all. Unless the answer has `ended`, a
         character that lacks bytes is held back, and so is the possible beginning of a text of
         `stop`.
         """
         if len(tokens) == self._emitted and not ended:
-            return [], "", ""
+            return NewPart([], [], "", "")
         thought, answer = self.split(tokens if text_tokens is None else text_tokens, ended)
         text = self.text(answer, ended)
-        new = tokens[self._emitted :], text[len(self._text) :], thought[len(self._reasoning_text) :]
-        self._emitted, self._text, self._reasoning_text = len(tokens), text, thought
+        new = NewPart(
+            tokens[self._emitted :],
+            answer[self._answered :],
+            text[len(self._text) :],
+            thought[len(self._reasoning_text) :],
+        )
+        self._emitted, self._answered = len(tokens), max(self._answered, len(answer))
+        self._text, self._reasoning_text = text, thought
         return new
 
     def split(self, tokens: list[int], ended: bool = True) -> tuple[str, list[int]]:

@@ -176,14 +176,15 @@ class Decoder(ABC):
         if sequence.checked and reason is None:
             final = final[: sequence.stream.free_text(final).stop]
         content = final if reason is None else sequence.content_tokens(reason == "stop")
-        tokens, text, reasoning = sequence.stream.emit(final, reason is not None, content)
+        new = sequence.stream.emit(final, reason is not None, content)
         judged = self._new_logprobs(sequence, content, reason is not None)
-        if tokens or text or reasoning or judged:
+        if new.tokens or new.answer or new.text or new.reasoning or judged:
             event = Committed(
                 request=sequence.number,
-                tokens=tokens,
-                text=text,
-                reasoning=reasoning,
+                tokens=new.tokens,
+                answer=new.answer,
+                text=new.text,
+                reasoning=new.reasoning,
                 logprobs=judged,
             )
             events.append(event)

@@ -85,7 +85,7 @@ class ItemReader:
         """Return the changes by an event."""
         changes = [*self._written("reasoning", event.reasoning)]
         changes += self._written("text", event.text)
-        for delta in self._calls.feed(event.tokens) if self._calls else ():
+        for delta in self._calls.feed(event.answer) if self._calls else ():
             changes += self._called(delta)
         return changes
 
@@ -102,6 +102,7 @@ class ItemReader:
             Committed(
                 request=0,
                 tokens=result.token_ids,
+                answer=result.token_ids[result.reasoning_tokens :],
                 text=result.text,
                 reasoning=result.reasoning or "",
             )

@@ -5,7 +5,7 @@ from doubles import Scripted
 from driven import streamed
 from values import PROMPT, V
 
-from dlm import Request, ToolCall, Tools
+from dlm import JsonSchema, Request, ToolCall, Tools
 from dlm.openai.items import ItemReader
 
 SEATS = {
@@ -46,3 +46,54 @@ def test_a_call_in_tags_after_reasoning_and_text_is_streamed_apart(engine_of, to
     ]
     written = next(i for i, event in enumerate(events) if "two." in event.text)
     assert written < len(events) - 1  # before the calls have ended
+
+
+BOOKING = '<tool_call>\n{"name": "book", "arguments": {"seats": 2}}\n</tool_call>'
+XML_BOOKING = """<tool_call>
+<function=book>
+<parameter=seats>
+2
+</parameter>
+</function>
+</tool_call>"""
+TAGS_IN_REASONING = {
+    "a whole call": (Tools([SEATS], format="hermes"), f"Maybe {BOOKING} now.", "Hi."),
+    "a call that never ends": (
+        Tools([SEATS], format="hermes"),
+        "It begins with <tool_call>. " + 45 * "Let me think. ",
+        "Hi.",
+    ),
+    "an opening before a call": (
+        Tools([SEATS], format="qwen3_coder"),
+        "I write <tool_call>\n<function=book> and its parameters.",
+        XML_BOOKING,
+    ),
+    "text before calls beside content": (
+        Tools([SEATS], format="hermes", content=JsonSchema({"type": "boolean"})),
+        "Call it.",
+        BOOKING,
+    ),
+    "text before calls in XML beside content": (
+        Tools([SEATS], format="qwen3_coder", content=JsonSchema({"type": "boolean"})),
+        "Call it.",
+        XML_BOOKING,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAGS_IN_REASONING)
+def test_tags_in_reasoning_are_text_whole_and_streamed(engine_of, tokens_of, case):
+    spec, thought, answer = TAGS_IN_REASONING[case]
+    script = tokens_of(f"<|channel>thought\n{thought}<channel|>{answer}<turn|>")
+    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=32))
+    request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=900)
+    result, events = streamed(engine, request)
+    calls = () if answer == "Hi." else (ToolCall("book", {"seats": 2}),)
+    assert (result.tool_calls, result.reasoning) == (calls, thought.strip())
+    reader = ItemReader(request, engine.vocabulary)
+    for event in events:
+        reader.feed(event)
+    shown = ("call", "book", '{"seats": 2}') if calls else ("text", "", "Hi.")
+    for items in (reader.items, ItemReader(request, engine.vocabulary).read(result)):
+        shapes = [(item.kind, item.name, item.text) for item in items]
+        assert shapes == [("reasoning", "", thought.strip()), shown]

@@ -198,6 +198,7 @@ def test_held_back_text_is_emitted_at_the_end_even_without_a_new_token(scripted,
     stream = prepared.sequences[0].stream
     tokens = tokens_of(text)
     emitted = [stream.emit(tokens), stream.emit(tokens), stream.emit(tokens, ended=True)]
-    assert [new for new, _, _ in emitted] == [tokens, [], []]
-    assert "".join(piece for _, piece, _ in emitted) == text
-    assert emitted[2][1]
+    assert [part.tokens for part in emitted] == [tokens, [], []]
+    assert [part.answer for part in emitted] == [tokens, [], []]
+    assert "".join(part.text for part in emitted) == text
+    assert emitted[2].text

@@ -80,13 +80,14 @@ class AnswerReader:
         calls = self._calls.feed(tokens)
         if ended:
             self._calls.end()
-        _, text, reasoning = self._stream.emit(self._tokens, ended)
+        new = self._stream.emit(self._tokens, ended)
+        text = new.text
         if not self._begun:
             self._blank += text
             self._begun = not self._blank.isspace() if self._blank else False
             kept = self._begun or (ended and not self._calls.count)
             text, self._blank = (self._blank, "") if kept else ("", self._blank)
-        return AnswerDelta(reasoning, text, calls)
+        return AnswerDelta(new.reasoning, text, calls)
 
 
 def _spelling_markers(vocabulary: Vocabulary) -> Vocabulary:

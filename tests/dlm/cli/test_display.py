@@ -58,7 +58,7 @@ def lines(first, last):
 
 
 def committed(tokens):
-    return Committed(request=0, tokens=tokens, text="", reasoning="")
+    return Committed(request=0, tokens=tokens, answer=tokens, text="", reasoning="")
 
 
 def test_an_answer_taller_than_the_terminal_shows_its_newest_part(vocabulary):

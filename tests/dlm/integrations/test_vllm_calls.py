@@ -59,7 +59,7 @@ def read_by_server(vocabulary, spec, pieces):
     """Return the arguments of the calls as the server's reader of streams has them."""
     reader = ItemReader(Request(prompt="x", constraint=spec), vocabulary)
     for piece in pieces:
-        reader.feed(Committed(request=0, tokens=piece, text="", reasoning=""))
+        reader.feed(Committed(request=0, tokens=piece, answer=piece, text="", reasoning=""))
     return [item.text for item in reader.items if item.kind == "call"]
 
 

@@ -102,9 +102,15 @@ def result_of(judged):
 
 def events():
     """The answer in three pieces, whose second has log-probabilities alone."""
-    yield Committed(request=0, tokens=[0], text="hi ", reasoning="", logprobs=JUDGED[:1])
-    yield Committed(request=0, tokens=[1], text="", reasoning="", logprobs=JUDGED[1:2])
-    yield Committed(request=0, tokens=[2], text="é", reasoning="", logprobs=JUDGED[2:])
+    for token, text in enumerate(("hi ", "", "é")):
+        judged = JUDGED[token : token + 1]
+        yield committed([token], text, judged)
+
+
+def committed(tokens, text, judged=()):
+    return Committed(
+        request=0, tokens=tokens, answer=tokens, text=text, reasoning="", logprobs=[*judged]
+    )
 
 
 def test_a_chat_has_them_by_token_whole_and_streamed():
@@ -154,6 +160,6 @@ def test_an_answer_that_without_a_request_for_them_has_none():
     ):
         answers = make(generation, "tiny", Pieces())
         assert answers.whole([result_of(None)])["choices"][0]["logprobs"] is None
-        piece = Committed(request=0, tokens=[0], text="hi ", reasoning="")
+        piece = committed([0], "hi ")
         (chunk,) = answers.progress(0, piece)
         assert chunk["choices"][0]["logprobs"] is None

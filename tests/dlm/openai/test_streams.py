@@ -99,7 +99,7 @@ def played(request, vocabulary, tokens_of):
 
 
 def committed(tokens, text="", reasoning=""):
-    return Committed(request=0, tokens=tokens, text=text, reasoning=reasoning)
+    return Committed(request=0, tokens=tokens, answer=tokens, text=text, reasoning=reasoning)
 
 
 class Maker:
