@@ -11,7 +11,7 @@ from dlm.grammar import Reasoning, Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """What is new in a text: tokens and whole characters."""
+    """Tokens and whole characters by which a text has grown."""
 
     tokens: list[int]
     answer: list[int]  # tokens of the answer, which may come later than in `tokens`

@@ -98,14 +98,10 @@ class ItemReader:
 
     def read(self, result: Result) -> list[AnswerItem]:
         """Return the items of a whole answer, which must be all that this reader reads."""
+        tokens, thought = result.token_ids, result.reasoning or ""
+        answer = tokens[result.reasoning_tokens :]
         self.feed(
-            Committed(
-                request=0,
-                tokens=result.token_ids,
-                answer=result.token_ids[result.reasoning_tokens :],
-                text=result.text,
-                reasoning=result.reasoning or "",
-            )
+            Committed(request=0, tokens=tokens, answer=answer, text=result.text, reasoning=thought)
         )
         self.close()
         return self.items
