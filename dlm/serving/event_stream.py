@@ -15,8 +15,7 @@ class EventStream:
     """Events of one request, for one reader in one event loop. The stream ends after an `End`, or
     when it is closed, which cancels the request.
 
-    Its memory is bounded by the length of an answer: of consecutive unread drafts only the last is
-    kept.
+    Its memory is bounded by the length of an answer: of unread drafts only the last is kept.
     """
 
     def __init__(
@@ -45,11 +44,17 @@ class EventStream:
         if isinstance(event, Draft):
             if not self._drafts:
                 return
-            if self._events and isinstance(self._events[-1], Draft):
-                self._events.pop()
+            self._drop_draft()
         self._events.append(event)
         self._over = isinstance(event, End)
         self._ready.set()
+
+    def _drop_draft(self) -> None:
+        """Drop the unread draft, if there is one. Committed tokens may have come after it."""
+        for place in reversed(range(len(self._events))):
+            if isinstance(self._events[place], Draft):
+                del self._events[place]
+                return
 
     def close(self) -> None:
         """Drop all unread events; cancel the request unless it has ended."""

@@ -261,8 +261,8 @@ function showKind(kind, source) {
   number();
 }
 
-function addTool(tool) {
-  const made = new ToolForm(tool, render, gone => {
+function toolForm(tool) {
+  return new ToolForm(tool, render, gone => {
     clearFault();
     form.tools.splice(form.tools.indexOf(gone), 1);
     at("add").focus();
@@ -270,15 +270,19 @@ function addTool(tool) {
     showTools();
     render();
   });
-  form.tools.push(made);
-  at("tools").append(made.field);
-  return made;
 }
 
+function addTool(made) {
+  form.tools.push(made);
+  at("tools").append(made.field);
+}
+
+/** Shows other tools. Those that cannot be shown throw, and the form stays as it is. */
 function setTools(tools, choice = "auto") {
+  const made = tools.map(toolForm);
   form.tools.length = 0;
   at("tools").replaceChildren();
-  tools.forEach(addTool);
+  made.forEach(addTool);
   showTools();
   at("choice").value = choice;
 }
@@ -381,7 +385,7 @@ const LINKED = ["prompt", "kind", "constraint", "choice", "seed", "most", "tempe
 function linkOf() {
   const carried = Object.fromEntries(LINKED.map(id => [id, at(id).value]));
   carried.tools = form.tools.map(tool => tool.read());
-  carried.turns = form.turns;
+  carried.turns = form.turns.map(turn => (turn.images ? {...turn, images: []} : turn));
   const bytes = new TextEncoder().encode(JSON.stringify(carried));
   const words = btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join(""));
   return `${location.href.split("#")[0]}#request=${words.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`;
@@ -395,11 +399,14 @@ function openLink() {
     const raw = atob(words.replaceAll("-", "+").replaceAll("_", "/"));
     const carried = JSON.parse(new TextDecoder().decode(Uint8Array.from(raw, one => one.charCodeAt(0))));
     const turns = carried.turns.map(readTurn), kind = Object.hasOwn(SOURCES, carried.kind) ? carried.kind : "none";
+    const values = LINKED.map(id => String(carried[id]));
+    setTools(carried.tools); // all that may throw is before this, or in it
+    startOver();
     form.turns = turns;
     showTurns();
-    setTools(carried.tools);
-    for (const id of LINKED) at(id).value = String(carried[id]);
+    LINKED.forEach((id, i) => { at(id).value = values[i]; });
     showKind(kind, form.sources[kind] = String(carried.constraint));
+    render();
     return true;
   } catch {
     showFault(new Fault(null, "The link holds no request that this page can read."));
@@ -491,7 +498,9 @@ at("images").onchange = async () => {
   render();
 };
 at("add").onclick = () => {
-  addTool({name: "", description: "", parameters: schemaOf([])}).part(".name").focus();
+  const made = toolForm({name: "", description: "", parameters: schemaOf([])});
+  addTool(made);
+  made.part(".name").focus();
   showTools();
   render();
 };
@@ -507,7 +516,7 @@ at("share").onclick = () => {
   clearFault();
   try {
     const link = linkOf();
-    copy(link, "The link", () => { location.hash = link.split("#")[1]; at("copied").textContent = "The address of this page is the link now."; });
+    copy(link, "The link", () => { history.replaceState(null, "", link); at("copied").textContent = "The address of this page is the link now."; });
   } catch (fault) {
     if (!(fault instanceof Fault)) throw fault;
     showFault(fault);

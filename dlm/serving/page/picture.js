@@ -10,6 +10,8 @@ const KINDS_OF_CELLS = {
   mask: "masked: no token yet",
 };
 
+const GAP = "…";
+
 /** A text on one line; a control token is a dot. */
 const onLine = words => words.replaceAll("\n", "⏎") || "·";
 
@@ -27,6 +29,7 @@ function kindsOf({tokens, accepted, masked, pinned, suspect}) {
 class Picture {
   constructor() {
     this.rows = []; // each a pass: before, cells, frontier, and the numbers of that moment
+    this.written = []; // the tokens before the canvas of the last row; gaps where no draft has shown them
     this.text = this.reasoning = "";
     this.calls = [];
     this.usage = this.reason = null;
@@ -50,9 +53,7 @@ class Picture {
   }
 
   rowOf(draft, seconds) {
-    const last = this.rows.at(-1), kinds = kindsOf(draft);
-    const count = last ? Math.max(0, draft.committed - last.committed) : 0;
-    const before = (last?.before ?? "") + (last?.draft.tokens.slice(0, count).join("") ?? "");
+    const kinds = kindsOf(draft), before = this.before(draft);
     const cells = draft.tokens.map((token, i) => ({text: kinds[i] === "mask" ? "░" : onLine(token), kind: kinds[i]}));
     const end = lastCell(draft.tokens);
     return {
@@ -61,6 +62,22 @@ class Picture {
       committed: draft.committed, final: draft.committed + draft.pinned,
       passes: draft.passes, entropy: draft.entropy,
     };
+  }
+
+  /**
+   * The text before the canvas of the next draft. A slow client does not get every draft: of those that it lacks only
+   * what was pinned before them is known, and the rest is a gap.
+   */
+  before(draft) {
+    const last = this.rows.at(-1), written = this.written.slice(0, draft.committed);
+    if (last) {
+      const count = Math.max(0, draft.committed - last.committed), next = draft.passes === last.passes + 1;
+      written.push(...last.draft.tokens.slice(0, next ? count : Math.min(count, last.draft.pinned)));
+    }
+    const missing = draft.committed - written.length;
+    if (missing > 0) written.push(GAP, ...Array(missing - 1).fill(""));
+    this.written = written;
+    return written.join("");
   }
 
   /** The numbers to be shown with row `number`; after the last one, those of the whole answer. */

@@ -446,6 +446,31 @@ def test_a_picture_has_a_row_a_pass_whose_text_before_is_what_earlier_rows_have_
     assert characters == 5
 
 
+@pytest.mark.parametrize(
+    ("drafts", "before"),
+    [
+        # A whole canvas: its last draft is shown, or was dropped.
+        ([draft(0, ["a", "b"], 1, passes=1), draft(2, ["c"], passes=2)], "ab"),
+        ([draft(0, ["a", "b"], 1, passes=1), draft(2, ["c"], passes=3)], "a…"),
+        # Drafted: each row begins with what its pass wrote; the guess after it may be wrong.
+        ([draft(0, ["a", "x", "y"], 1, passes=1), draft(1, ["b"], 1, passes=3)], "a"),
+        ([draft(0, ["a", "x", "y"], 1, passes=1), draft(3, ["d"], 1, passes=4)], "a…"),
+        ([draft(3, ["c"], 1, passes=3)], "…"),
+        ([draft(2, ["c"], 1, passes=3), draft(3, ["d"], 1, passes=4)], "…c"),
+        # Tokens were taken back.
+        ([draft(0, ["a", "b"], 2, passes=1), draft(2, ["c"], passes=2)] * 2, "ab"),
+        ([*(draft(i, ["a"], 1, passes=i + 1) for i in range(3)), draft(1, [""], passes=4)], "a"),
+    ],
+)
+def test_a_picture_without_some_drafts_shows_no_guess_as_committed(drafts, before):
+    code = """(() => {
+      const picture = new Picture();
+      for (const draft of given[0]) picture.take({choices: [], draft}, 1);
+      return picture.rows.at(-1).before;
+    })()"""
+    assert run(code, [one | {"entropy": 0.0} for one in drafts]) == before
+
+
 def test_a_masked_position_is_a_mask_until_its_token_stands():
     held = draft(0, ["a", "b", "c", "d"], pinned=1, suspect=3)
     held |= {"masked": [False, True, False, True], "accepted": [True, False, True, False]}

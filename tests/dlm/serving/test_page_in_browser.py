@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+import time
 
 import pytest
 from block_models import SDAR, Oracle
@@ -225,6 +226,37 @@ def test_a_link_carries_the_request_and_no_markup(browser, served):
     assert other.run("document.querySelector('#stage').hidden")  # nothing has been sent
     broken = page_of(browser, served, link="#request=bm8")
     assert broken.text("#problem") == "The link holds no request that this page can read."
+
+
+def test_a_link_has_no_images_and_leaves_those_of_the_page(browser, served):
+    page = page_of(browser, served)
+    image = "data:image/png;base64,aGk="
+    page.run(f"form.turns = [{{role: 'user', text: 'hi', images: [{json.dumps(image)}]}}]")
+    page.fill("#prompt", "And now?")
+    link = page.run("linkOf()")
+    other = page_of(browser, served, link=link.split("/", 3)[3])
+    turn = {"role": "user", "text": "hi", "images": []}
+    assert other.run("readState().turns") == [turn]
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.click("#share")
+    page.until("document.querySelector('#copied').textContent")
+    assert page.run("location.href") == link
+    time.sleep(0.1)  # an event of the new address would have come
+    assert page.run("readState().turns") == [turn | {"images": [image]}]
+
+
+def test_a_link_that_cannot_be_read_leaves_the_conversation(browser, served):
+    page = page_of(browser, served)
+    page.run("form.turns = [{role: 'user', text: 'new', images: []}]")
+    page.run("form.tools[0] = {read: () => null}")
+    link = page.run("linkOf()")
+    other = page_of(browser, served)
+    other.run("form.turns = [{role: 'user', text: 'old', images: []}]")
+    state = other.run("JSON.stringify(readState())")
+    other.run(f"location.hash = {json.dumps(link.split('#')[1])}")
+    other.until(REFUSED)
+    assert other.text("#problem") == "The link holds no request that this page can read."
+    assert other.run("JSON.stringify(readState())") == state
 
 
 def test_images_are_offered_where_the_model_reads_them(browser, served):
