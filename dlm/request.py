@@ -61,14 +61,12 @@ class Request:
     seed: int | None = 0  # any integer; None: a new one for each request
     temperature: float | None = None  # 0 to 2. 0: the likeliest token is accepted, and lower values
     # come near it; 1: as scheduled; above 1 distributions are flatter and take more passes; None: 1
-    # on canvases, and left to right that of the decoding
+    # on canvases, and left to right that of the decoding, but 1 if that is 0 and a cut is given
     top_k: int = 0  # tokens that are left, and those as likely as the last one; 0, -1: all
     top_p: float = 1.0  # the likeliest tokens that together reach it are left; 1: all
     min_p: float = 0.0  # tokens are left that have this share of the highest probability; 0: all
-    logprobs: int | None = (
-        None  # 0 to 20: of the answer's tokens, and as many likeliest ones beside
-    )
-    # each; None: none
+    # 0 to 20: of the answer's tokens, and as many likeliest ones beside each; None: none
+    logprobs: int | None = None
     thinking: bool = False  # let the model reason before it answers
     thinking_budget: int | None = None  # tokens, including markers; None: no limit of its own
 

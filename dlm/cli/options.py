@@ -36,7 +36,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     purpose = (
         "How the model writes: canvas denoises whole canvases, left-to-right writes one token "
         "after another, drafted writes left to right from drafts of canvases. Default: as the "
-        "model's generation_config.json says, otherwise canvas."
+        "model's config.json says, otherwise canvas."
     )
     parser.add_argument("--decoding", choices=get_args(Writes), help=purpose)
 
@@ -100,7 +100,8 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
     add("--system", metavar="TEXT", help="A system message that comes before the prompt.")
     purpose = (
         "How freely the answer is drawn, 0 to 2: 0 takes the likeliest token. "
-        "Default: 1 on canvases, which is the model's own schedule, and 0 left to right."
+        "Default: 1 on canvases, which is the model's own schedule; left to right 0, but 1 with "
+        "--top-k, --top-p or --min-p."
     )
     add("--temperature", type=float, metavar="T", help=purpose)
     purpose = "Draw only from the K likeliest tokens at each position. Default: from all."

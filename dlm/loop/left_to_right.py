@@ -419,9 +419,14 @@ class TokenDecoder(Decoder):
         return [judged[i] for i in range(len(tokens))]
 
     def _temperature_of(self, sequence: Sequence) -> float:
-        """Return the request's temperature, or the decoding's if it has none."""
-        temperature = sequence.request.temperature
-        return self._temperature if temperature is None else temperature
+        """Return the request's temperature, or the decoding's if it has none. A request with a cut
+        and neither draws at 1: a cut of the likeliest token would do nothing."""
+        request = sequence.request
+        if request.temperature is not None:
+            return request.temperature
+        if not self._temperature and Cut.of(request, 1.0) is not None:
+            return 1.0
+        return self._temperature
 
     def _cut(self, sequence: Sequence) -> Cut | None:
         """Return the cut of the request's distributions; None if the likeliest token is taken

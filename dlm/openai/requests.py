@@ -66,7 +66,7 @@ def _as_list(value: Any) -> Any:
 
 
 _COUNTS = """up to 16 answers, and at most `--slots` plus `--max-queue`. Their seeds count up from \
-`seed`"""
+`seed`, and without a `temperature` several are drawn at 1"""
 _LENGTH = """by default 1,024 for a chat, or fewer if the context ends earlier, and 16 for a \
 completion; -1 is 1,024 for both. Under a constraint the answer ends within them, or the request \
 is refused; `finish_reason` is `length` if they made it another answer"""
@@ -75,7 +75,8 @@ together reach `top_p` (above 0, up to 1); those at least `min_p` times as likel
 (0 to 1). As in vLLM the cut comes before the sampler: entropies, draws, soft embeddings and the \
 guess see the remaining tokens. It uses the model's probabilities before the schedule's \
 temperature; left to right, after the temperature. It is made among the tokens that a constraint \
-allows. Equally likely tokens are kept or removed together"""
+allows. Equally likely tokens are kept or removed together. A request with a cut and without a \
+`temperature` is drawn at 1"""
 _STOPS = """free text ends before them: an answer without a constraint, and the text before the \
 first call of a tool. Text under a constraint ends where it is complete and ignores them"""
 _STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usage_stats`. \
@@ -92,14 +93,19 @@ def given_fields(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
 class DrawFields(JsonModel):
     """Fields of a body about the draws of tokens. `Request` checks their ranges."""
 
-    seed: int | None = Field(None, description="any integer, by default a random one")
+    seed: int | None = Field(
+        None,
+        description="any integer, by default a random one. Left to right it counts where tokens \
+are drawn (see `temperature`)",
+    )
     temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
         None,
         description="0 to 2. On canvases, the draws of a pass are sharpened below 1, and at 0 they \
 are the likeliest tokens; above 1 the model's whole schedule is hotter, and without it they are as \
 the schedule says. Canvases begin from noise at any temperature: for the same answer send the same \
 `seed`. Left to right, as the built-in model writes unless `--decoding` says otherwise, tokens are \
-drawn at it, and without it the likeliest are written",
+drawn at it; without it at 1 if there is a cut or `n` is over 1, and otherwise the likeliest are \
+written",
     )
     top_k: int | None = Field(None, description=_CUTS)
     top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(
@@ -395,8 +401,8 @@ def admitted_tokens(field: str, tokens: int | None, policy: Policy) -> int | Non
 def choice_requests(
     prompts: Sequence[Mapping[str, Any]], n: int | None, policy: Policy
 ) -> tuple[Request, ...]:
-    """Make `n` requests of each prompt's fields, each with a seed of its own. Raises
-    `RequestError`."""
+    """Make `n` requests of each prompt's fields, each with a seed of its own. Several without a
+    temperature have 1, so that they differ left to right too. Raises `RequestError`."""
     count = 1 if n is None else n
     total = count * len(prompts)
     if not 1 <= total <= policy.max_choices:
@@ -407,7 +413,10 @@ def choice_requests(
         raise RequestError(f"prompt must have {right} answers together, got {got}")
     seed = prompts[0].get("seed")
     first_seed = randbelow(_SEEDS) if seed is None else seed
-    return tuple(Request(**{**prompts[i // count], "seed": first_seed + i}) for i in range(total))
+    drawn = {"temperature": 1.0} if count > 1 else {}
+    return tuple(
+        Request(**{**drawn, **prompts[i // count], "seed": first_seed + i}) for i in range(total)
+    )
 
 
 def _generation(

@@ -109,3 +109,17 @@ def test_a_request_s_temperature_takes_the_place_of_the_decoding_s(engine_of, dr
         request = Request(token_ids=PROMPT, seed=1, max_tokens=24, temperature=of_request)
         texts[of_decoding, of_request] = engine.generate([request])[0].token_ids
     assert texts[0.0, None] == texts[1.0, 0] != texts[1.0, None] == texts[0.0, 1]
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_a_cut_without_a_temperature_draws_at_1(engine_of, drafts, cut):
+    engine = engine_of(Even(V), decoding=Autoregressive(drafts=drafts))
+    base = {"token_ids": PROMPT, "seed": 1, "max_tokens": 24}
+
+    def written(**more):
+        return engine.generate([Request(**base, **more)])[0].token_ids
+
+    assert written(**cut) == written(**cut, temperature=1) != written()
+    assert written(**cut, temperature=0) == written()
+    assert written(top_k=-1, top_p=1, min_p=0) == written(), "that cuts nothing"

@@ -11,6 +11,8 @@ from doubles import Dreamer
 from pydantic import BaseModel
 from values import V
 
+from dlm import Engine, Policy
+
 FREE = turn(ASK)
 CHOICE = turn("Answer with one word of mage, healer. Ben Kim, fights as a mage.")
 TOOL = {
@@ -199,6 +201,24 @@ def test_several_answers_have_seeds_of_their_own(engine_of, serve):
     assert len(set(texts)) == 3
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens > alone.usage.completion_tokens
+
+
+def test_left_to_right_several_answers_and_cuts_are_drawn_without_a_temperature(serve):
+    engine = Engine.load(device="cpu", slots=4, policy=Policy())
+    assert engine.decoding.name == "drafted"
+    with serve(engine) as served:
+
+        def texts(**more):
+            digits = {"structured_outputs": {"regex": "[0-9]{8}"}}
+            answer = ask(served, max_tokens=12, extra_body=digits, **more)
+            return [choice.message.content for choice in answer.choices]
+
+        likeliest = texts()[0]
+        assert texts(seed=2) == texts(top_p=1) == [likeliest], "nothing asks for draws"
+        assert texts(n=3, temperature=0) == [likeliest] * 3
+        assert len(set(texts(n=3))) == 3
+        drawn = texts(top_p=0.99)
+        assert drawn == texts(top_p=0.99, temperature=1) != texts(top_p=0.99, seed=2)
 
 
 def test_a_truncated_answer_has_the_reason_length(tiny):
