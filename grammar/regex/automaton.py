@@ -171,7 +171,7 @@ class Automaton:
         counted), and how many edges were read.
 
         Only texts of printable ASCII without quotes and backslashes count, at most two characters
-        longer than the shortest of them, and as many as a limited number of edges leads to.
+        longer than the shortest of them, and only what a limited number of edges leads to.
         """
         level, count, lengths, read = {state: 1}, 0, _LONGEST_COUNTED, 0
         while lengths and level and read <= _MOST_READ:

@@ -22,8 +22,8 @@ from dlm.kernels.vocab_rows import RowMasks
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
+from dlm.logits.picks import pick
 from dlm.logits.sampling import Cut, columns
-from dlm.loop.left_to_right import pick
 from dlm.samplers import EntropyBound
 
 B, L, SIZE = 4, 5, 700

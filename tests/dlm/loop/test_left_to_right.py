@@ -4,7 +4,6 @@ from functools import cache
 from random import Random as Dice
 
 import jsonschema
-import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Obsessed, Scripted
@@ -32,8 +31,6 @@ from dlm.engine import BUILT_IN
 from dlm.grammar import LeftToRight, Matcher
 from dlm.grammar.masks import unpacked
 from dlm.left_to_right_state import DrawNumbers
-from dlm.logits.canvas_logits import DeviceCopies
-from dlm.loop.left_to_right import pick
 from dlm.models.pages import CHUNK
 
 CPU = torch.device("cpu")
@@ -183,26 +180,6 @@ def test_a_seed_repeats_what_it_draws_and_another_draws_something_else(engine_of
         return engine.generate(Request(token_ids=PROMPT, seed=seed, max_tokens=20)).token_ids
 
     assert run(1) == run(1) != run(2)
-
-
-def test_what_is_drawn_has_the_probability_that_the_model_gives_it(rng):
-    """Evenly spread numbers to draw by give each token its share of what a row allows."""
-    logits, n = torch.randn(1, 9, generator=rng), 4000
-    words = np.array([0b101101], dtype=np.uint32)
-    uniform = ((torch.arange(n) + 0.5) / n).tolist()
-    link = DeviceCopies(torch.device("cpu"))
-    drawn = pick(logits.expand(n, 9).contiguous(), [words] * n, uniform, [0.5] * n, None, link)
-    p = (logits[0, [0, 2, 3, 5]] / 0.5).softmax(-1)
-    shares = torch.tensor(drawn).bincount(minlength=9)[[0, 2, 3, 5]] / n
-    torch.testing.assert_close(shares, p, rtol=0, atol=1 / n)
-
-
-def test_a_row_that_names_a_token_or_allows_all_needs_no_mask():
-    logits = torch.zeros(3, 5)
-    logits[:, 4], logits[1, 2] = 1.0, torch.nan
-    link = DeviceCopies(torch.device("cpu"))
-    assert pick(logits, [~3, ~1, None], [0.0] * 3, [0.0] * 3, 30.0, link) == [3, 1, 4]
-    assert pick(logits.fill_(-torch.inf), [None] * 3, [0.0] * 3, [1.0] * 3, None, link) == [-1] * 3
 
 
 @pytest.mark.parametrize("drafts", [False, True])
