@@ -229,7 +229,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/loop": 1_900,
     "dlm/openai": 4_250,
     "dlm/samplers": 300,
-    "dlm/serving": 3_850,
+    "dlm/serving": 4_150,
     "grammar": 800,
     "grammar/calls": 1_000,
     "grammar/canvas": 1_800,

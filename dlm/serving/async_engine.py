@@ -114,6 +114,7 @@ class AsyncEngine:
         self.failure: str | None = None  # name of the exception that a step raised
         self._draining = self._closed = False
         self._idle = asyncio.Event()
+        self._fewer = asyncio.Event()  # set for a moment
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first call
         self._wake = threading.Condition()  # notified when there may be work
         self._readers = Readers(_READERS, "dlm-reader")
@@ -150,6 +151,10 @@ class AsyncEngine:
         engine, unless none follows."""
         if not self._closed:
             await self._pace.next_piece(client)
+
+    async def until_fewer(self) -> None:
+        """Wait until something that is under way has ended."""
+        await self._fewer.wait()
 
     async def run_in_reader(
         self, work: Callable[[], T], size: int = 0, client: str = "", images: bool = False
@@ -315,7 +320,7 @@ class AsyncEngine:
             self._opening[client] -= count
             self._opening = +self._opening  # drops clients with a count of 0
             self._slow -= slow
-            self._note_if_idle()
+            self._note_end()
 
     def _begin(self) -> None:
         """Start the thread at the first call. Raises `DlmError` in another event loop than its."""
@@ -330,7 +335,10 @@ class AsyncEngine:
                 "an AsyncEngine belongs to the event loop of its first call, not to this"
             )
 
-    def _note_if_idle(self) -> None:
+    def _note_end(self) -> None:
+        """Note that something that was under way has ended."""
+        self._fewer.set()  # all that wait go on
+        self._fewer.clear()
         if not self.busy:
             self._idle.set()
 
@@ -345,7 +353,7 @@ class AsyncEngine:
         self._notify()
         if self._observer is not None:
             self._observer.on_abandoned(stream, perf_counter())
-        self._note_if_idle()
+        self._note_end()
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Step the engine until it is closed, in its thread; events are delivered in `loop`."""
@@ -397,7 +405,7 @@ class AsyncEngine:
             if self._observer is not None:
                 self._observer.on_event(stream, event, now)
             stream.put(event)
-        self._note_if_idle()
+        self._note_end()
 
     def _fail(self, name: str) -> None:
         self.failure = name

@@ -1,37 +1,38 @@
 """Batches of stored files, whose rows are answered while no other client needs the slots.
 
-A row is begun only while a slot is free, and another one is left for a client that comes next. The
-batches of a client run one after another; to the engine they are a client of their own, so slots
-and passes are shared with it as with any other.
+The batches of a client run one after another. To the engine they are a client of their own, so
+slots, passes and readers are shared with it as with any other; `BatchSlots` bounds their rows.
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, TypeVar
+from threading import Lock
+from typing import TypeVar
 
-from dlm.batch.batch import AnswerRow
+from dlm.batch.batch import AnswerRow, Job
 from dlm.batch.rows import InputRow
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError, failure
 from dlm.events import Failed, Finished
 from dlm.openai.batch import BatchLines
 from dlm.openai.batches import BatchBody, BatchState
-from dlm.openai.body import parse_json
 from dlm.openai.response_items import UnknownResponseError
 from dlm.request import Request, Result
 from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.batch_input import BatchInput
+from dlm.serving.batch_slots import BatchSlots
 from dlm.serving.file_store import DAY, FileStore, StoredFile
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-OUTPUT = "batch_output"  # purpose of files of answers
-_MOST_ROWS = 50_000  # as OpenAI has it
+INPUT, OUTPUT = "batch", "batch_output"  # purposes of files
 _MOST_BATCHES = 20  # of a client that have not ended
+_MOST_OF_ALL = 200  # of all clients that have not ended
 _REMEMBERED = 200  # of a client, ended ones included
-_WAIT = 0.02  # seconds between two looks for a free slot
+_REMEMBERED_OF_ALL = 2_000  # of all clients
 
 
 class UnknownBatchError(UnknownResponseError):
@@ -47,34 +48,42 @@ class Batches:
         """`names` are those of the model. A batch expires after `seconds`."""
         self._engine, self._files, self._seconds = engine, files, seconds
         self._form = BatchLines(names)
-        # A row takes one slot at least; a slot stays free, if there are several.
-        self._most = max(1, engine.engine.slots - 1)
+        self._slots = BatchSlots(engine)
         self._batches: dict[str, BatchState] = {}  # by id, the oldest first
+        self._own: dict[str, dict[str, BatchState]] = {}  # by client and id; none is empty
+        self._unended = 0
         self._running: dict[str, asyncio.Task[None]] = {}  # by batch
         self._workers: dict[str, asyncio.Task[None]] = {}  # by client
-        self._rows = 0  # that are being answered
 
     def create(self, client: str, body: BatchBody) -> BatchState:
-        """Begin a batch. Raises `RequestError` and `UnknownFileError`."""
+        """Begin a batch. Raises `RequestError`, `UnknownFileError` and `QueueFullError`."""
         body.check()
-        self._files.get(client, body.input_file_id).readers += 1
-        own = self.of(client)
-        waiting = sum(not batch.ended for batch in own)
+        purpose = self._files.get(client, body.input_file_id).purpose
+        if purpose != INPUT:
+            raise RequestError(
+                f"input_file_id must be a file of the purpose {INPUT}, got one of {purpose}"
+            )
+        own = self._own.get(client, {})
+        waiting = sum(not batch.ended for batch in own.values())
         if waiting >= _MOST_BATCHES:
-            self._files.get(client, body.input_file_id).readers -= 1
             raise QueueFullError(f"{waiting} batches of this client have not ended: wait for one")
-        for batch in own[_REMEMBERED - 1 :]:
-            if batch.ended:
-                del self._batches[batch.id]
+        if self._unended >= _MOST_OF_ALL:
+            raise QueueFullError(f"{self._unended} batches of all clients have not ended: wait")
+        self._files.hold(client, body.input_file_id)
+        if len(own) >= _REMEMBERED:
+            self._forget_oldest(own)
+        if len(self._batches) >= _REMEMBERED_OF_ALL:
+            self._forget_oldest(self._batches)
         batch = BatchState(client=client, body=body, seconds=self._seconds)
-        self._batches[batch.id] = batch
+        self._batches[batch.id] = self._own.setdefault(client, {})[batch.id] = batch
+        self._unended += 1
         if client not in self._workers:
             self._workers[client] = asyncio.ensure_future(self._work(client))
         return batch
 
     def of(self, client: str) -> list[BatchState]:
         """Return the batches of a client, the newest first."""
-        return [batch for batch in reversed(self._batches.values()) if batch.client == client]
+        return [*reversed(self._own.get(client, {}).values())]
 
     def get(self, client: str, id: str) -> BatchState:
         """Return a batch of a client. Raises `UnknownBatchError`."""
@@ -94,35 +103,53 @@ class Batches:
                 running.cancel()
             else:
                 batch.become("cancelled")
-                self._files.get(client, batch.body.input_file_id).readers -= 1
+                self._note_end(self._files.get(client, batch.body.input_file_id))
         return batch
 
     async def close(self) -> None:
         """End all batches."""
+        self._slots.close()
         tasks = [*self._workers.values(), *self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _forget_oldest(self, batches: dict[str, BatchState]) -> None:
+        """Forget the oldest of `batches` that has ended; fewer have not than are remembered."""
+        batch = next(batch for batch in batches.values() if batch.ended)
+        own = self._own[batch.client]
+        del self._batches[batch.id], own[batch.id]
+        if not own:
+            del self._own[batch.client]
+
+    def _note_end(self, file: StoredFile) -> None:
+        """Note that a batch, which has read `file`, has ended."""
+        self._files.release(file)
+        self._unended -= 1
+
     async def _work(self, client: str) -> None:
         """Run the batches of a client, the oldest first, until all have ended."""
         try:
             while pending := [batch for batch in self.of(client) if not batch.ended]:
-                batch = pending[-1]
-                self._running[batch.id] = asyncio.ensure_future(self._run(batch))
-                await self._running[batch.id]
+                await asyncio.ensure_future(self._run(pending[-1]))
         finally:
             del self._workers[client]
 
     async def _run(self, batch: BatchState) -> None:
-        """Run one batch to its end."""
+        """Run one batch to its end, in a task of its own."""
+        task = asyncio.current_task()
+        if task is None or batch.ended:
+            return  # it was cancelled before its task began
+        self._running[batch.id] = task
         file = self._files.get(batch.client, batch.body.input_file_id)
+        rows = BatchInput(file.path)
         try:
-            left = batch.created + batch.seconds - batch.now()
-            async with asyncio.timeout(max(0.0, left)):
-                batch.total = await asyncio.to_thread(self._checked, file)
+            seconds_left = batch.created + batch.seconds - batch.now()
+            async with asyncio.timeout(max(0.0, seconds_left)):
+                await self._read(batch, partial(rows.check, self._form), file.size)
+                batch.total = len(rows)
                 batch.become("in_progress")
-                await self._answer(batch, file)
+                await self._answer(batch, rows)
             batch.become("finalizing")
             batch.become("completed")
         except TimeoutError:
@@ -137,144 +164,136 @@ class Batches:
             batch.error = str(failure(error)) if isinstance(error, DlmError) else "a fault here"
             batch.become("failed")
         finally:
-            file.readers -= 1
+            rows.stop()
             del self._running[batch.id]
+            self._note_end(file)
 
-    def _checked(self, file: StoredFile) -> int:
-        """Return the number of rows. Raises `RequestError` for too many, for none, and for two with
-        one `custom_id`."""
-        count = 0
-
-        def rows() -> Iterator[InputRow]:
-            nonlocal count
-            for count, line in enumerate(self._files.lines(file), 1):
-                if count > _MOST_ROWS:
-                    raise RequestError(f"the file must have at most {_MOST_ROWS} rows")
-                yield _row(count - 1, line)
-
-        self._form.check(rows())
-        if not count:
-            raise RequestError("the file must have at least one row, and has none")
-        return count
-
-    async def _answer(self, batch: BatchState, file: StoredFile) -> None:
+    async def _answer(self, batch: BatchState, rows: BatchInput) -> None:
         """Answer all rows, and write their answers."""
-        running = set[asyncio.Task[None]]()
-        with ExitStack() as stack:
-            writer = _Writer(self._files, batch, stack)
-            try:
-                for number, line in enumerate(self._files.lines(file)):
-                    while self._rows >= self._most or self._engine.under_way >= self._most:
-                        await asyncio.sleep(_WAIT)
-                    task = asyncio.ensure_future(self._answer_row(batch, number, line, writer))
-                    running.add(task)
-                    await asyncio.sleep(0)  # the row has begun, and is counted
-                    for ended in [task for task in running if task.done()]:
-                        running.remove(ended)
-                        ended.result()
-                await asyncio.gather(*running)
-            finally:
-                for task in running:
-                    task.cancel()
-                await asyncio.gather(*running, return_exceptions=True)
+        numbers = iter(range(len(rows)))
+        writer = _Writer(self._files, batch)
+        tasks = [
+            asyncio.ensure_future(self._answer_next(batch, rows, numbers, writer))
+            for _ in range(min(self._slots.most, len(rows)))
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writer.close()
+
+    async def _answer_next(
+        self, batch: BatchState, rows: BatchInput, numbers: Iterator[int], writer: "_Writer"
+    ) -> None:
+        """Answer rows one after another, those that no other task has taken from `numbers`."""
+        for number in numbers:
+            async with self._slots.slot(batch.client):
+                await self._answer_row(batch, rows, number, writer)
 
     async def _answer_row(
-        self, batch: BatchState, number: int, line: bytes, writer: "_Writer"
+        self, batch: BatchState, rows: BatchInput, number: int, writer: "_Writer"
     ) -> None:
-        self._rows += 1
+        """Answer a row in one slot: its requests run one after another."""
+        row, size = InputRow(number, None, "the line was not read"), rows.size(number)
         try:
-            row = InputRow(number, None, "the line was not read")
-            try:
-                client, size = f"batches of {batch.client}", len(line)
-                read = self._engine.run_in_reader
-                row = await _patiently(lambda: read(partial(_row, number, line), size, client))
-                if isinstance(row.value, dict):
-                    _check_url(batch, row.value.get("url"))
-                make = partial(self._form.job, row, self._engine.engine)
-                job = await _patiently(lambda: read(make, size, client))
-                results = await self._results([*job.requests], size, client)
-                answer = await _patiently(lambda: read(partial(job.answer, results), 0, client))
-            except UnavailableError:
-                raise  # of the server, not of this row
-            except DlmError as error:
-                answer = self._form.refusal(row, error)
-            except Exception as error:
-                answer = self._form.refusal(row, failure(error))
-            writer.write(answer)
-        finally:
-            self._rows -= 1
+            row = await self._read(batch, partial(rows.row, number), size)
+            job = await self._read(batch, partial(self._job, batch, row), size)
+            results = [await self._result(batch, request, size) for request in job.requests]
+            line = await self._read(batch, lambda: _line(job.answer(results)))
+        except UnavailableError:
+            raise  # of the server, not of this row
+        except Exception as error:
+            refusal = partial(self._form.refusal, row, failure(error))
+            line = await self._read(batch, lambda: _line(refusal()))
+            await self._read(batch, partial(writer.write_error, line))
+        else:
+            await self._read(batch, partial(writer.write, line))
 
-    async def _results(self, requests: list[Request], size: int, client: str) -> list[Result]:
-        streams = await _patiently(lambda: self._engine.open(requests, size=size, client=client))
+    def _job(self, batch: BatchState, row: InputRow) -> Job:
+        endpoint = batch.body.endpoint
+        url = row.value.get("url") if isinstance(row.value, dict) else None
+        if url is not None and url != endpoint:
+            raise RequestError(f"url must be the batch's endpoint {endpoint}, got {url!r:.60}")
+        return self._form.job(row, self._engine.engine)
+
+    async def _read(self, batch: BatchState, work: Callable[[], T], size: int = 0) -> T:
+        """Return what `work` returns, which runs in a thread and reads `size` bytes."""
+        read = self._engine.run_in_reader
+        return await self._patiently(lambda: read(work, size, _client(batch)))
+
+    async def _result(self, batch: BatchState, request: Request, size: int) -> Result:
+        (stream,) = await self._patiently(
+            lambda: self._engine.open([request], size=size, client=_client(batch))
+        )
         try:
-            results = list[Result]()
-            for stream in streams:
-                async for event in stream:
-                    if isinstance(event, Failed):
-                        raise event.error
-                    if isinstance(event, Finished):
-                        results.append(event.result)
-            return results
+            async for event in stream:
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Finished):
+                    return event.result
         finally:
-            for stream in streams:
-                stream.close()
+            stream.close()
+        raise UnavailableError("the engine was closed")
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what `work` returns, begun anew as long as the engine's queue is full."""
+        while True:
+            with suppress(QueueFullError):
+                return await work()
+            await self._engine.until_fewer()
 
 
 class _Writer:
-    """Files of a batch's answers, which are made with their first lines."""
+    """Files of a batch's answers, which are made with their first lines. Threads write them."""
 
-    def __init__(self, files: FileStore, batch: BatchState, stack: ExitStack):
-        """`stack` closes the files."""
-        self._files, self._batch, self._stack = files, batch, stack
-        self._output: tuple[StoredFile, BinaryIO] | None = None
-        self._errors: tuple[StoredFile, BinaryIO] | None = None
+    def __init__(self, files: FileStore, batch: BatchState):
+        self._files, self._batch = files, batch
+        self._output: StoredFile | None = None
+        self._errors: StoredFile | None = None
+        self._closed = False
+        self._lock = Lock()  # one thread writes at a time
 
-    def write(self, answer: AnswerRow) -> None:
-        """Write the answer to a row. Raises `StorageFullError`."""
-        line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-        batch = self._batch
-        if answer["error"] is None:
+    def write(self, line: bytes) -> None:
+        """Write the answer to a row, unless the batch has ended. Raises `StorageFullError`."""
+        with self._lock:
+            if self._closed:
+                return
             if self._output is None:
-                self._output = self._opened("output")
-                batch.output_file = self._output[0].id
-            self._files.append(*self._output, line)
-            batch.completed += 1
-        else:
+                self._output = self._created("output")
+                self._batch.output_file = self._output.id
+            self._files.append(self._output, line)
+            self._batch.completed += 1
+
+    def write_error(self, line: bytes) -> None:
+        """Write the error of a row, likewise."""
+        with self._lock:
+            if self._closed:
+                return
             if self._errors is None:
-                self._errors = self._opened("error")
-                batch.error_file = self._errors[0].id
-            self._files.append(*self._errors, line)
-            batch.failed += 1
+                self._errors = self._created("error")
+                self._batch.error_file = self._errors.id
+            self._files.append(self._errors, line)
+            self._batch.failed += 1
 
-    def _opened(self, kind: str) -> tuple[StoredFile, BinaryIO]:
+    def close(self) -> None:
+        """Write no more; a line that is being written is finished."""
+        with self._lock:
+            self._closed = True
+            for file in (self._output, self._errors):
+                if file is not None:
+                    self._files.release(file)
+
+    def _created(self, kind: str) -> StoredFile:
         name = f"{self._batch.id}_{kind}.jsonl"
-        file = self._files.create(self._batch.client, name, OUTPUT)
-        file.readers += 1
-        self._stack.callback(_release, file)
-        return file, self._stack.enter_context(file.path.open("ab"))
+        return self._files.create(self._batch.client, name, OUTPUT)
 
 
-def _release(file: StoredFile) -> None:
-    file.readers -= 1
+def _line(answer: AnswerRow) -> bytes:
+    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _row(number: int, line: bytes) -> InputRow:
-    """Return the row of a line; an error in it is the row's problem."""
-    try:
-        return InputRow(number, parse_json("the line", line))
-    except RequestError as error:
-        return InputRow(number, None, str(error))
-
-
-def _check_url(batch: BatchState, url: object) -> None:
-    endpoint = batch.body.endpoint
-    if url is not None and url != endpoint:
-        raise RequestError(f"url must be the batch's endpoint {endpoint}, got {url!r:.60}")
-
-
-async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Return what `work` returns, begun anew as long as the engine's queue is full."""
-    while True:
-        with suppress(QueueFullError):
-            return await work()
-        await asyncio.sleep(_WAIT)
+def _client(batch: BatchState) -> str:
+    """Return the client that a batch is to the engine."""
+    return f"batches of {batch.client}"

@@ -4,13 +4,15 @@ Each client sees its own files alone. Their number and their bytes are bounded, 
 This module knows no HTTP and no batches.
 """
 
+import math
+import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
-from typing import BinaryIO
 
 from dlm.errors import RequestError
 from dlm.openai.body import Body, sendable
@@ -19,6 +21,8 @@ from dlm.openai.response_items import UnknownResponseError
 DAY = 86_400  # seconds
 _SECONDS = 30 * DAY  # that a file is kept
 _MOST_FILES = 200  # of a client
+_MOST_OF_ALL = 10_000  # files of all clients
+_LEAST_BYTES = 4096  # that a file counts, as on most disks
 
 
 class StorageFullError(RequestError):
@@ -41,6 +45,7 @@ class StoredFile:
     created: int  # Unix time
     expires: int
     size: int = 0  # bytes
+    counted: int = _LEAST_BYTES  # bytes of the store that it takes
     readers: int = 0  # batches that are reading or writing it: it stays
 
     def body(self) -> Body:
@@ -57,13 +62,24 @@ class StoredFile:
         }
 
 
+@dataclass(slots=True)
+class _Share:
+    """Part of the store that one client has."""
+
+    files: dict[str, StoredFile] = field(default_factory=dict)  # by id, the oldest first
+    counted: int = 0  # bytes
+
+
 class FileStore:
     """Files in a directory that nothing else writes. May be used by any thread."""
 
     def __init__(self, directory: Path, most_bytes: int, now: Callable[[], float] = time.time):
         """`most_bytes` is the size of all files together; one client may have half of it."""
         self._directory, self._most, self._now = directory, most_bytes, now
-        self._files: dict[str, StoredFile] = {}  # by id, the oldest first
+        self._files: dict[str, StoredFile] = {}  # by id
+        self._shares: dict[str, _Share] = {}  # by client; none is empty
+        self._counted = 0  # bytes of all files
+        self._next_end = math.inf  # no file that nobody reads expires before
         self._lock = Lock()
 
     def add(
@@ -72,15 +88,16 @@ class FileStore:
         """Store a file for `seconds`. Raises `StorageFullError`."""
         file = self.create(client, name, purpose, seconds)
         try:
-            with file.path.open("wb") as opened:
-                self.append(file, opened, content)
+            self.append(file, content)
         except BaseException:
-            self._drop(file)
+            with self._lock:
+                self._drop(file)
             raise
+        self.release(file)
         return file
 
     def create(self, client: str, name: str, purpose: str, seconds: int = _SECONDS) -> StoredFile:
-        """Return an empty file. Raises `StorageFullError` if the client has too many."""
+        """Return an empty file, which stays until it is released. Raises `StorageFullError`."""
         now = int(self._now())
         id = f"file-{token_hex(12)}"
         file = StoredFile(
@@ -91,73 +108,139 @@ class FileStore:
             path=self._directory / id,
             created=now,
             expires=now + seconds,
+            readers=1,
         )
-        with self._lock:
-            self._expire()
-            if sum(other.client == client for other in self._files.values()) >= _MOST_FILES:
-                raise StorageFullError(
-                    f"files must be at most {_MOST_FILES} of a client: delete some first"
-                )
-            self._files[id] = file
-        file.path.touch()
+        try:
+            file.path.touch(exist_ok=False)
+        except OSError as error:
+            raise _disk_error(error) from error
+        try:
+            with self._lock:
+                self._expire()
+                self._register(file)
+        except StorageFullError:
+            file.path.unlink(missing_ok=True)
+            raise
         return file
 
-    def append(self, file: StoredFile, opened: BinaryIO, content: bytes) -> None:
-        """Write to the end of a file that is `opened`. Raises `StorageFullError`."""
+    def append(self, file: StoredFile, content: bytes) -> None:
+        """Write to the end of a file, which no other thread does at the same time. Raises
+        `StorageFullError`; the file is then as before."""
+        counted = file.counted
         with self._lock:
-            stored = sum(other.size for other in self._files.values())
-            own = sum(other.size for other in self._files.values() if other.client == file.client)
-            room = min(self._most - stored, self._most // 2 - own)
-            if len(content) > room:
-                raise StorageFullError(
-                    f"the file takes {len(content)} bytes, and the server has room for "
-                    f"{max(0, room)} more: delete files first"
-                )
-            file.size += len(content)
-        opened.write(content)
-        opened.flush()
+            self._count(file, max(_LEAST_BYTES, file.size + len(content)))
+        try:
+            with file.path.open("ab") as opened:
+                opened.write(content)
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(file.path, file.size)
+            with self._lock:
+                self._count(file, counted)
+            raise _disk_error(error) from error
+        file.size += len(content)
 
     def get(self, client: str, id: str) -> StoredFile:
         """Return a file of a client. Raises `UnknownFileError`."""
         with self._lock:
-            self._expire()
-            file = self._files.get(id)
-        if file is None or file.client != client:
-            raise UnknownFileError(f"there is no file {id!r:.60} here")
-        return file
+            return self._get(client, id)
+
+    def hold(self, client: str, id: str) -> StoredFile:
+        """Return a file of a client, which stays until `release`. Raises `UnknownFileError`."""
+        with self._lock:
+            file = self._get(client, id)
+            file.readers += 1
+            return file
+
+    def release(self, file: StoredFile) -> None:
+        """End what `hold` or `create` began."""
+        with self._lock:
+            file.readers -= 1
+            if not file.readers:
+                self._next_end = min(self._next_end, file.expires)
 
     def of(self, client: str) -> list[StoredFile]:
         """Return the files of a client, the newest first."""
         with self._lock:
             self._expire()
-            return [file for file in reversed(self._files.values()) if file.client == client]
+            share = self._shares.get(client)
+            return [] if share is None else [*reversed(share.files.values())]
 
     def delete(self, client: str, id: str) -> None:
         """Delete a file. Raises `UnknownFileError`, and `RequestError` while a batch needs it."""
-        file = self.get(client, id)
-        if file.readers:
-            raise RequestError(f"{id} must not be deleted while a batch needs it")
-        self._drop(file)
+        with self._lock:
+            file = self._get(client, id)
+            if file.readers:
+                raise RequestError(f"{id} must not be deleted while a batch needs it")
+            self._drop(file)
 
-    def lines(self, file: StoredFile) -> Iterator[bytes]:
-        """Yield the lines of a file that are not blank."""
-        with file.path.open("rb") as opened:
-            first = True
-            for line in opened:
-                text = line.removeprefix(b"\xef\xbb\xbf") if first else line
-                first = False
-                if text.strip():
-                    yield text
+    # The lock is held by the callers of all that follow.
+
+    def _get(self, client: str, id: str) -> StoredFile:
+        self._expire()
+        file = self._files.get(id)
+        if file is None or file.client != client:
+            raise UnknownFileError(f"there is no file {id!r:.60} here")
+        return file
+
+    def _register(self, file: StoredFile) -> None:
+        """Count a new file. Raises `StorageFullError`."""
+        share = self._shares.get(file.client, _Share())
+        if len(share.files) >= _MOST_FILES:
+            raise StorageFullError(
+                f"files must be at most {_MOST_FILES} of a client: delete some first"
+            )
+        if len(self._files) >= _MOST_OF_ALL:
+            raise StorageFullError(
+                f"files must be at most {_MOST_OF_ALL} of all clients: try again later"
+            )
+        self._check_room(share, file.counted)
+        self._shares[file.client] = share
+        self._files[file.id] = share.files[file.id] = file
+        share.counted += file.counted
+        self._counted += file.counted
+
+    def _count(self, file: StoredFile, counted: int) -> None:
+        """Change what a file counts. Raises `StorageFullError`."""
+        share = self._shares[file.client]
+        if counted > file.counted:
+            self._check_room(share, counted, file.counted)
+        share.counted += counted - file.counted
+        self._counted += counted - file.counted
+        file.counted = counted
+
+    def _check_room(self, share: _Share, counted: int, before: int = 0) -> None:
+        """Raise `StorageFullError` unless a file that counted `before` may count `counted`."""
+        room = before + min(self._most - self._counted, self._most // 2 - share.counted)
+        if counted > room:
+            raise StorageFullError(
+                f"the file takes {counted} bytes, and the server has room for {max(0, room)}: "
+                "delete files first"
+            )
 
     def _drop(self, file: StoredFile) -> None:
-        with self._lock:
-            self._files.pop(file.id, None)
-        file.path.unlink(missing_ok=True)
+        share = self._shares[file.client]
+        del self._files[file.id], share.files[file.id]
+        share.counted -= file.counted
+        self._counted -= file.counted
+        if not share.files:
+            del self._shares[file.client]
+        with suppress(OSError):
+            file.path.unlink()
 
     def _expire(self) -> None:
-        """Forget files whose time is over; the lock is held."""
+        """Forget files whose time is over and that nobody reads."""
         now = self._now()
-        for file in [file for file in self._files.values() if file.expires <= now]:
-            if not file.readers:
-                del self._files[file.id]
-                file.path.unlink(missing_ok=True)
+        if now < self._next_end:
+            return
+        free = [file for file in self._files.values() if not file.readers]
+        for file in free:
+            if file.expires <= now:
+                self._drop(file)
+        self._next_end = min(
+            (file.expires for file in free if file.expires > now), default=math.inf
+        )
+
+
+def _disk_error(error: OSError) -> StorageFullError:
+    return StorageFullError(f"the server cannot write the file to its disk: {error.strerror}")

@@ -3,7 +3,9 @@
 import asyncio
 import io
 import json
+import threading
 import time
+from pathlib import Path
 
 import openai
 import pytest
@@ -11,7 +13,9 @@ from gated import Gated
 from waiting import PATIENCE
 
 from dlm import DlmError, Policy, Request
+from dlm.openai.batch import BatchLines
 from dlm.openai.batches import BatchBody
+from dlm.serving import batches as batches_module
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.batches import Batches
 from dlm.serving.file_store import FileStore
@@ -205,7 +209,7 @@ def test_a_large_file_and_a_full_store_are_refused(serve_random):
         with pytest.raises(openai.APIStatusError, match="the body has more than 40000 bytes"):
             uploaded(client, b"x" * 40_000)
         first = uploaded(client, b"x" * 12_000)
-        with pytest.raises(openai.BadRequestError, match="the server has room for 8000 more"):
+        with pytest.raises(openai.BadRequestError, match="the server has room for 8000: delete"):
             uploaded(client, b"x" * 12_000)  # a client has half of the store
         client.files.delete(first.id)
         long = (line(str(i), logprobs=True, max_tokens=64) for i in range(6))
@@ -294,17 +298,17 @@ def gate(tokens_of):
 
 @pytest.fixture
 def work(engine_of, gate, tmp_path):
-    """The engine of a gated model with two slots, its batches, and the files they read."""
+    """The engine of a gated model, its batches, and the files they read."""
 
     class Work:
-        def __init__(self, seconds=3600):
-            engine = engine_of(gate, slots=2, policy=Policy())
+        def __init__(self, seconds=3600, slots=2):
+            engine = engine_of(gate, slots=slots, policy=Policy())
             self.engine = AsyncEngine(engine, max_queue=8)
-            self.files = FileStore(tmp_path, 1 << 20)
+            self.files = FileStore(tmp_path, 4 << 20)
             self.batches = Batches(self.engine, self.files, ("tiny",), seconds)
 
-        def begin(self, count, client="a"):
-            content = lines(*(line(str(i)) for i in range(count)))
+        def begin(self, count, client="a", **body):
+            content = lines(*(line(str(i), **body) for i in range(count)))
             file = self.files.add(client, "rows", "batch", content)
             return self.batches.create(client, BatchBody(input_file_id=file.id, endpoint=CHAT))
 
@@ -378,17 +382,149 @@ async def test_a_client_has_a_bounded_number_of_batches(work):
         at.begin(1, "b")
 
 
-def test_files_expire_and_are_bounded_in_number(tmp_path):
-    now = [0.0]
-    files = FileStore(tmp_path, 1 << 20, lambda: now[0])
-    old = files.add("a", "rows", "batch", b"3", 10)
-    kept = files.add("a", "rows", "batch", b"3", 10)
-    kept.readers = 1
-    now[0] = 10.0
-    assert files.of("a") == [kept]
-    assert not old.path.exists()
-    for _ in range(199):
-        files.add("a", "rows", "batch", b"3")
-    with pytest.raises(DlmError, match="files must be at most 200 of a client"):
-        files.add("a", "rows", "batch", b"3")
-    files.add("b", "rows", "batch", b"3")
+@pytest.mark.anyio
+async def test_all_clients_have_a_bounded_number_of_batches(work, monkeypatch):
+    monkeypatch.setattr(batches_module, "_MOST_OF_ALL", 3)
+    async with work() as at:
+        for client in "aab":
+            at.begin(1, client)
+        with pytest.raises(DlmError, match="3 batches of all clients have not ended"):
+            at.begin(1, "c")
+        at.batches.cancel("a", at.batches.of("a")[0].id)
+        at.begin(1, "c")
+
+
+@pytest.mark.anyio
+async def test_the_oldest_batches_are_forgotten(work, monkeypatch):
+    monkeypatch.setattr(batches_module, "_REMEMBERED_OF_ALL", 2)
+    async with work() as at:
+        for client in "abc":
+            at.batches.cancel(client, at.begin(1, client).id)
+        assert [len(at.batches.of(client)) for client in "abc"] == [0, 1, 1]
+        monkeypatch.setattr(batches_module, "_REMEMBERED", 1)
+        batch = at.begin(1, "c")
+        assert at.batches.of("c") == [batch]
+
+
+@pytest.mark.anyio
+async def test_files_are_read_and_written_in_threads(work, gate, monkeypatch):
+    """The event loop would stand still while it passes over blank lines."""
+    threads = {"open": set(), "touch": set(), "_line": set()}
+
+    def note(owner, name):
+        original = getattr(owner, name)
+
+        def noted(*args, **more):
+            threads[name].add(threading.current_thread())
+            return original(*args, **more)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    async with work() as at:
+        content = lines(line("a"), *[b" "] * 1000, line("b", temperature=9), b"", line("c"))
+        file = at.files.add("a", "rows", "batch", content)
+        note(Path, "open")
+        note(Path, "touch")
+        note(batches_module, "_line")
+        gate.open.set()
+        batch = at.batches.create("a", BatchBody(input_file_id=file.id, endpoint=CHAT))
+        await until(lambda: batch.ended)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 2, 1)
+        assert all(threads.values())
+        assert threading.current_thread() not in set.union(*threads.values())
+
+
+@pytest.mark.anyio
+async def test_the_check_of_a_file_counts_as_a_request_and_ends_with_its_batch(work, monkeypatch):
+    begun, checked, go_on, numbers = threading.Event(), threading.Event(), threading.Event(), []
+
+    def check(_, rows):
+        try:
+            for row in rows:
+                numbers.append(row.number)
+                begun.set()
+                go_on.wait(PATIENCE)
+        finally:
+            checked.set()
+
+    monkeypatch.setattr(BatchLines, "check", check)
+    async with work() as at:
+        batch = at.begin(5)
+        await until(begun.is_set)
+        assert at.engine.under_way == 1
+        at.batches.cancel("a", batch.id)
+        await until(lambda: batch.ended)
+        go_on.set()
+        await until(checked.is_set)
+        assert numbers == [0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_batch_is_cancelled_at_any_moment_and_the_next_one_runs(work, gate, steps):
+    gate.open.set()
+    async with work() as at:
+        batch, later = at.begin(1), at.begin(1)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        at.batches.cancel("a", batch.id)
+        await until(lambda: later.ended)
+        assert (batch.status, later.status) == ("cancelled", "completed")
+        for each in (batch, later):
+            at.files.delete("a", each.body.input_file_id)
+
+
+@pytest.mark.anyio
+async def test_a_row_with_several_answers_takes_one_slot(work, gate, monkeypatch):
+    gate.open.set()
+    async with work(slots=4) as at:
+        counts, open_ = [], at.engine.open
+
+        async def noted(requests, *args, **more):
+            counts.append((len(requests), at.engine.under_way))
+            return await open_(requests, *args, **more)
+
+        monkeypatch.setattr(at.engine, "open", noted)
+        batch = at.begin(4, n=5)
+        await until(lambda: batch.ended)
+        assert batch.completed == 4
+        assert len(counts) == 20
+        assert max(counts) <= (1, 1)  # rows have half of the slots
+        (output,) = (file for file in at.files.of("a") if file.id == batch.output_file)
+        rows = [json.loads(text) for text in output.path.read_text().splitlines()]
+        assert [len(row["response"]["body"]["choices"]) for row in rows] == [5] * 4
+
+
+@pytest.mark.anyio
+async def test_batches_of_clients_take_turns(work, gate, monkeypatch):
+    async with work() as at:
+        clients, open_ = [], at.engine.open
+
+        async def noted(requests, *args, client="", **more):
+            clients.append(client.removeprefix("batches of "))
+            return await open_(requests, *args, client=client, **more)
+
+        monkeypatch.setattr(at.engine, "open", noted)
+        batches = [at.begin(4, client) for client in "abc"]
+        await until(lambda: all(batch.status == "in_progress" for batch in batches))
+        gate.open.set()
+        await until(lambda: all(batch.ended for batch in batches))
+        start = clients.index("b") - 1  # the first client may be alone at first
+        assert start < 2
+        turns = "".join(clients[start:])
+        assert turns.startswith(turns[:3] * (4 - start))
+        assert {*turns[:3]} == {*"abc"}
+
+
+@pytest.mark.anyio
+async def test_a_batch_needs_a_file_for_batches(work, gate):
+    gate.open.set()
+    async with work() as at:
+        batch = at.begin(1)
+        await until(lambda: batch.ended)
+        body = BatchBody(input_file_id=batch.output_file, endpoint=CHAT)
+        with pytest.raises(
+            DlmError, match="must be a file of the purpose batch, got one of batch_"
+        ):
+            at.batches.create("a", body)
+        at.files.delete("a", batch.output_file)

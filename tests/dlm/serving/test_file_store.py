@@ -1,0 +1,77 @@
+"""Files of clients: bounds, expiry, and disks that take no more."""
+
+from pathlib import Path
+
+import pytest
+
+from dlm import DlmError
+from dlm.serving import file_store
+from dlm.serving.file_store import FileStore
+
+
+def add(files, client="a", content=b"3", **more):
+    return files.add(client, "rows", "batch", content, **more)
+
+
+def test_files_expire_and_are_bounded_in_number(tmp_path):
+    now = [0.0]
+    files = FileStore(tmp_path, 4 << 20, lambda: now[0])
+    old, kept = add(files, seconds=10), add(files, seconds=10)
+    files.hold("a", kept.id)
+    now[0] = 10.0
+    assert files.of("a") == [kept]
+    assert not old.path.exists()
+    for _ in range(199):
+        add(files)
+    with pytest.raises(DlmError, match="files must be at most 200 of a client"):
+        add(files)
+    add(files, "b")
+    files.release(kept)
+    assert kept not in files.of("a")
+    add(files)
+
+
+def test_files_of_all_clients_are_bounded_in_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_store, "_MOST_OF_ALL", 2)
+    files = FileStore(tmp_path, 1 << 20)
+    first, _ = add(files, "a"), add(files, "b")
+    with pytest.raises(DlmError, match="files must be at most 2 of all clients"):
+        add(files, "c")
+    assert len([*tmp_path.iterdir()]) == 2
+    files.delete("a", first.id)
+    add(files, "c")
+
+
+def test_a_small_file_counts_4_kib(tmp_path):
+    files = FileStore(tmp_path, 8 * 4096)
+    own = [add(files) for _ in range(4)]
+    with pytest.raises(DlmError, match="takes 4096 bytes, and the server has room for 0"):
+        add(files)
+    files.delete("a", own[0].id)
+    with pytest.raises(DlmError, match="takes 5000 bytes, and the server has room for 4096"):
+        add(files, content=b"3" * 5000)
+    add(files, content=b"3" * 4096)
+    add(files, "b")
+
+
+def test_a_folder_that_takes_no_files_is_refused(tmp_path):
+    files = FileStore(tmp_path / "missing", 1 << 20)
+    with pytest.raises(DlmError, match="cannot write the file to its disk: No such file"):
+        add(files)
+    assert files.of("a") == []
+
+
+def test_a_full_disk_is_refused_and_counts_nothing(tmp_path):
+    files = FileStore(tmp_path, 8 * 4096)
+    file = files.create("a", "rows", "batch")
+    files.append(file, b"3")
+    path, file.path = file.path, Path("/dev/full")
+    with pytest.raises(DlmError, match="to its disk: No space left on device"):
+        files.append(file, b"3" * 10_000)
+    assert file.size == 1
+    file.path = path
+    files.append(file, b"3" * 10_000)
+    assert path.stat().st_size == file.size == 10_001
+    add(files)
+    with pytest.raises(DlmError, match="room for 2287"):
+        add(files)
