@@ -113,6 +113,11 @@ class Routes(ABC):
         are not served."""
         return None
 
+    @property
+    def serves_batches(self) -> bool:
+        """Whether there is such a router."""
+        return False
+
     async def no_batches(self) -> Response:
         raise HTTPException(
             404,
@@ -135,7 +140,7 @@ class Routes(ABC):
 
     @cached_property
     def _document(self) -> Body:
-        return document(self.settings.root_path)
+        return document(self.settings.root_path, self.serves_batches)
 
     async def version(self) -> Response:
         return JSONResponse({"version": version("dlm")})

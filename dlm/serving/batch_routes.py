@@ -15,7 +15,7 @@ from dlm.errors import RequestError
 from dlm.openai.batches import BatchBody
 from dlm.openai.body import Body, parse_json, validated
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.batches import OUTPUT, Batches
+from dlm.serving.batches import INPUT, OUTPUT, Batches
 from dlm.serving.file_store import DAY, FileStore, StoredFile
 from dlm.serving.guard import Guard, until_disconnected
 from dlm.serving.multipart import form_parts
@@ -76,8 +76,8 @@ class BatchRoutes:
         if (file := parts.get("file")) is None or file.filename is None:
             raise RequestError("file is missing; it must be a file of the form", field="file")
         purpose = parts["purpose"].text if "purpose" in parts else None
-        if purpose != "batch":
-            raise RequestError(f"purpose must be batch, got {purpose!r:.60}")
+        if purpose != INPUT:
+            raise RequestError(f"purpose must be {INPUT}, got {purpose!r:.60}")
         seconds = _MOST_SECONDS
         if (expires := parts.get("expires_after[seconds]")) is not None:
             text = expires.text
@@ -141,7 +141,11 @@ class BatchRoutes:
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
             return
-        if urlsplit(origin).netloc != request.headers.get("host"):
+        try:
+            allowed = urlsplit(origin).netloc == request.headers.get("host")
+        except ValueError:
+            allowed = False  # it is no URL
+        if not allowed:
             raise HTTPException(403, f"Origin is {origin[:80]!r}, which is not allowed here")
 
 

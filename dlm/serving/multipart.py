@@ -5,12 +5,17 @@ A body is in memory already and its size is bounded, so it is split as a whole.
 
 import re
 from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
 
 from dlm.errors import RequestError
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_NAME = re.compile(rb'(?:^|[;\s])name="([^"\r\n]*)"', re.IGNORECASE)
-_FILE = re.compile(rb'(?:^|[;\s])filename="([^"\r\n]*)"', re.IGNORECASE)
+_DISPOSITION = re.compile(rb"content-disposition:[ \t]*form-data[ \t]*(?=;|$)", re.IGNORECASE)
+_PARAMETER = re.compile(
+    rb';[ \t]*([a-z*]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))[ \t]*', re.IGNORECASE
+)
+_ESCAPED = re.compile(rb'\\(["\\])')
+_UTF_8 = re.compile(rb"utf-8'[a-z0-9-]*'", re.IGNORECASE)  # before a name that is encoded
 _MOST_PARTS = 16
 _MOST_HEADERS = 4096  # bytes before a part's content
 
@@ -50,10 +55,26 @@ def form_parts(content_type: str, body: bytes) -> dict[str, FormPart]:
         head, separator, content = part.partition(b"\r\n\r\n")
         if not separator or len(head) > _MOST_HEADERS or not content.endswith(b"\r\n"):
             raise RequestError("a part of the form must have headers, an empty line and content")
-        name, file = _NAME.search(head), _FILE.search(head)
-        if name is None:
-            raise RequestError("a part of the form must have a name")
-        parts[name[1].decode("utf-8", "replace")] = FormPart(
-            content[:-2], None if file is None else file[1].decode("utf-8", "replace")
-        )
+        name, filename = _names(head)
+        parts[name] = FormPart(content[:-2], filename)
     return parts
+
+
+def _names(head: bytes) -> tuple[str, str | None]:
+    """Return the name of a part with such headers, and that of its file. Raises `RequestError`."""
+    values: dict[bytes, bytes] = {}
+    for line in head.split(b"\r\n"):
+        if (kind := _DISPOSITION.match(line)) is not None:
+            for parameter in _PARAMETER.finditer(line, kind.end()):
+                name, quoted, plain = parameter.groups()
+                value = plain if quoted is None else _ESCAPED.sub(rb"\1", quoted)
+                values.setdefault(name.lower(), value)
+    if b"name" not in values:
+        raise RequestError("a part of the form must have a name")
+    filename = values.get(b"filename")
+    if (encoded := values.get(b"filename*")) is not None:
+        if (start := _UTF_8.match(encoded)) is None:
+            raise RequestError(f"filename* of a form must be UTF-8, got {encoded[:40]!r}")
+        filename = unquote_to_bytes(encoded[start.end() :])
+    name = values[b"name"].decode("utf-8", "replace")
+    return name, None if filename is None else filename.decode("utf-8", "replace")

@@ -4,6 +4,7 @@ Schemas of bodies are made from the models that check them, so a field that is s
 """
 
 import json
+import re
 from collections.abc import Mapping
 from html import escape
 from importlib.metadata import version
@@ -54,6 +55,7 @@ _READ: Mapping[str, Mapping[str, str]] = {
     "/metrics": {"get": "Return metrics in Prometheus's form."},
     "/version": {"get": "Return the version."},
 }
+_BATCHES = re.compile("/v1/(files|batches)(/|$)")
 _PREFIX = "#/components/schemas/"
 
 
@@ -72,9 +74,9 @@ class _Schemas(GenerateJsonSchema):
         return super().default_schema(schema)
 
 
-def _components() -> dict[str, Any]:
-    """Return the schemas of all bodies, and of the objects within them, by name."""
-    models = dict.fromkeys(model for _, models in _BODIES.values() for model in models)
+def _components(paths: Mapping[str, Body]) -> dict[str, Any]:
+    """Return the schemas of the bodies of `paths`, and of the objects within them, by name."""
+    models = dict.fromkeys(model for path in _BODIES if path in paths for model in _BODIES[path][1])
     inputs = [(model, "validation", model.__pydantic_core_schema__) for model in models]
     generator: Any = _Schemas(ref_template=f"{_PREFIX}{{model}}")
     schemas = generator.generate_definitions(inputs)[1]
@@ -116,8 +118,9 @@ def _operation(summary: str, schema: Body | None = None, path: str = "") -> Body
     return operation
 
 
-def document(prefix: str = "") -> Body:
-    """Return the document of a server whose paths a proxy shows below `prefix`."""
+def document(prefix: str = "", batches: bool = True) -> Body:
+    """Return the document of a server whose paths a proxy shows below `prefix`, and which serves
+    files and `batches` or not."""
     paths: dict[str, Body] = {}
     for path, (summary, models) in _BODIES.items():
         schemas = [{"$ref": _PREFIX + model.__name__} for model in models]
@@ -127,13 +130,15 @@ def document(prefix: str = "") -> Body:
         described = paths.setdefault(path, {})
         for method, summary in operations.items():
             described[method] = _operation(summary, None, path)
+    if not batches:
+        paths = {path: described for path, described in paths.items() if not _BATCHES.match(path)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "dlm", "version": version("dlm")},
         "servers": [{"url": prefix or "/"}],
         "paths": paths,
         "components": {
-            "schemas": _components(),
+            "schemas": _components(paths),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -97,8 +97,12 @@ class Service(Routes):
                 await self._batches.close()
                 await self.engine.close()
 
+    @property
+    def serves_batches(self) -> bool:
+        return self.settings.stored_file_bytes > 0
+
     def batch_router(self, json_only: Any) -> APIRouter | None:
-        if not self.settings.stored_file_bytes:
+        if not self.serves_batches:
             return None
         routes = BatchRoutes(
             self.guard,
