@@ -20,7 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -220,24 +221,30 @@ class Chat:
 
     def _spell(self, text: str) -> list[int]:
         """Tokenize `text` as text, including the names of control tokens."""
-        tokens, at = list[int](), 0
-        for tag in [*(tag.start() + 1 for tag in self._tags.finditer(text)), len(text)]:
-            part, at = text[at:tag], tag  # the tokenizer splits no name that is not special
-            tokens += self._speller.encode(
-                part, add_special_tokens=False, split_special_tokens=True
-            )
+        # The tokenizer splits no name that is not special: these are split within.
+        ends = [*(tag.start() + 1 for tag in self._tags.finditer(text)), len(text)]
+        parts = [text[begin:end] for begin, end in pairwise([0, *ends])]
+        tokens = [*chain.from_iterable(self._spelled(parts))]
         if not set(self._control.values()).isdisjoint(tokens):
             raise RequestError("messages spell a control token that the tokenizer cannot split")
         return tokens
 
+    def _spelled(self, parts: list[str]) -> Iterator[list[int]]:
+        """Yield the tokens of each part, in which names of special tokens are text."""
+        if self._speller is not None:  # one call for all: a text may have very many parts
+            encodings = self._speller.encode_batch_fast(parts, add_special_tokens=False)
+            return (encoding.ids for encoding in encodings)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False, split_special_tokens=True)
+        return map(encode, parts)
+
     @cached_property
-    def _speller(self) -> PreTrainedTokenizerBase:
-        """Tokenizer that splits the names of control tokens. This is a setting of a tokenizer,
-        which would affect all its users: hence a copy."""
+    def _speller(self) -> Any:
+        """Backend that splits the names of special tokens; None: the tokenizer has no backend. This
+        is a setting of a backend, which would affect all its users: hence a copy."""
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast):
-            return self.tokenizer
-        speller = copy.deepcopy(self.tokenizer)
-        speller.backend_tokenizer.encode_special_tokens = True
+            return None
+        speller = copy.deepcopy(self.tokenizer.backend_tokenizer)
+        speller.encode_special_tokens = True
         return speller
 
     def _encode(self, text: str) -> list[int]:

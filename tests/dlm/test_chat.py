@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AddedToken, AutoTokenizer
 
 from dlm import Choice, DlmError, Request, RequestError
 from dlm.chat import Chat
@@ -121,6 +121,32 @@ def test_a_control_token_in_a_text_is_split_into_ordinary_tokens(chat):
     at = tokens.index(text[0])
     assert tokens[at : at + len(text)] == text
     assert chat.tokenizer.encode("<turn|>", add_special_tokens=False) == [106]  # as before
+
+
+class Counted:
+    """A tokenizer's backend that counts its calls."""
+
+    def __init__(self, backend):
+        self.backend, self.calls = backend, 0
+
+    def encode_batch_fast(self, texts, **options):
+        self.calls += 1
+        return self.backend.encode_batch_fast(texts, **options)
+
+
+def test_many_tags_in_a_text_are_split_in_one_call_of_the_tokenizer():
+    tokenizer = AutoTokenizer.from_pretrained(BUILT_IN)
+    tokenizer.add_tokens(AddedToken("<tool_call>", special=False))
+    tokenizer.chat_template = (
+        "{% for m in messages %}<tool_call>{{ m.content }}<turn|>\n{% endfor %}"
+    )
+    chat, text = Chat(tokenizer), "a <tool_call>" * 500 + "<turn|> b"
+    chat._speller = counted = Counted(chat._speller)
+    tokens = chat.prompt(Request(prompt=text, thinking=True))
+    assert counted.calls <= 3, "before, between and after the template's own tokens"
+    assert tokenizer.decode(tokens) == f"<tool_call>{text}<turn|>\n"
+    own = tokenizer.convert_tokens_to_ids(["<tool_call>", "<turn|>"])
+    assert [token for token in tokens if token in own] == own, "only the template's"
 
 
 def test_two_harmless_parts_do_not_join_to_a_control_token(chat):
