@@ -4,12 +4,14 @@
     uvicorn --app-dir examples app:app
     curl 'http://127.0.0.1:8000/people' --json '{"text": "Our neighbour Olga Lopez is 61."}'
 
-The answer of a route is an instance of a class. A client that leaves cancels its request, and one
-that waits over 30 seconds gets an error.
+The answer of a route is an instance of a class, or its JSON piece by piece. A client that leaves a
+stream cancels its request. One that waits over 30 seconds for an answer, or for the next piece of a
+stream, gets an error: a stream that has begun breaks off.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
@@ -39,31 +41,49 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
-@app.post("/people")
-async def extract(text: Text, http: Request) -> Person:
-    prompt = f"Extract name, age as JSON. {text.text}"
-    request = dlm.Request(prompt=prompt, constraint=dlm.JsonSchema(Person), max_tokens=64)
-    engine: dlm.AsyncEngine = http.app.state.engine
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Answer errors with their HTTP status."""
     try:
-        result = await engine.generate(request, timeout=SECONDS)
+        yield
     except TimeoutError as error:
         raise HTTPException(504, f"no answer within {SECONDS} seconds") from error
     except dlm.RequestError as error:  # the text is too long, for example
         raise HTTPException(400, str(error)) from error
+
+
+def request_of(text: Text) -> dlm.Request:
+    prompt = f"Extract name, age as JSON. {text.text}"
+    return dlm.Request(prompt=prompt, constraint=dlm.JsonSchema(Person), max_tokens=64)
+
+
+@app.post("/people")
+async def extract(text: Text, http: Request) -> Person:
+    engine: dlm.AsyncEngine = http.app.state.engine
+    with refusals():
+        result = await engine.generate(request_of(text), timeout=SECONDS)
     return result.parsed
+
+
+async def event_of(events: AsyncIterator[dlm.Event]) -> dlm.Event:
+    async with asyncio.timeout(SECONDS):
+        event = await anext(events)
+    if isinstance(event, dlm.Failed):
+        raise event.error
+    return event
 
 
 @app.post("/people/stream")
 async def stream(text: Text, http: Request) -> StreamingResponse:
-    prompt = f"Extract name, age as JSON. {text.text}"
-    request = dlm.Request(prompt=prompt, constraint=dlm.JsonSchema(Person), max_tokens=64)
     engine: dlm.AsyncEngine = http.app.state.engine
+    with refusals():
+        events = engine.stream(request_of(text))
+        event = await event_of(events)  # before the response begins, so that errors have a status
 
-    async def pieces() -> AsyncIterator[str]:
-        async for event in engine.stream(request):
-            if isinstance(event, dlm.Committed):
+    async def pieces(event: dlm.Event) -> AsyncIterator[str]:
+        async with aclosing(events):
+            while isinstance(event, dlm.Committed):
                 yield event.text
-            elif isinstance(event, dlm.Failed):
-                raise event.error
+                event = await event_of(events)
 
-    return StreamingResponse(pieces(), media_type="application/json")
+    return StreamingResponse(pieces(event), media_type="application/json")

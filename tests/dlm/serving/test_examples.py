@@ -49,7 +49,8 @@ def test_an_example_without_a_server_runs(built_in, capsys, name):
 
 
 def test_the_application_with_an_engine_answers_whole_and_in_pieces(built_in):
-    app = runpy.run_path(str(EXAMPLES / "app.py"))["app"]
+    names = runpy.run_path(str(EXAMPLES / "app.py"))
+    app = names["app"]
     kept = SimpleNamespace(load=lambda slots: built_in)  # closed by none of the tests
     with (
         patch.object(dlm, "Engine", kept),
@@ -59,9 +60,15 @@ def test_the_application_with_an_engine_answers_whole_and_in_pieces(built_in):
         body = {"text": "Our neighbour Olga Lopez is 61."}
         assert client.post("/people", json=body).json() == {"name": "Olga Lopez", "age": 61}
         assert client.post("/people/stream", json=body).json() == {"name": "Olga Lopez", "age": 61}
-        refused = client.post("/people", json={"text": "too long " * 100_000})
-        assert refused.status_code == 400
-        assert "maximum context length" in refused.json()["detail"]
+        for path in "/people", "/people/stream":
+            refused = client.post(path, json={"text": "too long " * 100_000})
+            assert refused.status_code == 400
+            assert "maximum context length" in refused.json()["detail"]
+        for path, route in ("/people", "extract"), ("/people/stream", "stream"):
+            with patch.dict(names[route].__globals__, SECONDS=0):
+                late = client.post(path, json=body)
+            assert late.status_code == 504
+            assert late.json()["detail"] == "no answer within 0 seconds"
 
 
 def test_no_example_is_left_out():
