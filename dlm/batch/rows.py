@@ -21,6 +21,7 @@ from io import UnsupportedOperation
 from itertools import islice
 from os import SEEK_END
 from pathlib import Path
+from shutil import copymode
 from string import Formatter
 from typing import Any
 
@@ -286,6 +287,11 @@ class LinesError(DlmError):
     """File that another run writes, or has written with other settings."""
 
 
+def settings_path(path: Path) -> Path:
+    """Return the file with the settings of the run that wrote `path`."""
+    return path.with_name(f"{path.name}.settings.json")
+
+
 class Lines:
     """File of JSON lines that no other process writes at the same time."""
 
@@ -298,7 +304,7 @@ class Lines:
         """
         self._path, self._take = path, take
         self._new = not path.exists()
-        self._settings = path.with_name(f"{path.name}.settings.json")
+        self._settings = settings_path(path)
         try:
             self._file = path.open("a+b")
         except UnsupportedOperation as error:
@@ -339,11 +345,19 @@ class Lines:
                 yield file.readline()
 
     def sort(self, key: Callable[[Any], int]) -> None:
-        """Bring the lines into the order of `key`. Killed meanwhile, the file is the one before."""
-        sorted_path = self._path.with_name(f"{self._path.name}.sorted")
-        with self._named(), sorted_path.open("wb") as file:
-            file.writelines(self.in_order(key))
-        sorted_path.replace(self._path)
+        """Bring the lines into the order of `key`. Killed meanwhile, or after an error, the file is
+        the one before."""
+        path = self._path.resolve()  # a link stays one
+        sorted_path = path.with_name(f"{path.name}.sorted")
+        with self._named():
+            try:
+                with sorted_path.open("wb") as file:
+                    file.writelines(self.in_order(key))
+                copymode(path, sorted_path)
+                sorted_path.replace(path)
+            except BaseException:
+                sorted_path.unlink(missing_ok=True)
+                raise
 
     @contextmanager
     def _named(self) -> Iterator[None]:

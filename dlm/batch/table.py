@@ -11,6 +11,7 @@ from dlm.errors import DlmError
 _MOST_COLUMNS = 1_000  # of values: an answer with free keys may have new ones in each row
 _BEFORE, _AFTER = ("row", "id"), ("text", "finish_reason", "tokens", "error")
 _VALUE = "value"
+_FORMULAS = "=", "+", "-", "@", "\t", "\r"  # beginnings of formulas in spreadsheets
 
 
 def write_table(path: Path, read: Callable[[], Iterator[Mapping[str, Any]]]) -> None:
@@ -32,13 +33,12 @@ def write_table(path: Path, read: Callable[[], Iterator[Mapping[str, Any]]]) -> 
                 f"a table must have at most {_MOST_COLUMNS} columns of values, got more by row "
                 f"{answer.get('row')}"
             )
-    taken = {*_BEFORE, *_AFTER, _VALUE}
-    names = {key: f"{_VALUE}.{key}" if key in taken else key for key in columns}
+    names = _column_names(columns)
     before = _BEFORE if named else _BEFORE[:1]
     header = [*before, *names.values(), *([_VALUE] if whole or not names else []), *_AFTER]
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         table = csv.DictWriter(file, header)
-        table.writeheader()
+        table.writerow({name: _cell(name) for name in header})
         for answer in read():
             value = answer.get(_VALUE)
             cells = {name: answer.get(name) for name in (*before, *_AFTER)}
@@ -49,8 +49,29 @@ def write_table(path: Path, read: Callable[[], Iterator[Mapping[str, Any]]]) -> 
             table.writerow({name: _cell(cell) for name, cell in cells.items()})
 
 
+def _column_names(properties: Mapping[str, None]) -> dict[str, str]:
+    """Return the column of each property: its name, with prefixes if a table has such a column
+    anyway."""
+    taken, names = {*_BEFORE, *_AFTER, _VALUE}, dict[str, str]()
+    for name in properties:
+        column = name
+        while column in taken or (column != name and column in properties):
+            column = f"{_VALUE}.{column}"
+        names[name] = column
+    return names
+
+
 def _cell(value: Any) -> Any:
-    """Return a text as it is, nothing for null, and other values as JSON."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    """Return a text, nothing for null, and other values as JSON. A text that a spreadsheet would
+    compute as a formula gets an apostrophe before it, which shows it as text there."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULAS) and not _is_number(value) else value
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -310,10 +310,17 @@ def arguments() -> argparse.Namespace:
         fail(f"--seed must be 0 to 2**63 - 1, got {args.seed}")
     if args.column is not None and args.template is not None:
         fail("--column with --template: the template says which fields are read")
-    if args.csv is not None and not args.csv.absolute().parent.is_dir():
-        fail(f"--csv must be in a folder that exists, got {args.csv}")
-    if args.csv is not None and args.csv.absolute() in map(
-        Path.absolute, (args.input, args.output)
-    ):
-        fail(f"--csv must be another file than the input and the output, got {args.csv}")
+    if args.csv is not None:
+        _check_table(args)
     return args
+
+
+def _check_table(args: argparse.Namespace) -> None:
+    """Refuse a table in a folder that does not exist, or in the place of another file."""
+    from dlm.batch.rows import settings_path
+
+    if not args.csv.absolute().parent.is_dir():
+        fail(f"--csv must be in a folder that exists, got {args.csv}")
+    taken = args.input, args.output, settings_path(args.output)
+    if args.csv.resolve() in map(Path.resolve, taken):
+        fail(f"--csv must be another file than the input, output and settings, got {args.csv}")

@@ -128,6 +128,32 @@ def test_lines_come_into_the_order_of_rows_and_a_run_goes_on_after_that(path):
     assert len(list(path.parent.iterdir())) == 2  # with the settings
 
 
+def test_sorting_keeps_the_link_and_the_mode_of_the_file(path):
+    target = path.with_name("target.jsonl")
+    target.touch(0o640)
+    target.chmod(0o640)
+    path.symlink_to(target)
+    with opened(path) as output:
+        for row in (1, 0):
+            output.write(answer(row))
+        output.sort()
+    assert path.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert [json.loads(line)["row"] for line in target.read_text().splitlines()] == [0, 1]
+
+
+def test_an_error_while_lines_are_sorted_leaves_the_file_alone(path, monkeypatch):
+    with opened(path) as output:
+        for row in (1, 0):
+            output.write(answer(row))
+        content = path.read_bytes()
+        monkeypatch.setattr("dlm.batch.rows.copymode", lambda *_: path.with_name("no").stat())
+        with pytest.raises(OSError, match="No such file"):
+            output.sort()
+    assert path.read_bytes() == content
+    assert len(list(path.parent.iterdir())) == 2  # with the settings
+
+
 def test_the_first_error_is_that_of_the_first_row(path):
     with opened(path) as output:
         for row, error in ((4, "late"), (1, {"message": "early", "code": 400}), (2, None)):

@@ -28,6 +28,27 @@ def test_properties_of_values_are_columns(tmp_path):
     assert (rows[1]["row"], rows[1]["name"], rows[1]["late"]) == ("1", "", "true")
 
 
+def test_every_property_has_a_column_of_its_own(tmp_path):
+    value = {"row": 1, "value.row": 2, "value": 3, "value.value.row": 4}
+    (row,) = table_of(tmp_path / "t.csv", {"row": 7, "value": value} | END)
+    assert [*row.items()][:5] == [
+        *(("row", "7"), ("value.value.value.row", "1"), ("value.row", "2")),
+        *(("value.value", "3"), ("value.value.row", "4")),
+    ]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+x", "-x", "@a", "\t=1", "\r=1", "=", "--1"])
+def test_a_text_that_a_spreadsheet_would_compute_is_marked_as_text(tmp_path, text):
+    (row,) = table_of(tmp_path / "t.csv", {"row": 0, "value": {text: text}} | END)
+    assert row[f"'{text}"] == f"'{text}"
+
+
+@pytest.mark.parametrize("number", ["-5", "+47", "-1.5e3", -5])
+def test_a_number_with_a_sign_stays_one(tmp_path, number):
+    (row,) = table_of(tmp_path / "t.csv", {"row": 0, "value": {"n": number}} | END)
+    assert row["n"] == str(number)
+
+
 @pytest.mark.parametrize(
     ("value", "cell"), [("yes", "yes"), (3, "3"), ([{"a": 1}], '[{"a": 1}]'), (None, "")]
 )

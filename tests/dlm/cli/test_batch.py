@@ -258,13 +258,19 @@ def test_the_answers_are_sorted_and_a_table_too_and_a_log_says_how_far_it_is(
 
 @pytest.mark.parametrize(
     ("table", "problem"),
-    [("out.jsonl", "must be another file"), ("no/out.csv", "must be in a folder that exists")],
+    [
+        ("out.jsonl", "must be another file"),
+        ("out.jsonl.settings.json", "must be another file"),
+        ("here/in.jsonl", "must be another file"),
+        ("no/out.csv", "must be in a folder that exists"),
+    ],
 )
 def test_a_table_needs_a_place_of_its_own(run, tmp_path, table, problem):
     args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    (tmp_path / "here").symlink_to(tmp_path)
     code, err = run(*args, "--csv", tmp_path / table)
     assert (code, problem in err) == (2, True), err
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "in.jsonl"]
 
 
 def test_a_model_that_is_refused_leaves_no_output(run, tmp_path):
