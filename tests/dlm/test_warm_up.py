@@ -9,7 +9,7 @@ import torch
 from doubles import Scripted
 from values import PROMPT
 
-from dlm import DlmError, Engine, JsonObject, Policy, Request, engine_loading
+from dlm import ChoiceQuestion, DlmError, Engine, JsonObject, Label, Policy, Request, engine_loading
 from dlm.cli import serve
 from dlm.cli.options import add_engine_options, loading_of
 from dlm.kernels.attention import Launch, key_counts
@@ -103,6 +103,20 @@ def test_without_a_warm_up_requests_capture(captured):
     engine, captures = captured
     engine.generate(requests()[0])
     assert captures.count == 1
+
+
+def test_a_warm_up_of_a_drafted_engine_captures_the_canvases_of_decisions(monkeypatch):
+    monkeypatch.setattr(cache_module, "launch_of", launch)
+    engine = Engine.load(device="cpu", slots=2, cache_tokens=4096, decoding="drafted")
+    captures = Captures()
+    engine.model.graphs = PassGraphs(engine._cache, captures)
+    engine.warm_up()
+    before = captures.count
+    assert before > 0
+    question = ChoiceQuestion(choices=[Label("nurse"), Label("driver")])
+    engine.decide(Request(prompt="Ben Kim is a driver."), [question])
+    assert captures.count == before
+    engine.close()
 
 
 def test_a_warm_up_left_to_right_captures_no_canvases(monkeypatch):
