@@ -54,7 +54,7 @@ def read_directory(directory: Path | None) -> Stored:
     defaults = {"sampler": sampler, "stops": family.stops, "pad": family.pad}
     defaults["excluded"] = family.excluded(shape)
     config = DecodeConfig.from_hf(generation, **defaults)
-    return Stored(directory, family, config, checkpoint_decoding(shape))
+    return Stored(directory, family, config, checkpoint_decoding(shape, generation))
 
 
 def load_model(stored: Stored, loading: Loading) -> Loaded:

@@ -145,10 +145,19 @@ def test_the_decoding_that_a_checkpoint_names_is_the_default(tmp_path, name):
 
 
 def test_a_checkpoint_that_names_no_decoding_writes_canvases():
-    assert checkpoint_decoding({}) == checkpoint_decoding({"dlm": {}}) == "canvas"
+    assert checkpoint_decoding({}, {}) == checkpoint_decoding({"dlm": {}}, {}) == "canvas"
 
 
 @pytest.mark.parametrize("own", [{"decoding": "sideways"}, {"decoding": 3}, "drafted", [1]])
 def test_an_unknown_decoding_of_a_checkpoint_is_refused(own):
     with pytest.raises(DlmError, match=r"config.json: dlm.decoding must be one of canvas, .* got "):
-        checkpoint_decoding({"dlm": own})
+        checkpoint_decoding({"dlm": own}, {})
+
+
+def test_a_decoding_in_the_wrong_file_is_refused(tmp_path):
+    shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "generation_config.json"
+    own = {"dlm": {"decoding": "canvas"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    with pytest.raises(DlmError, match=r"generation_config.json: the field dlm must be in config"):
+        Engine.load(tmp_path, device="cpu")
