@@ -51,7 +51,7 @@ class MLPOutput(NamedTuple):
 class MLPByKernels(Protocol):
     """MLP of a layer, which maps `[n, hidden]` to the same."""
 
-    def by_kernels(self, x: Tensor) -> MLPOutput:
+    def output_by_kernels(self, x: Tensor) -> MLPOutput:
         """Return the result of the MLP, up to rounding."""
         ...
 
@@ -63,9 +63,12 @@ class SiluMLP(GatedLinear):
         gate, up = products(x, [self.gate_proj, self.up_proj])
         return self.down_proj(F.silu(gate) * up)
 
-    def by_kernels(self, x: Tensor) -> MLPOutput:
+    def by_kernels(self, x: Tensor) -> Tensor:
         gate, up = products(x, [self.gate_proj, self.up_proj])
-        return MLPOutput(result=self.down_proj(gated(gate, up, "silu", by_kernel=True)))
+        return self.down_proj(gated(gate, up, "silu", by_kernel=True))
+
+    def output_by_kernels(self, x: Tensor) -> MLPOutput:
+        return MLPOutput(result=self.by_kernels(x))
 
 
 class PlainAttention(CachedAttention):
@@ -153,7 +156,7 @@ class PlainLayer(nn.Module):
         norm = self.post_attention_layernorm
         added = self.output(attended, drafted)
         x, normed = add_and_norm(x, added, None, norm.gain, norm.eps, by_kernel=True)
-        output = cast(MLPByKernels, self.mlp).by_kernels(normed)
+        output = cast(MLPByKernels, self.mlp).output_by_kernels(normed)
         return add_and_norm(x, *output, following.gain, following.eps, by_kernel=True)
 
     def output(self, attended: Tensor, drafted: Tensor | None) -> Tensor:

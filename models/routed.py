@@ -109,11 +109,11 @@ class RoutedMLP(nn.Module):
         y = self.experts(x, *self.gate(x))
         return y if self.shared_experts is None else y + self.shared_experts(x)
 
-    def by_kernels(self, x: Float[Tensor, "n hidden"]) -> MLPOutput:
+    def output_by_kernels(self, x: Float[Tensor, "n hidden"]) -> MLPOutput:
         """Return the result of the shared expert and those of each token's experts."""
         rows = ordered(x) if self.experts.order_of_tiles else x
         routed = self.experts.by_kernels(rows, *self.gate.by_kernels(x))
-        result = None if self.shared_experts is None else self.shared_experts.by_kernels(x).result
+        result = None if self.shared_experts is None else self.shared_experts.by_kernels(x)
         if self.experts.backend == "triton":
             return MLPOutput(result, routed)
         return MLPOutput(routed if result is None else routed + result)

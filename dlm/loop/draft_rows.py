@@ -5,8 +5,8 @@ from dlm.loop.denoise import Outcome
 from dlm.sequence import Sequence
 
 
-def draft_row(sequence: Sequence, outcome: Outcome | None, masks: bool) -> Draft:
-    """Return the canvas of a request after a pass.
+def take_draft_row(sequence: Sequence, outcome: Outcome | None, masks: bool) -> Draft:
+    """Return the canvas of a request after a pass, and note what it shows.
 
     Its leading positions are the tokens that have been written since the last picture: they are
     pinned. The guess of the canvas follows; of that, the accepted positions are the draft that the

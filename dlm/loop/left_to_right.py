@@ -44,7 +44,7 @@ from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.decoding import Decoder, EngineContext, check_canvases
 from dlm.loop.denoise import exclude_
 from dlm.loop.diffusion import CanvasDecoder
-from dlm.loop.draft_rows import draft_row
+from dlm.loop.draft_rows import take_draft_row
 from dlm.loop.drafts import Drafts
 from dlm.loop.interfaces import CausalLM, DraftingLM, Model
 from dlm.loop.pass_plan import PassPlan, plan_pass
@@ -305,7 +305,7 @@ class TokenDecoder(Decoder):
             canvas = drafted.get(slot)
             pictured = running.get(slot) is sequence and isinstance(outcomes[slot], StepResult)
             if pictured and sequence.ready and not isinstance(canvas, Exception):
-                events.append(draft_row(sequence, canvas, self._masks))
+                events.append(take_draft_row(sequence, canvas, self._masks))
         return {slot: each for slot, each in drafted.items() if isinstance(each, Exception)}
 
     def _judged(
@@ -411,7 +411,7 @@ class TokenDecoder(Decoder):
         sequence.squeezed = state.constraint.squeezed
         ends = sequence.cut or sequence.halted or state.constraint.ended
         if self._drafts and (ends or len(sequence.tokens) == sequence.request.max_tokens):
-            events.append(draft_row(sequence, None, self._masks))
+            events.append(take_draft_row(sequence, None, self._masks))
         if ends:
             self._finish(sequence, "stop", events)
         elif len(sequence.tokens) == sequence.request.max_tokens:

@@ -4,8 +4,7 @@ Bodies become requests, and what the engine makes of them becomes bodies. This m
 which path leads to which handler, nor how errors are answered: `app.py` does.
 """
 
-import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from dlm.engine import Engine
 from dlm.errors import ContextLengthError, RequestError
 from dlm.loading import tune_process
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body
-from dlm.openai.body import Body, parse_json, validated
+from dlm.openai.body import Body, json_of_lists, parse_json, validated
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.requests import (
     DetokenizeBody,
@@ -286,18 +285,3 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     """Return an application that closes the engine when it ends, and its handlers."""
     service = Service(engine, settings)
     return application(service), service
-
-
-_PIECE = 4096  # values written at once: no other thread runs meanwhile
-
-
-def json_of_lists(fields: Body, lists: Mapping[str, list[Any] | None]) -> str:
-    """Return an object of `fields`, of which there is at least one, and of long `lists` as JSON."""
-    text = json.dumps(fields)[:-1]
-    for name, values in lists.items():
-        written = "null"
-        if values is not None:
-            pieces = (values[i : i + _PIECE] for i in range(0, len(values), _PIECE))
-            written = f"[{', '.join(json.dumps(piece)[1:-1] for piece in pieces)}]"
-        text += f", {json.dumps(name)}: {written}"
-    return text + "}"

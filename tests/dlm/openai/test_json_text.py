@@ -1,13 +1,14 @@
 """JSON of clients: a text with too many values is refused before it is parsed."""
 
 import json
+import random
 import re
 
 import pytest
 
 from dlm import RequestError
 from dlm.openai import body
-from dlm.openai.body import MOST_PARTS, parse_json
+from dlm.openai.body import MOST_PARTS, json_of_lists, parse_json
 
 SIZE = 4 << 20
 LONG = {
@@ -70,3 +71,10 @@ def test_invalid_json_is_refused_in_words_for_its_author(text, problem):
     assert problem in message
     python = r"Expecting|char \d|codec|recursion|set_int_max_str|Exceeds|surrogates|is no value$"
     assert not re.search(python, message)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
+def test_long_lists_are_written_as_json_in_pieces(count):
+    numbers = [random.Random(count).randrange(9999) for _ in range(count)]
+    lists = {"tokens": numbers, "token_strs": [f'"{n}é' for n in numbers], "none": None}
+    assert json.loads(json_of_lists({"count": count}, lists)) == {"count": count, **lists}

@@ -1,14 +1,10 @@
 """Tokens of prompts over HTTP, counted and listed, and prompts that could never fit."""
 
-import json
-import random
 import threading
 
 import pytest
 from asks import turn
 from waiting import PATIENCE
-
-from dlm.serving.service import json_of_lists
 
 MANY = 1_000_000
 LONG = {"emojis": "\U0001f600" * MANY, "words": "word " * MANY, "zeros": "0" * MANY * 3}
@@ -78,10 +74,3 @@ def test_tokens_are_listed_in_a_thread_and_others_are_answered_meanwhile(tiny, m
     resumed.set()
     asking.join(PATIENCE)
     assert answers[0].json()["count"] == len(answers[0].json()["tokens"])
-
-
-@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
-def test_long_lists_are_written_as_json_in_pieces(count):
-    numbers = [random.Random(count).randrange(9999) for _ in range(count)]
-    lists = {"tokens": numbers, "token_strs": [f'"{n}é' for n in numbers], "none": None}
-    assert json.loads(json_of_lists({"count": count}, lists)) == {"count": count, **lists}
