@@ -25,7 +25,7 @@ def draft(passes: int) -> Draft:
 
 
 def committed(token: int) -> Committed:
-    return Committed(request=0, tokens=[token], text="a", reasoning="")
+    return Committed(request=0, tokens=[token], answer=[token], text="a", reasoning="")
 
 
 async def test_one_draft_waits_for_a_slow_reader_whatever_is_committed_between_drafts():
