@@ -221,7 +221,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm": 5_000,
     "dlm/anthropic": 800,
-    "dlm/batch": 750,
+    "dlm/batch": 800,
     "dlm/cli": 1_750,
     "dlm/decisions": 850,
     "dlm/integrations": 5_400,
