@@ -69,6 +69,8 @@ def test_a_full_disk_is_refused_and_counts_nothing(tmp_path):
     with pytest.raises(DlmError, match="to its disk: No space left on device"):
         files.append(file, b"3" * 10_000)
     assert file.size == 1
+    other = add(files, content=b"3" * 12_288)
+    files.delete("a", other.id)
     file.path = path
     files.append(file, b"3" * 10_000)
     assert path.stat().st_size == file.size == 10_001
