@@ -13,7 +13,7 @@ from jaxtyping import Int32
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dlm.grammar import Guidance
+from dlm.grammar import Guidance, Row
 from dlm.grammar.masks import tokens_in
 from dlm.kernels.vocab_rows import VocabPass
 from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies, allows
@@ -106,14 +106,20 @@ def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray
     return rows
 
 
-def is_forced(guidance: Guidance, position: int) -> bool:
-    """Return whether `guidance` allows a single token at `position`."""
+def row_at(guidance: Guidance, position: int) -> Row:
+    """Return what `guidance` allows at `position`."""
     if position >= len(guidance.rows):
-        return False
+        return None
     row = int(guidance.rows[position])
-    if row < 0 or guidance.bitmask is None:
-        return row < 0
-    return len(tokens_in(guidance.bitmask[row].numpy().view(np.uint32))) == 1
+    if row < 0:
+        return ~row
+    words = guidance.bitmask
+    return None if words is None else words[row].numpy().view(np.uint32)
+
+
+def is_forced(row: Row) -> bool:
+    """Return whether a row allows a single token."""
+    return isinstance(row, int) or (row is not None and len(tokens_in(row)) == 1)
 
 
 def changed_by_masks(

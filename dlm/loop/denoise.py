@@ -21,7 +21,7 @@ from dlm.errors import UndefinedLogitsError
 from dlm.grammar import Guidance
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
-from dlm.logits.masks import is_forced
+from dlm.logits.masks import is_forced, row_at
 from dlm.logits.sampling import Cut
 from dlm.logprobs import TokenLogprob
 from dlm.loop.decoding import EngineContext
@@ -330,7 +330,7 @@ def _judge_fixed(
     guidance, chosen = outcome.guidance, list[int]()
     guess = guidance.guess
     for position in canvas.unjudged(guidance, outcome.settled):
-        if is_forced(guidance, position):
+        if is_forced(row_at(guidance, position)):
             canvas.logprobs[position] = TokenLogprob.forced(guess[position], top)
         else:
             chosen.append(position)

@@ -28,13 +28,12 @@ from dlm.grammar import (
     LeftToRight,
     NextTokens,
     Reasoning,
-    Row,
     Unfinished,
 )
-from dlm.grammar.masks import tokens_in
 from dlm.grammar.vocabulary import common_prefix
 from dlm.left_to_right_state import DrawNumbers, LeftToRightState
 from dlm.logits.canvas_logits import DeviceCopies
+from dlm.logits.masks import is_forced
 from dlm.logits.picks import UNDEFINED, pick
 from dlm.logits.sampling import COLDEST, Cut, fixed
 from dlm.logits.token_logprobs import token_logprobs
@@ -89,11 +88,6 @@ def _all_drafted(next_tokens: NextTokens) -> NextTokens:
     """Turn forced tokens into the beginning of the draft: they will be kept for certain."""
     rows = [*(~token for token in next_tokens.forced), *next_tokens.rows]
     return NextTokens(forced=[], draft=next_tokens.forced + next_tokens.draft, rows=rows)
-
-
-def _is_forced(row: Row) -> bool:
-    """Return whether a row allows a single token."""
-    return isinstance(row, int) or (row is not None and len(tokens_in(row)) == 1)
 
 
 def _whole(outcome: StepResult | Exception) -> bool:
@@ -322,7 +316,7 @@ class TokenDecoder(Decoder):
         judged = {
             i: TokenLogprob.forced(token, top)
             for i, token in enumerate(tokens)
-            if _is_forced(next_tokens.rows[i])
+            if is_forced(next_tokens.rows[i])
         }
         chosen = [i for i in range(len(tokens)) if i not in judged]
         rows, theirs = [first_row + i for i in chosen], [tokens[i] for i in chosen]

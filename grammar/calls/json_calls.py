@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
-from dlm.grammar.calls.token_text import SURROGATES, TokenText, shown
+from dlm.grammar.calls.token_text import SPACE, SURROGATES, TokenText, after_space, shown
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.vocabulary.pieces import TokenPieces
@@ -23,7 +23,6 @@ from dlm.grammar.vocabulary.pieces import TokenPieces
 _LONGEST_HEAD = 512  # characters: a name has at most 64, the others are white space and syntax
 _LONGEST_TAIL = 128
 _LONGEST_ESCAPE = 12
-_SPACE = re.compile(r"[ \t\r\n]*")
 _HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"  # an escape with which a pair of surrogates begins
 # Characters of a string, and whole escapes.
 _WHOLE = re.compile(rf'[^"\\]+|{_HIGH}\\u[0-9a-fA-F]{{4}}|(?!{_HIGH})\\u[0-9a-fA-F]{{4}}|\\[^u]')
@@ -221,7 +220,7 @@ class JsonReader:
 
 def _spaced(text: str) -> str:
     """Return JSON text outside of strings and brackets with the blanks of `json.dumps`."""
-    return _SPACE.sub("", text).replace(",", ", ").replace(":", ": ")
+    return SPACE.sub("", text).replace(",", ", ").replace(":", ": ")
 
 
 def _place(text: str, at: int, path: Sequence[str | int]) -> tuple[int, int]:
@@ -235,23 +234,18 @@ def _place(text: str, at: int, path: Sequence[str | int]) -> tuple[int, int]:
 def _member(text: str, at: int, step: str | int) -> int:
     """Return where the member `step` of an object or an array begins; of several, the last."""
     in_object, index, begin = text[at] == "{", 0, -1
-    at = _skip(text, at + 1)
+    at = after_space(text, at + 1)
     while text[at] not in "}]":
         key: str | int = index
         if in_object:
             key, at = decoded(text, at)
-            at = _skip(text, _skip(text, at) + 1)
+            at = after_space(text, after_space(text, at) + 1)
         if key == step:
             begin = at
-        at = _skip(text, decoded(text, at, repeated=True)[1])
+        at = after_space(text, decoded(text, at, repeated=True)[1])
         if text[at] == ",":
-            at = _skip(text, at + 1)
+            at = after_space(text, at + 1)
         index += 1
     if begin < 0:
         raise ValueError(f"there is no {step!r:.40}")
     return begin
-
-
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at

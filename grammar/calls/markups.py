@@ -28,7 +28,7 @@ class AnswerReading:
     """Form of an answer that is to be read, and what to look for in it."""
 
     vocabulary: TokenPieces | None = None  # None: it is text, not tokens
-    accepts: Accepts = lambda tool, argument, value: True
+    accepts: Accepts = lambda tool, argument, value, text: True
     anywhere: bool = True  # whether calls begin anywhere; otherwise one begins the answer, or none
     target: Sequence[str | int] = ()  # a call's index and a path in its arguments, to be found
 
@@ -118,8 +118,8 @@ _MISTRAL = JsonSyntax(
 MARKUPS = {
     "gemma4": Markup("", as_object, gemma_call, _gemma_reader, GemmaMarkers),
     "hermes": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
-    "qwen3": Markup(_TAG, as_object, _hermes, partial(_json_reader, _HERMES)),
     "qwen3_coder": Markup(OPENING, FORMS["qwen_xml"].form, _qwen_coder, _xml_reader, exact=False),
     "llama": Markup(_OBJECT, as_object, _llama, partial(_json_reader, _LLAMA)),
     "mistral": Markup("", as_object, _mistral, partial(_json_reader, _MISTRAL), MistralMarkers),
 }
+OTHER_NAMES = {"qwen3": "hermes"}  # of the same forms

@@ -12,6 +12,7 @@ from dlm.grammar.vocabulary.pieces import TokenPieces
 
 OPEN_MARK, ARGUMENTS_MARK = "\ud800", "\ud801"  # in the place of a form's control tokens
 _OTHER_MARK = "\ud802"  # in the place of all others
+SPACE = re.compile(r"[ \t\r\n]*")
 _MARKS = re.compile("[\ud800-\ud802]")
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -50,6 +51,12 @@ class TokenText:
         if not self._ends:
             return None
         return bisect_right(self._ends, begin), bisect_right(self._ends, end - 1)
+
+
+def after_space(text: str, at: int) -> int:
+    """Return the index of the first character from `at` on that is no white space of JSON."""
+    space = SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def shown(text: str) -> str:

@@ -6,23 +6,102 @@ when all of it has arrived. The reader raises `InvalidValueError` for a malforme
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
-from json import dumps
+from dataclasses import dataclass, field, replace
+from json import JSONDecodeError, dumps
 from typing import Any
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
-from dlm.grammar.calls.token_text import TokenText, shown
+from dlm.grammar.calls.token_text import TokenText, after_space, shown
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.schema.writer import PARAMETER_END
 from dlm.grammar.vocabulary.pieces import TokenPieces
 
 OPENING = "<tool_call>\n<function="
-Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits
+Accepts = Callable[[str, str, Any, str], bool]
+"""Decides by tool and argument whether a text is the JSON value that is in it: (tool, argument,
+value, text)."""
 _FUNCTION = re.compile(r"([^>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
 _END = re.compile(r"\s*</function>\s*</tool_call>")
-_SPACE = re.compile(r"\s*")
+_LONGEST_WORD = 12  # characters of JSON that may be incomplete at the end of a text: -Infinity
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call whose end has not been read yet."""
+
+    opened: int  # where its opening begins
+    at: int  # index of the first character that has not been read
+    name: str = ""  # empty: it has not been read
+    arguments: dict[str, Any] = field(default_factory=dict)
+    parameter: str = ""  # whose value begins at `at`; empty: none
+    searched: int = 0  # the value's end tag does not begin before
+
+    def read(self, text: str, accepts: Accepts) -> str:
+        """Read on to the call's end; return what is missing, "" for a whole call."""
+        if not self.name:
+            if not (named := _FUNCTION.match(text, self.at)):
+                return "a function's name is missing"
+            self.name, self.at = named[1], named.end()
+        call = self
+        while call._opens(text):
+            if (value := call._value(text, accepts)) is None:
+                return f"{PARAMETER_END} is missing"
+            if not value.sure and call is self:  # it is read again with the next characters
+                call = replace(self, arguments={**self.arguments})
+            call.arguments[call.parameter] = value.value
+            call.parameter, call.at = "", value.end
+        if not (ended := _END.match(text, call.at)):
+            return "</function> and </tool_call> are missing"
+        self.arguments, self.at = call.arguments, ended.end()
+        return ""
+
+    def _opens(self, text: str) -> bool:
+        """Return whether a parameter is open, or begins here."""
+        if not self.parameter and (opened := _PARAMETER.match(text, self.at)):
+            self.parameter, self.at = opened[1], opened.end()
+            self.searched = self.at
+        return bool(self.parameter)
+
+    def _value(self, text: str, accepts: Accepts) -> "_Value | None":
+        """Return the value of the open parameter; None if it has no end tag.
+
+        Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON
+        may contain the end tag.
+        """
+        end = text.find(PARAMETER_END, self.searched)
+        if end < 0:
+            self.searched = max(self.at, len(text) - len(PARAMETER_END) + 1)
+            return None
+        self.searched = end
+        bare = text[self.at : end].removeprefix("\n").removesuffix("\n")
+        sure, begin = True, after_space(text, self.at)
+        try:
+            value, after = ("", 0) if text[begin] == '"' else decoded(text, begin)
+        except JSONDecodeError as error:
+            is_cut = error.pos >= len(text) - _LONGEST_WORD or "Unterminated" in error.msg
+            value, sure = "", not is_cut
+        except (ValueError, RecursionError):
+            value = ""
+        else:
+            after = after_space(text, after)
+            if isinstance(value, str):
+                pass
+            elif not text.startswith(PARAMETER_END, after):
+                sure = not PARAMETER_END.startswith(text[after:])
+            elif accepts(self.name, self.parameter, value, bare):
+                return _Value(value, after + len(PARAMETER_END))
+        return _Value(bare, end + len(PARAMETER_END), sure)
+
+
+@dataclass(slots=True)
+class _Value:
+    """Value of a parameter."""
+
+    value: Any
+    end: int  # index after its end tag
+    sure: bool = True  # whether the next characters cannot make it JSON
 
 
 class XmlReader:
@@ -32,6 +111,8 @@ class XmlReader:
         """Unless calls may begin `anywhere`, one begins the answer, or all of it is text."""
         self._written, self._accepts, self._anywhere = TokenText(vocabulary, {}), accepts, anywhere
         self._at = 0  # index of the first character after the calls so far
+        self._searched = 0  # no call begins between the last one and this character
+        self._open: _OpenCall | None = None
         self._content = ""
         self._calls: list[ToolCall] = []
         self.span: tuple[int, int] | None = None  # places in a call are not looked for
@@ -63,59 +144,30 @@ class XmlReader:
         """Read the calls that are whole. Raises `InvalidValueError` for one that is not if the
         text is `final`."""
         text, deltas = self._written.text, list[CallDelta]()
-        while (opened := text.find(OPENING, self._at)) >= 0:
-            if not (self._anywhere or self._calls) and text[:opened].strip():
-                break
-            try:
-                call, end = _call(text, opened + len(OPENING), self._accepts)
-            except InvalidValueError:
+        while (call := self._open or self._begun()) is not None:
+            self._open = call
+            if missing := call.read(text, self._accepts):
                 if final:
-                    raise
+                    raise _error(call.at, missing)
                 break
-            self._content = (self._content + text[self._at : opened]).rstrip()
-            self._at = end
+            self._content = (self._content + text[self._at : call.opened]).rstrip()
+            self._at = self._searched = call.at
+            self._open = None
             deltas.append(CallDelta(len(self._calls), call.name, ""))
             arguments = dumps(call.arguments, ensure_ascii=False)
             deltas.append(CallDelta(len(self._calls), None, arguments))
-            self._calls.append(call)
+            self._calls.append(ToolCall(call.name, call.arguments))
         return deltas
 
-
-def _call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
-    """Return the call after an opening, and the index of its end."""
-    if not (named := _FUNCTION.match(text, at)):
-        raise _error(at, "a function's name is missing")
-    name, at = named[1], named.end()
-    arguments = {}
-    while opened := _PARAMETER.match(text, at):
-        accepted = partial(accepts, name, opened[1])
-        arguments[opened[1]], at = _value(text, opened.end(), accepted)
-    if not (ended := _END.match(text, at)):
-        raise _error(at, "</function> and </tool_call> are missing")
-    return ToolCall(name, arguments), ended.end()
-
-
-def _value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any, int]:
-    """Return the value of a parameter, and the index after its end tag.
-
-    Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON may
-    contain the end tag.
-    """
-    try:
-        value, end = decoded(text, _skip(text, at))
-    except (ValueError, RecursionError):
-        value, end = "", at
-    end = _skip(text, end)
-    if isinstance(value, str) or not text.startswith(PARAMETER_END, end) or not accepts(value):
-        if (end := text.find(PARAMETER_END, at)) < 0:
-            raise _error(at, f"{PARAMETER_END} is missing")
-        value = text[at:end].removeprefix("\n").removesuffix("\n")
-    return value, end + len(PARAMETER_END)
-
-
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
+    def _begun(self) -> _OpenCall | None:
+        """Return the next call that has begun."""
+        text = self._written.text
+        opened = text.find(OPENING, self._searched)
+        if opened < 0:
+            self._searched = max(self._searched, len(text) - len(OPENING) + 1)
+            return None
+        anywhere = self._anywhere or self._calls or not text[:opened].strip()
+        return _OpenCall(opened, opened + len(OPENING)) if anywhere else None
 
 
 def _error(at: int, reason: str) -> InvalidValueError:

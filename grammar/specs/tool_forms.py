@@ -1,5 +1,6 @@
 """Tools in the form of OpenAI's APIs: functions, custom tools of one text, and their refusals."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,42 @@ _HOLDS = frozenset(  # keywords that describe an object's properties, unless the
     dependencies minProperties allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef enum
     const""".split()
 )
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, they allow all
 
 
-def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
+def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the functions that a model is shown for `tools` in OpenAI's form. Raises
+    `InvalidGrammarError` for a tool in another form."""
+    functions = []
+    for i, tool in enumerate(tools):
+        if (function := function_of(tool)) is None:
+            form = '{"type": "function", "function": {...}}, or custom likewise'
+            reason = f"a tool must be {form}, got {tool!r:.60}"
+            raise InvalidGrammarError(KIND, reason, f"/tools/{i}")
+        functions.append(function)
+    return functions
+
+
+def schemas_of(functions: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the schema of each of the `functions`, by its name. Raises `InvalidGrammarError`."""
+    schemas: dict[str, dict[str, Any]] = {}
+    for i, function in enumerate(functions):
+        name, where = function.get("name"), f"/tools/{i}/function"
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            reason = f"a name must have 1 to 64 letters, digits and _ - . , got {name!r:.80}"
+            raise InvalidGrammarError(KIND, reason, f"{where}/name")
+        if name in schemas:
+            raise InvalidGrammarError(KIND, f"{name!r} is there twice", f"{where}/name")
+        schema = function.get("parameters")
+        if not isinstance(schema, dict | None):
+            reason = f"a schema must be an object, got {schema!r:.40}"
+            raise InvalidGrammarError(KIND, reason, f"{where}/parameters")
+        schemas[name] = _schema_of(schema)
+    return schemas
+
+
+def _schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     """Return the schema of a tool's `parameters`.
 
     If they do not describe an object's properties, the tool takes no arguments.

@@ -5,17 +5,17 @@ finished arguments are checked.
 """
 
 import json
-import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
-from dlm.grammar.calls.markups import MARKUPS, AnswerReading, Markup
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
+from dlm.grammar.calls.markups import MARKUPS, OTHER_NAMES, AnswerReading, Markup
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -31,19 +31,20 @@ from dlm.grammar.regex.patterns import free_of
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.evaluate import check, plain
+from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.structures import TooManyError
 from dlm.grammar.schema.writer import write
+from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.tool_forms import (
     INPUT,
-    function_of,
+    functions_of,
     input_spec,
     is_pattern,
-    schema_of,
+    schemas_of,
     unenforced,
 )
 from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, MistralMarkers, TokenPieces
@@ -52,11 +53,8 @@ _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
 
 
-_GEMMA = "gemma4"
+_GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
 _CHOICES = ("auto", "required")
-FindSpan = Callable[[int, Sequence[str | int]], tuple[int, int] | None]
-"""Finds the tokens of a part of a call's arguments, by the call's index and a path."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANY_MARKERS = {GemmaMarkers: GemmaMarkers(0, 1, 2), MistralMarkers: MistralMarkers(0, 1)}
 _SPACE = Dialect().space  # between calls that begin with text
 
@@ -85,7 +83,7 @@ class Tools(Spec):
     choice: str = "auto"  # or "required"
     named: str | None = None  # a tool's name; `choice` is ignored then
     parallel: bool = True
-    format: str | None = None  # one of `MARKUPS`; None: that of the model
+    format: str | None = None  # one of `MARKUPS` or `OTHER_NAMES`; None: that of the model
     content: Spec | None = None  # None: any text
     property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
@@ -99,13 +97,13 @@ class Tools(Spec):
             raise self._error(
                 f"choice must be one of {', '.join(_CHOICES)}, got {self.choice!r:.40}", "/choice"
             )
-        if self.format is not None and self.format not in (*MARKUPS,):
+        names = (*MARKUPS, *OTHER_NAMES)
+        if self.format is not None and self.format not in names:
             raise self._error(
-                f"format must be one of {', '.join(MARKUPS)}, got {self.format!r:.40}", "/format"
+                f"format must be one of {', '.join(names)}, got {self.format!r:.40}", "/format"
             )
-        if self.content is not None and self._markup.opening.startswith("{"):
-            reason = f"content must be None with {self.format}, got a {self.content.kind}"
-            raise self._error(reason, "/content")
+        if self.format in (*OTHER_NAMES,):
+            object.__setattr__(self, "format", OTHER_NAMES[self.format])
         if self.property_order not in PROPERTY_ORDERS:
             right = ", ".join(PROPERTY_ORDERS)
             raise self._error(
@@ -116,11 +114,42 @@ class Tools(Spec):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
             raise self._error("there are no tools", "/tools")
+        grammars = any(spec is not None for spec in self.custom.values())
+        if self.format is None and self._refusal is not None and not grammars:
+            # Another form may have these calls: `in_form` raises the refusal. Any form has those of
+            # JSON, and raises what none has.
+            self._in_forms[_JSON] = replace(self, format=_JSON)
+        else:
+            self._check_form()
+
+    def _check_form(self) -> None:
+        """Raise `InvalidGrammarError` if the form cannot have these calls."""
+        if self.content is not None and self._markup.opening.startswith("{"):
+            reason = f"content must be None with {self.format}, got a {self.content.kind}"
+            raise self._error(reason, "/content")
+        for name, spec in self.custom.items():
+            if spec is not None and self._form != _GEMMA:
+                raise self._error(
+                    f"calls in the form {self._form} cannot enforce a tool's grammar; those of "
+                    f"{_GEMMA} can",
+                    f"/tools/{list(self.parameters).index(name)}/custom/format",
+                )
+        if self._refusal is not None:
+            raise self._refusal
+
+    @cached_property
+    def _refusal(self) -> InvalidGrammarError | None:
+        """Why the form cannot have a tool's arguments; None: it can, as far as is known at once."""
         for name in self._offered:
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long
-            with suppress(TooMuchWorkError):  # `rules` tries again with more work
+            try:
                 self._call(name, self._any_markers, Rules(), AT_ONCE // len(self._offered))
+            except TooMuchWorkError:
+                continue  # `rules` tries again with more work
+            except InvalidGrammarError as error:
+                return error.with_traceback(None)
+        return None
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
@@ -128,21 +157,7 @@ class Tools(Spec):
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
         """The schema of each tool, by its name."""
-        schemas: dict[str, dict[str, Any]] = {}
-        for i, function in enumerate(self._functions):
-            name, where = function.get("name"), f"/tools/{i}/function"
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
-                reason = f"a name must have 1 to 64 letters, digits and _ - . , got {name!r:.80}"
-                raise self._error(reason, f"{where}/name")
-            if name in schemas:
-                raise self._error(f"{name!r} is there twice", f"{where}/name")
-            schema = function.get("parameters")
-            if not isinstance(schema, dict | None):
-                raise self._error(
-                    f"a schema must be an object, got {schema!r:.40}", f"{where}/parameters"
-                )
-            schemas[name] = schema_of(schema)
-        return schemas
+        return schemas_of(self._functions)
 
     @cached_property
     def _read(self) -> list[dict[str, Any]]:
@@ -156,13 +171,7 @@ class Tools(Spec):
     @cached_property
     def _functions(self) -> list[dict[str, Any]]:
         """The tools as functions."""
-        functions = []
-        for i, tool in enumerate(self._read):
-            if (function := function_of(tool)) is None:
-                form = '{"type": "function", "function": {...}}, or custom likewise'
-                raise self._error(f"a tool must be {form}, got {tool!r:.60}", f"/tools/{i}")
-            functions.append(function)
-        return functions
+        return functions_of(self._read)
 
     @cached_property
     def custom(self) -> dict[str, Spec | None]:
@@ -171,15 +180,7 @@ class Tools(Spec):
         for i, (tool, function) in enumerate(zip(self._read, self._functions, strict=True)):
             if tool["type"] != "custom":
                 continue
-            where = f"/tools/{i}/custom"
-            spec = input_spec(tool, where)
-            if spec is not None and self._form != _GEMMA:
-                raise self._error(
-                    f"calls in the form {self._form} cannot enforce a tool's grammar; those of "
-                    f"{_GEMMA} can",
-                    f"{where}/format",
-                )
-            specs[function["name"]] = spec
+            specs[function["name"]] = input_spec(tool, f"/tools/{i}/custom")
         return specs
 
     @cached_property
@@ -210,7 +211,10 @@ class Tools(Spec):
         return _ANY_MARKERS.get(self._markup.markers)
 
     def in_form(self, form: str | None) -> "Spec":
-        if self.format is not None or form == _GEMMA:
+        if self.format is not None:
+            return self
+        if form == _GEMMA:
+            self._check_form()
             return self
         if form is None:
             raise self._error(
@@ -220,8 +224,20 @@ class Tools(Spec):
             )
         written = self._in_forms
         if form not in written:
-            written[form] = replace(self, format=form)
+            written[form] = self._written_in(form)
         return written[form]
+
+    def _written_in(self, form: str) -> "Tools":
+        """Return a copy in a form. Its schemas are read again only if it does not write JSON."""
+        written = copy(self)
+        object.__setattr__(written, "format", OTHER_NAMES.get(form, form))
+        of_form = ["_exact", "_in_forms"]
+        if self._refusal is not None or written._markup.arguments is not MARKUPS[_JSON].arguments:
+            of_form.append("_refusal")
+        for name in of_form:
+            vars(written).pop(name, None)
+        written._check_form()
+        return written
 
     @cached_property
     def _in_forms(self) -> "dict[str, Tools]":
@@ -409,38 +425,19 @@ class Tools(Spec):
             self._content.value(answer.content or "")
         return answer
 
-    def _accepts(self, name: str, argument: str, value: Any) -> bool:
-        """Whether a tool's schema accepts that value of an argument."""
-        try:
-            check({argument: value}, self.parameters.get(name, {}), about=argument)
-        except (InvalidValueError, UncheckableError):
-            return False
-        return True
+    def _accepts(self, name: str, argument: str, value: Any, text: str) -> bool:
+        return reads_as(self.parameters.get(name, {}), argument, value, text)
 
-    def _checked(
-        self,
-        answer: Answer,
-        span: FindSpan | None = None,
-    ) -> Answer:
+    def _checked(self, answer: Answer, span: FindSpan | None = None) -> Answer:
         """Return `answer` if its calls are valid, else raise `InvalidValueError`.
 
         `span` finds the tokens of a part of a call's arguments; None: they are not known.
         """
-        for number, call in enumerate(answer.tool_calls):
-            if call.name not in self.parameters or self.named not in (None, call.name):
-                raise InvalidValueError(f"a call of {call.name!r:.80}, which is not offered")
-            try:
-                check(call.arguments, self.parameters[call.name])
-            except InvalidValueError as error:
-                tokens = span(number, error.path) if span else None
-                wrong: Any = call.arguments
-                for step in error.path:
-                    wrong = wrong[step]
-                if tokens and not isinstance(wrong, dict | list):
-                    tokens = tokens[1], tokens[1]  # only the value's end has to change
-                raise InvalidValueError(f"call of {call.name}: {error}", span=tokens) from error
-            except UncheckableError:
-                pass  # the rules were exact, or the tool is not strict
+        if self.named is None:
+            schemas = self.parameters
+        else:
+            schemas = {self.named: self.parameters[self.named]}
+        check_calls(answer.tool_calls, schemas, span)
         if not answer.tool_calls and (self.choice == "required" or self.named is not None):
             raise InvalidValueError("a tool call is required, and there is none")
         if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):

@@ -17,6 +17,7 @@ from dlm.grammar import (
     Tools,
     Vocabulary,
 )
+from dlm.grammar.calls import MARKUPS, AnswerReading
 from dlm.grammar.vocabulary import MistralMarkers
 
 SEARCH = {
@@ -344,3 +345,68 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place(format, writ
     with pytest.raises(InvalidGrammarError, match=r"tools .* tool 'f'") as raised:
         tools(schema, strict=True, format=format)
     assert raised.value.where == "/tools/0/function/parameters" + where
+
+
+def test_a_value_that_cannot_be_checked_is_json_unless_the_schema_takes_its_text():
+    deep = "[" * 100 + "]" * 100
+    nested = {"type": "array", "items": {"$ref": "#/$defs/t"}}
+    for schema, is_json in ((nested, True), ({"anyOf": [nested, STRING]}, False)):
+        root = {"$defs": {"t": schema}, "properties": {"n": {"$ref": "#/$defs/t"}}}
+        answer = tools(root, format="qwen3_coder").value(qwen_coder(ToolCall("f", {"n": deep})))
+        (call,) = answer.tool_calls
+        assert call.arguments == {"n": json.loads(deep) if is_json else deep}
+
+
+class Counted(str):
+    """Text that counts the characters in which something is looked for."""
+
+    __slots__ = ()
+    searched = 0
+
+    def find(self, part, begin=0):
+        Counted.searched += len(self) - begin
+        return super().find(part, begin)
+
+    def __add__(self, more):
+        return Counted(super().__add__(more))
+
+
+def test_an_open_call_in_tags_is_read_once_however_many_its_pieces():
+    names = [f"p{i}" for i in range(20)]
+    spec = tools(objects(s=STRING, **dict.fromkeys(names, INTEGER)), format="qwen3_coder")
+    arguments = dict.fromkeys(names, 3) | {"s": "a <b> </par" * 200}
+    asked = []
+
+    def accepts(name, argument, value, text):
+        asked.append(argument)
+        return spec._accepts(name, argument, value, text)
+
+    reader = MARKUPS["qwen3_coder"].reader(AnswerReading(accepts=accepts))
+    reader._written.text = Counted()
+    text = "Hm. " * 200 + qwen_coder(ToolCall("f", arguments))
+    Counted.searched = 0
+    for character in text:
+        reader.feed_text(character)
+    assert reader.answer().tool_calls == (ToolCall("f", arguments),)
+    assert asked == names
+    assert Counted.searched < 30 * len(text)
+
+
+@pytest.mark.parametrize(
+    "text", ['["</parameter>", 12, "a"]', '{"</parameter>": "\\u0041"}', "[1, 2", '["a</par"]']
+)
+def test_a_value_read_piece_by_piece_is_the_one_that_is_read_whole(text):
+    schema = objects(a={"type": ["array", "object", "string"], "items": {}}, b=INTEGER)
+    schema["properties"]["a"]["additionalProperties"] = True
+    spec = tools(schema, format="qwen3_coder")
+    body = f"<parameter=a>{text}</parameter>\n<parameter=b>4</parameter>"
+    call = f"<tool_call>\n<function=f>\n{body}\n</function>\n</tool_call>"
+    whole = spec.value(call)
+    assert isinstance(whole.tool_calls[0].arguments["a"], str) == (text == "[1, 2")
+    for size in (1, 2, 7):
+        reader, deltas = spec.reader(None), []
+        for i in range(0, len(call), size):
+            deltas += reader.feed_text(call[i : i + size])
+        assert reader.answer() == whole
+        arguments = json.loads("".join(delta.arguments for delta in deltas))
+        assert arguments == whole.tool_calls[0].arguments

@@ -1,5 +1,6 @@
 """Answers of text or tool calls: options, accepted answers, and parsed answers."""
 
+import json
 import random
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from spoken import MARKERS, accepts, objects, recogniser, spoken
 from training.lessons import tool_call
 from transformers import AutoTokenizer
 
+import dlm.grammar.specs.tools as specs_tools
 import dlm.models
 from dlm.grammar import (
     Answer,
@@ -22,6 +24,8 @@ from dlm.grammar import (
     Tools,
 )
 from dlm.grammar.vocabulary import MistralMarkers
+
+WRITE = specs_tools.write
 
 
 def function(name, **properties):
@@ -205,3 +209,43 @@ def test_content_that_may_repeat_a_key_is_checked_at_the_end():
 def test_content_beside_calls_that_begin_as_json_does_is_refused():
     with pytest.raises(InvalidGrammarError, match="content must be None with llama, got a JSON"):
         Tools(TOOLS, content=CONTENT, format="llama")
+
+
+@pytest.mark.parametrize("name", ["host:1,", "a:{"])
+def test_a_name_that_only_one_form_cannot_have_is_refused_in_that_form_alone(name):
+    spec = Tools([function("f", **{name: {"type": "integer"}})], choice="required")
+    call = json.dumps({"name": "f", "arguments": {name: 3}})
+    assert accepts(spec.in_form("hermes"), f"<tool_call>{call}</tool_call>")
+    for refused in (
+        lambda: spec.in_form("gemma4"),
+        lambda: spec.rules(MARKERS),
+        lambda: Tools(spec.tools, format="gemma4"),
+    ):
+        with pytest.raises(InvalidGrammarError, match="Gemma's calls"):
+            refused()
+    with pytest.raises(InvalidGrammarError, match="cannot be a name in this markup"):
+        Tools([function("f", **{"a b": {}})]).in_form("qwen3_coder")
+
+
+def test_what_no_form_can_have_is_refused_before_a_form_is_chosen():
+    broken = function("f", **{"host:1,": {"$ref": "#/nowhere"}})
+    with pytest.raises(InvalidGrammarError, match="nowhere"):
+        Tools([broken])
+
+
+def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(monkeypatch):
+    counts = []
+    monkeypatch.setattr(
+        specs_tools, "write", lambda *args, **more: counts.append(1) or WRITE(*args, **more)
+    )
+    spec = Tools(TOOLS)
+    for form in ("gemma4", "hermes", "llama", "mistral"):
+        assert spec.in_form(form).format == (None if form == "gemma4" else form)
+    assert len(counts) == len(TOOLS)
+
+
+def test_two_names_of_one_form_make_equal_specs():
+    specs = Tools(TOOLS, format="qwen3"), Tools(TOOLS, format="hermes")
+    assert specs[0] == specs[1]
+    assert specs[0].key == specs[1].key
+    assert Tools(TOOLS).in_form("qwen3") == specs[1]
