@@ -269,7 +269,13 @@ class Constrain:
     ) -> BlockProcessor:
         """Return a processor for one text whose blocks a loop of your own unmasks, such as those in
         the remote code of LLaDA2, SDAR and Nemotron-Labs-Diffusion, which take no processors.
-        `mask` is the token of positions without a token. Otherwise as a call of this object."""
+        `mask` is the token of positions without a token: a control token, or `DlmError` is raised.
+        Otherwise as a call of this object."""
+        if mask not in self.vocabulary.control:
+            raise DlmError(
+                f"mask must be a control token of the tokenizer, got {mask}: a grammar takes any "
+                "other token for text"
+            )
         reasoning = Reasoning.of(self.vocabulary, thinking_budget) if thinking else None
         compiled = self._compile(constraint)
         frontier = Frontier(compiled, max_new_tokens, reasoning)

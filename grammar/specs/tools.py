@@ -139,7 +139,7 @@ class Tools(Spec):
 
     @cached_property
     def _refusal(self) -> InvalidGrammarError | None:
-        """Why the form cannot have a tool's arguments; None: it can, as far as is known at once."""
+        """The error for arguments that the form cannot have; None: none is known at once."""
         for name in self._offered:
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long

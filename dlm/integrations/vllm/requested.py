@@ -16,6 +16,7 @@ from typing import Any
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import InvalidGrammarError, Spec
 from dlm.grammar.schema import PROPERTY_ORDERS
+from dlm.grammar.vocabulary import GemmaMarkers
 from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, TOOLS, check_names
 from dlm.openai.constraint import constraint_of
@@ -96,7 +97,11 @@ class Requested:
 
     def _read(self, body: Body) -> Spec | None:
         reader = response_constraint_of if self._responses else constraint_of
-        return reader(body, self._policy)
+        spec = reader(body, self._policy)
+        try:
+            return spec and spec.in_form(GemmaMarkers.form)
+        except InvalidGrammarError as error:
+            raise RequestError(str(error), field=spec and spec.kind) from error
 
     def relax(self, error: DlmError) -> None:
         """Leave free what `error` is about, if that is lax; otherwise raise it."""

@@ -87,3 +87,11 @@ def test_a_token_that_cannot_stand_and_a_mask_that_is_left_are_refused_by_their_
         blocks.commit(block)
     with pytest.raises(BudgetError):
         constrain.blocks(Regex("[a-f]{300}"), 16, MASK)
+
+
+def test_a_mask_that_is_text_is_refused(constrain, tokens_of):
+    (text,) = tokens_of("Z")
+    with pytest.raises(
+        DlmError, match=f"mask must be a control token of the tokenizer, got {text}"
+    ):
+        constrain.blocks(Regex("[a-f]{3,9}"), 16, text)

@@ -375,10 +375,10 @@ def test_an_open_call_in_tags_is_read_once_however_many_its_pieces():
     names = [f"p{i}" for i in range(20)]
     spec = tools(objects(s=STRING, **dict.fromkeys(names, INTEGER)), format="qwen3_coder")
     arguments = dict.fromkeys(names, 3) | {"s": "a <b> </par" * 200}
-    asked = []
+    judged = []
 
     def accepts(name, argument, value, text):
-        asked.append(argument)
+        judged.append(argument)
         return spec._accepts(name, argument, value, text)
 
     reader = MARKUPS["qwen3_coder"].reader(AnswerReading(accepts=accepts))
@@ -388,7 +388,7 @@ def test_an_open_call_in_tags_is_read_once_however_many_its_pieces():
     for character in text:
         reader.feed_text(character)
     assert reader.answer().tool_calls == (ToolCall("f", arguments),)
-    assert asked == names
+    assert judged == names
     assert Counted.searched < 30 * len(text)
 
 
