@@ -171,7 +171,7 @@ class Engine:
         """
         if self.busy:
             raise DlmError("warm_up would take the slots of requests that are running")
-        slots = self._slots if self._decoder.decides else 0  # only then are there canvases alone
+        slots = self._slots if self._decoder.decides else 0  # for texts, or for questions
         warm_up(self.model, self._cache, slots, self.generate, self.policy, progress)
 
     @property
