@@ -4,6 +4,7 @@ A conversation with a call is rendered, and the form is the one whose reader fin
 So a template that a user has changed names its own form, and one that leaves calls out has none.
 """
 
+import logging
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from dlm.grammar.calls import MARKUPS, AnswerReading
 from dlm.grammar.calls.token_text import ARGUMENTS_MARK, OPEN_MARK
 from dlm.grammar.vocabulary import MISTRAL_CALL
 
+_LOG = logging.getLogger("dlm")
 _NAME, _ARGUMENTS = "look_it_up", {"place": "Oslo", "days": 3}
 _TOOL = {
     "type": "function",
@@ -46,12 +48,23 @@ _MESSAGES: list[dict[str, Any]] = [
 
 
 def call_form(chat: Chat) -> str | None:
-    """Return the name of the form, one of `MARKUPS`; None if the template shows none of them."""
+    """Return the name of the form, one of `MARKUPS`; None if the template shows none of them, or
+    one whose tags are control tokens here: no text has those, so no call could be written."""
     try:
         rendered = chat.template("tool_use").render(_MESSAGES, [_TOOL], thinking=False)
     except (RequestError, TemplateError):
         return None
-    return next((form for form in MARKUPS if _shows(rendered, form, chat)), None)
+    form = next((form for form in MARKUPS if _shows(rendered, form, chat)), None)
+    tags = [tag for tag in chat.control if tag in MARKUPS[form].opening] if form else []
+    if tags:
+        _LOG.warning(
+            "requests with tools are refused: calls in the form %s begin with the text %s, which "
+            'is a control token of this tokenizer ("special" in its added tokens)',
+            form,
+            tags[0],
+        )
+        return None
+    return form
 
 
 def _shows(rendered: str, form: str, chat: Chat) -> bool:

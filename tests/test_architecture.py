@@ -219,7 +219,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 5_000,
+    "dlm": 5_050,
     "dlm/anthropic": 800,
     "dlm/batch": 800,
     "dlm/cli": 1_750,

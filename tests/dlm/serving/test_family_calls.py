@@ -62,6 +62,17 @@ def test_the_form_is_that_which_the_chat_template_shows(name, tmp_path):
     assert call_form(Chat.load(tmp_path / "model")) is None
 
 
+@pytest.mark.parametrize("name", ["sdar", "nemotron"])
+def test_a_form_whose_tag_is_a_control_token_is_refused_with_the_reason(name, tmp_path, caplog):
+    directory = calling.write(tmp_path / "model", name)
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    for token in tokenizer["added_tokens"]:
+        token["special"] |= token["content"] == "<tool_call>"
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert call_form(Chat.load(directory)) is None
+    assert "begin with the text <tool_call>, which is a control token" in caplog.text
+
+
 def test_a_required_call_is_streamed_as_it_is_answered_at_once(engine, http):
     body = BODY | {"tools": TOOLS[:1], "tool_choice": "required", "seed": 3}
     message = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
