@@ -132,7 +132,7 @@ def test_any_value_in_a_setting_of_generation_is_read_or_refused_by_name(tmp_pat
         settings = read_json(path)
         sampler = sampler_of(*DIFFUSION_GEMMA.sampler({}, settings))
         DecodeConfig.from_hf(settings, sampler=sampler)
-        checkpoint_decoding(settings)
+        checkpoint_decoding({}, settings)
 
     text = refusal(read)
     if text is None:
@@ -140,6 +140,14 @@ def test_any_value_in_a_setting_of_generation_is_read_or_refused_by_name(tmp_pat
     else:
         assert "generation_config.json" in text
         assert field in text
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("field", ["dlm", "decoding"])
+def test_any_value_in_the_name_of_a_decoding_is_read_or_refused_by_name(field, value):
+    own = {"dlm": VALUES[value] if field == "dlm" else {field: VALUES[value]}}
+    text = refusal(lambda: checkpoint_decoding(own, {}))
+    assert value in OFTEN_FINE if text is None else "config.json: dlm.decoding" in text
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -72,7 +72,10 @@ def test_a_row_that_ends_its_actors_is_an_error_and_the_other_rows_are_answered(
     ("start", "read", "problem"),
     [
         (fragile.refuse, partial(iter, [InputRow(0, "a")]), r"^ValueError: no such model$"),
-        (fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
+        pytest.param(
+            *(fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(
             *(fragile.vanish, partial(iter, [InputRow(0, "a")])),
             "^the workers could not be started: ",
