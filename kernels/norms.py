@@ -219,6 +219,19 @@ def inverse(x, H: tl.constexpr, eps):
 
 
 @triton.jit
+def summed_choices(
+    choices_ptr, row, at, there, H: tl.constexpr, CHOICES: tl.constexpr, dtype: tl.constexpr
+):
+    """Return the sum of a row's choices in their order, `choices` being [N, CHOICES, H]: fp32
+    numbers, rounded as if a tensor of `dtype` had stored the sum."""
+    first = choices_ptr + row * (CHOICES * H) + at
+    total = tl.load(first, mask=there, other=0.0).to(tl.float32)
+    for choice in tl.static_range(1, CHOICES):  # pyright: ignore[reportGeneralTypeIssues]
+        total += tl.load(first + choice * H, mask=there, other=0.0).to(tl.float32)
+    return rounded(total, dtype)
+
+
+@triton.jit
 def _add_attention_kernel(
     x_ptr,  # [N, H] bf16 or fp16
     attended_ptr,  # [N, H] as x
@@ -282,11 +295,7 @@ def _end_layer_kernel(
     if CHOICES == 0:
         routed = tl.load(routed_ptr + here, mask=there, other=0.0).to(tl.float32)
     else:
-        first = routed_ptr + row * (CHOICES * H) + at
-        routed = tl.load(first, mask=there, other=0.0).to(tl.float32)
-        for choice in tl.static_range(1, CHOICES):  # pyright: ignore[reportGeneralTypeIssues]
-            routed += tl.load(first + choice * H, mask=there, other=0.0).to(tl.float32)
-        routed = rounded(routed, dtype)
+        routed = summed_choices(routed_ptr, row, at, there, H, CHOICES, dtype)
     x = tl.load(x_ptr + here, mask=there, other=0.0)
     scalar = tl.load(scalar_ptr + row).to(tl.float32)
     dense_gain = tl.load(dense_gain_ptr + at, mask=there, other=0.0)

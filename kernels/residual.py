@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.kernels.gpus import runs_kernel
-from dlm.kernels.norms import LayerOutput, inverse, normed, options, rounded
+from dlm.kernels.norms import LayerOutput, inverse, normed, options, rounded, summed_choices
 
 
 def add_and_norm_reference(
@@ -122,11 +122,7 @@ def _add_and_norm_kernel(
     x = tl.load(x_ptr + here, mask=there, other=0.0).to(tl.float32)
     added = tl.zeros([BLOCK], tl.float32)
     if CHOICES > 0:
-        first = choices_ptr + row * (CHOICES * H) + at
-        added = tl.load(first, mask=there, other=0.0).to(tl.float32)
-        for choice in tl.static_range(1, CHOICES):  # pyright: ignore[reportGeneralTypeIssues]
-            added += tl.load(first + choice * H, mask=there, other=0.0).to(tl.float32)
-        added = rounded(added, dtype)
+        added = summed_choices(choices_ptr, row, at, there, H, CHOICES, dtype)
     if result_ptr is not None:
         result = tl.load(result_ptr + here, mask=there, other=0.0).to(tl.float32)
         added = rounded(added + result, dtype) if CHOICES > 0 else result
