@@ -54,14 +54,12 @@ class MaskedSampler(ConstrainedSampler):
             logits[canvas.first : canvas.first + canvas.length, self._mask] = -torch.inf
         return super()._prepare(logits, canvases)
 
-    def _columns(self, slots: Tensor) -> Tensor:
-        states = self.states
-        last = states.step[slots] + 1 >= states.max_denoising_steps
-        flags = torch.stack([states.is_encoder_phase[slots].long(), last.long()], dim=1)
-        return torch.cat((flags, states.canvas[slots]), dim=1)
+    @property
+    def _emitted(self) -> Tensor:
+        return self.states.canvas
 
-    def _emitted(self, index: int) -> Tensor:
-        return self.states.canvas[index]
+    def _last(self, slots: Tensor) -> Tensor:
+        return self.states.step[slots] + 1 >= self.states.max_denoising_steps
 
     def _canvas(self, denoised: Denoised) -> GuidedCanvas:
         canvas = denoised.canvas

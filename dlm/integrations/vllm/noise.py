@@ -35,14 +35,12 @@ class NoiseSampler(ConstrainedSampler):
         self.states.max_steps[:count] = 1
         yield
 
-    def _columns(self, slots: Tensor) -> Tensor:
-        states = self.states
-        last = states.step[slots] + 1 >= states.max_steps[slots]
-        flags = torch.stack([states.is_encoder_phase[slots].long(), last.long()], dim=1)
-        return torch.cat((flags, states.argmax_canvas[slots]), dim=1)
+    @property
+    def _emitted(self) -> Tensor:
+        return self.states.argmax_canvas
 
-    def _emitted(self, index: int) -> Tensor:
-        return self.states.argmax_canvas[index]
+    def _last(self, slots: Tensor) -> Tensor:
+        return self.states.step[slots] + 1 >= self.states.max_steps[slots]
 
     def _canvas(self, denoised: Denoised) -> GuidedCanvas:
         canvas = denoised.canvas
@@ -63,5 +61,5 @@ class NoiseSampler(ConstrainedSampler):
     def _converge(self, logits: Tensor, canvas: ConstrainedCanvas) -> None:
         """Have the step be the canvas's last, and its tokens the only ones."""
         rows = torch.arange(canvas.first, canvas.first + canvas.length, device=logits.device)
-        name_rows_(logits, rows, self._emitted(canvas.index)[: canvas.length])
+        name_rows_(logits, rows, self._emitted[canvas.index][: canvas.length])
         self.states.max_steps[canvas.index] = 0

@@ -165,7 +165,7 @@ class ConstrainedSampler:
                     canvas.slot.commit(tokens[: canvas.length])
                     if canvas.slot.mark is not None:
                         position, token = canvas.slot.mark
-                        self._emitted(canvas.index)[position] = token
+                        self._emitted[canvas.index][position] = token
                 except Exception as error:
                     canvas.slot.fail(error)
                     failed.append(canvas)
@@ -180,7 +180,7 @@ class ConstrainedSampler:
         one that is committed in this step says so at once."""
         try:
             for canvas in canvases:
-                self._emitted(canvas.index)[:] = canvas.slot.payload.failed
+                self._emitted[canvas.index][:] = canvas.slot.payload.failed
                 self._converge(logits, canvas)
         except Exception as error:
             failure(error)
@@ -193,10 +193,17 @@ class ConstrainedSampler:
     def _columns(self, slots: Tensor) -> Tensor:
         """Return of each slot whether its canvas is committed in this step, whether this pass is
         its last, and the tokens that vLLM commits, or those before the pass."""
+        committing = self.states.is_encoder_phase[slots].long()
+        flags = torch.stack([committing, self._last(slots).long()], dim=1)
+        return torch.cat((flags, self._emitted[slots]), dim=1)
+
+    @property
+    def _emitted(self) -> Tensor:
+        """The tokens of each slot that vLLM emits where it commits."""
         raise NotImplementedError
 
-    def _emitted(self, index: int) -> Tensor:
-        """Return the tokens of a slot that vLLM emits where it commits."""
+    def _last(self, slots: Tensor) -> Tensor:
+        """Return of each slot whether this pass over its canvas is the last."""
         raise NotImplementedError
 
     def _canvas(self, denoised: Denoised) -> GuidedCanvas:
