@@ -74,9 +74,9 @@ def shape_obstacles(
 ) -> dict[str, str]:
     """Return why kernels cannot run operations of a model on any device, by operation; `rows` and
     `head_dims` are as in `Dispatch.backends`."""
-    found = {name: _rows_obstacle(sizes) for name, sizes in rows.items()}
-    found["attention"] = _heads_obstacle(head_dims)
-    return {name: why for name, why in found.items() if why is not None}
+    obstacles = {name: _rows_obstacle(sizes) for name, sizes in rows.items()}
+    obstacles["attention"] = _heads_obstacle(head_dims)
+    return {name: why for name, why in obstacles.items() if why is not None}
 
 
 def _rows_obstacle(sizes: Collection[int]) -> str | None:

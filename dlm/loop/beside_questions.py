@@ -25,6 +25,10 @@ class PlanWithQuestions(PassPlan):
         return bool(self.runs or self.errors or self.deciding)
 
 
+def _deciding(plan: PassPlan) -> PassPlan:
+    return plan.deciding if isinstance(plan, PlanWithQuestions) else PassPlan()
+
+
 class BesideQuestions(Decoder):
     """Decoder that leaves texts to one decoder, and questions to another."""
 
@@ -51,17 +55,16 @@ class BesideQuestions(Decoder):
         )
 
     def run(self, plan: PassPlan) -> Any:
-        deciding = plan.deciding if isinstance(plan, PlanWithQuestions) else PassPlan()
-        return self._texts.run(plan), self._questions.run(deciding), plan.canvases.keys()
+        deciding = self._questions.run(_deciding(plan))
+        return self._texts.run(plan), deciding, plan.canvases.keys()
 
     def guide(self, output: Any) -> Any:
         texts, questions, _ = output
         return self._texts.guide(texts), self._questions.guide(questions)
 
     def settle(self, plan: PassPlan, output: Any, guidance: Any) -> dict[int, Any]:
-        deciding = plan.deciding if isinstance(plan, PlanWithQuestions) else PassPlan()
         outcomes = self._texts.settle(plan, output[0], guidance[0])
-        return outcomes | self._questions.settle(deciding, output[1], guidance[1])
+        return outcomes | self._questions.settle(_deciding(plan), output[1], guidance[1])
 
     def draft(
         self,

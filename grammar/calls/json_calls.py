@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
-from dlm.grammar.calls.token_text import SPACE, SURROGATES, TokenText, after_space, shown
-from dlm.grammar.errors import InvalidValueError
+from dlm.grammar.calls.token_text import SPACE, SURROGATES, TokenText, after_space, malformed, shown
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.vocabulary.pieces import TokenPieces
 
@@ -101,7 +100,7 @@ class JsonReader:
             try:
                 arguments, _ = decoded(text, call.begin, repeated=True)
             except (ValueError, RecursionError) as error:
-                raise self._error(call.begin, f"not JSON: {error}") from error
+                raise malformed(call.begin, f"not JSON: {error}") from error
             calls.append(ToolCall(call.name, arguments))
         if not calls or text[at:].strip():
             content += text[at:]
@@ -183,7 +182,7 @@ class JsonReader:
                 pieces.append(text[self._at])
                 self._bracket(call, text[self._at])
         if SURROGATES.search(text, begin, self._at):
-            raise self._error(begin, "its arguments hold a control token, or bytes of no text")
+            raise malformed(begin, "its arguments hold a control token, or bytes of no text")
         if piece := "".join(pieces):
             self._deltas.append(CallDelta(len(self._calls) - 1, None, piece))
         return call.end >= 0
@@ -193,7 +192,7 @@ class JsonReader:
         try:
             return json.dumps(json.loads(f'"{characters}"'), ensure_ascii=False)[1:-1]
         except ValueError as error:
-            raise self._error(self._at, f"not JSON: {error}") from error
+            raise malformed(self._at, f"not JSON: {error}") from error
 
     def _bracket(self, call: _JsonCall, character: str) -> None:
         """Read a bracket, or a quote around a string."""
@@ -212,10 +211,7 @@ class JsonReader:
             reason = f"not {self._syntax.shape}"
         elif call.end < 0:
             reason = "not JSON: its arguments do not end"
-        raise self._error(self._at, reason)
-
-    def _error(self, at: int, reason: str) -> InvalidValueError:
-        return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
+        raise malformed(self._at, reason)
 
 
 def _spaced(text: str) -> str:

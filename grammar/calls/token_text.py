@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
+from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.vocabulary.pieces import TokenPieces
 
 OPEN_MARK, ARGUMENTS_MARK = "\ud800", "\ud801"  # in the place of a form's control tokens
@@ -57,6 +58,11 @@ def after_space(text: str, at: int) -> int:
     """Return the index of the first character from `at` on that is no white space of JSON."""
     space = SPACE.match(text, at)
     return space.end() if space else at
+
+
+def malformed(at: int, reason: str) -> InvalidValueError:
+    """Return the error for a call that is wrong at a character of the answer."""
+    return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
 
 
 def shown(text: str) -> str:

@@ -11,8 +11,7 @@ from json import JSONDecodeError, dumps
 from typing import Any
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
-from dlm.grammar.calls.token_text import TokenText, after_space, shown
-from dlm.grammar.errors import InvalidValueError
+from dlm.grammar.calls.token_text import TokenText, after_space, malformed, shown
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.schema.writer import PARAMETER_END
 from dlm.grammar.vocabulary.pieces import TokenPieces
@@ -148,7 +147,7 @@ class XmlReader:
             self._open = call
             if missing := call.read(text, self._accepts):
                 if final:
-                    raise _error(call.at, missing)
+                    raise malformed(call.at, missing)
                 break
             self._content = (self._content + text[self._at : call.opened]).rstrip()
             self._at = self._searched = call.at
@@ -168,7 +167,3 @@ class XmlReader:
             return None
         anywhere = self._anywhere or self._calls or not text[:opened].strip()
         return _OpenCall(opened, opened + len(OPENING)) if anywhere else None
-
-
-def _error(at: int, reason: str) -> InvalidValueError:
-    return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
