@@ -13,7 +13,7 @@ import pytest
 import torch
 from exhaustive import by_default
 from published_configs import PUBLISHED
-from recorded import Operators, Recorder
+from recorded import Operators, Recorder, launches
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -42,9 +42,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = PUBLISHED | {
     path.stem: json.loads(path.read_text()) for path in EXAMPLES.glob("nemotron*.json")
 }
-# Operators that move no data: views, and memory without numbers.
-FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::new_empty"}
-LAUNCHES = {"dlm::paged_attention": 2, "dlm::moe_choices": 2}  # attention merges its parts
 
 
 def loaded(family: str, directory: Path) -> Any:
@@ -225,20 +222,9 @@ def test_a_pass_reads_no_number_and_no_tensor_of_the_host_and_has_few_launches(n
     ends = [at for at, each in enumerate(names) if each == "dlm::add_and_norm"]
     assert len(ends) == 2 * len(model.layers)
     for begin, end in pairwise(ends[1::2]):
-        launches = launched(calls[begin + 1 : end + 1])
-        assert len(launches) <= LAUNCHES_OF_A_LAYER[name], launches
+        of_layer = launches(calls[begin + 1 : end + 1])
+        assert len(of_layer) <= LAUNCHES_OF_A_LAYER[name], of_layer
 
 
 def names_of(calls: list[Any]) -> list[str]:
     return [call[0]._schema.name for call in calls]
-
-
-def launched(calls: list[Any]) -> list[str]:
-    """Return the names of operators that are no views, each as often as it launches."""
-    found = []
-    for function, *_ in calls:
-        schema = function._schema
-        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        if not view and schema.name not in FREE:
-            found += [schema.name] * LAUNCHES.get(schema.name, 1)
-    return found

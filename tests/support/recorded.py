@@ -15,6 +15,23 @@ from torch.utils._pytree import tree_leaves
 
 from dlm.models.graphs import Captured
 
+# Launches of our operators that have several: attention merges its parts; experts are two products,
+# a sum and its rounding.
+_LAUNCHES = {"dlm::paged_attention": 2, "dlm::moe_choices": 2}
+# Operators that move no data: views, and memory without numbers.
+_FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::new_empty"}
+
+
+def launches(calls: list[Any]) -> list[str]:
+    """Return the names of operators that are no views, each as often as it launches."""
+    names = list[str]()
+    for function, *_ in calls:
+        schema = function._schema
+        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        if not view and schema.name not in _FREE:
+            names += [schema.name] * _LAUNCHES.get(schema.name, 1)
+    return names
+
 
 class Operators(TorchDispatchMode):
     """Recorder of the operators that run, with their arguments and results."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 import interpreter
 import pytest
 import torch
-from recorded import Operators, Recorder
+from recorded import Operators, Recorder, launches
 from torch import Tensor
 
 from dlm.models import DiffusionGemma, checkpoint
@@ -18,11 +18,6 @@ from dlm.models.modules import adjacent, products
 from dlm.models.places import blank, give, side_by_side
 
 E4M3 = torch.float8_e4m3fn
-# Launches of our operators that have several: attention merges its parts; experts are two products,
-# a sum and its rounding.
-LAUNCHES = {"dlm::paged_attention": 2, "dlm::moe_choices": 2}
-# Operators that move no data: views, and memory without numbers.
-FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::new_empty"}
 NARROW = {"hidden_size": 64, "moe_intermediate_size": 64, "intermediate_size": 96}
 
 
@@ -185,17 +180,6 @@ def test_weights_that_do_not_follow_each_other_in_memory_are_not_adjacent(refere
     mlp.up_proj.weight = torch.nn.Parameter(mlp.up_proj.weight.clone())
     assert adjacent(layers) is None
     assert adjacent([mlp.gate_proj, torch.nn.Identity()]) is None
-
-
-def launches(calls: list) -> list[str]:
-    """Return the names of operators that are no views, each as often as it launches."""
-    found = []
-    for function, *_ in calls:
-        schema = function._schema
-        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-        if not view and schema.name not in FREE:
-            found += [schema.name] * LAUNCHES.get(schema.name, 1)
-    return found
 
 
 def of_layers(model: DiffusionGemma) -> list[list[str]]:
