@@ -8,10 +8,9 @@ token's results are added in the order of its choices: the same input gives the 
 
 Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
 `tiles.py`, and as in files for torch. On the GPUs of `FOUR_BIT_SMS`, activations may be of four
-bits too (W4A4): block-scaled tensor cores multiply codes as they are, so weights stay in rows, as
-in files, and nothing is decoded. Tokens are quantised before they are routed, with one scale for
-all experts. The results of the first product are rounded to the type of the activations, and
-quantised with a second scale. This module does not know how experts are chosen.
+bits too (W4A4): tokens are quantised before they are routed, with one scale for all experts; the
+results of the first product are rounded to the type of the activations, and quantised with a second
+scale. The products of W4A4 are in `moe_w4a4.py`. This module does not know how experts are chosen.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
@@ -33,9 +32,10 @@ from dlm.kernels.configurations import (
     Configuration,
 )
 from dlm.kernels.gpus import major, runs_kernel
+from dlm.kernels.moe_w4a4 import run_down_w4a4, run_gate_up_w4a4
 from dlm.kernels.norms import Activation, activated, gelu_tanh, silu
-from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, dequantize, product, quantize, rounded
-from dlm.kernels.routing import Route, route
+from dlm.kernels.nvfp4 import NVFP4, check_block_scaled, dequantize, quantize, rounded
+from dlm.kernels.routing import Route, grouped_launch, route, tile_of
 from dlm.kernels.tiles import (
     Tiles,
     activations,
@@ -68,16 +68,16 @@ def moe_reference(
     is. With `input_scales`, the inputs of both products are quantised to NVFP4, each by its
     scale."""
 
-    def given(rows: Tensor, product: int) -> Tensor:
+    def as_read(rows: Tensor, product: int) -> Tensor:
         return rows.float() if input_scales is None else rounded(rows, input_scales[product])
 
     y = x.new_zeros(*expert.shape, x.shape[1])
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
-        gate, up = (given(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
+        gate, up = (as_read(x[token], 0) @ matrix(gate_up, e).float().T).chunk(2, -1)
         inner = (activated(gate, activation) * up).to(x.dtype)
-        made = given(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
-        y[token, choice] = made.to(x.dtype)
+        result = as_read(inner, 1) @ matrix(down, e).float().T * weight[token, choice, None]
+        y[token, choice] = result.to(x.dtype)
     return summed(y)
 
 
@@ -180,10 +180,10 @@ def _choices(
     else:
         q = quantize(x, input_scales[0], by_kernel=True)
         tile = GATE_UP_W4A4.configuration(gate_up_tile)
-        h = run_gate_up(q, k, route, NVFP4(*gate_up), dtype, tile, silu=silu)
+        h = run_gate_up_w4a4(q, k, route, NVFP4(*gate_up), dtype, tile, silu)
         q = quantize(h, input_scales[1], by_kernel=True)
         tile = DOWN_W4A4.configuration(down_tile)
-        y = run_down(q, weight, route, NVFP4(*down), dtype, tile)
+        y = run_down_w4a4(q, weight, route, NVFP4(*down), dtype, tile)
     return y.view(N, k, H)
 
 
@@ -193,78 +193,52 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
 
 
 def run_gate_up(
-    x: Float[Tensor, "N H"] | NVFP4,
+    x: Float[Tensor, "N H"],
     k: int,
     route: Route,
-    gate_up: Stack,
+    gate_up: Tensor | Tiles,
     dtype: torch.dtype,
     tile: Configuration,
     ordered_h: bool = False,
     silu: bool = False,
 ) -> Float[Tensor, "S I"]:
     """Launch the first product and its activation. Results are of type `dtype`; their columns are
-    `ordered` if wanted. An `x` in NVFP4 is multiplied as it is, by a `gate_up` in rows."""
+    `ordered` if `ordered_h`."""
     (E, R, C), S = _sizes(gate_up), len(route.order)
     h = torch.empty(S, R // 2, dtype=dtype, device=route.order.device)
-    grid, options = _launch(tile, R // 2, S, E)
+    grid, options = grouped_launch(tile, R // 2, S, E)
+    pointers, constants = _decoded(gate_up, x.device)
+    options |= {"ORDERED": ordered_h, "SILU": silu, **constants}
     sizes = E, k, R // 2, C // 64
     with torch.cuda.device_of(h):
-        if isinstance(x, NVFP4):
-            options |= {"GROUP": 2 - C // 64 % 2, "SILU": silu}
-            operands = *_operand(x), *_operand(gate_up)
-            _gate_up_w4a4_kernel[grid](*operands, *route, h, *sizes, **options)
-        else:
-            pointers, constants = _decoded(gate_up, x.device)
-            options |= {"ORDERED": ordered_h, "SILU": silu, **constants}
-            _gate_up_kernel[grid](x, *pointers, *route, h, x.stride(0), *sizes, **options)
+        _gate_up_kernel[grid](x, *pointers, *route, h, x.stride(0), *sizes, **options)
     return h
 
 
 def run_down(
-    h: Float[Tensor, "S I"] | NVFP4,
+    h: Float[Tensor, "S I"],
     weight: Float32[Tensor, "N k"],
     route: Route,
-    down: Stack,
+    down: Tensor | Tiles,
     dtype: torch.dtype,
     tile: Configuration,
 ) -> Float[Tensor, "S H"]:
-    """Launch the second product, whose results are weighted and in the order of choices. The types
-    are as in `run_gate_up`."""
+    """Launch the second product, whose results are weighted and in the order of choices."""
     (E, H, inner), S = _sizes(down), len(route.order)
     y = torch.empty(S, H, dtype=dtype, device=route.order.device)
-    grid, options = _launch(tile, H, S, E)
+    grid, options = grouped_launch(tile, H, S, E)
+    pointers, constants = _decoded(down, h.device)
     weight, sizes = weight.contiguous(), (E, H, inner // 64)
     with torch.cuda.device_of(y):
-        if isinstance(h, NVFP4):
-            options["GROUP"] = 2 - inner // 64 % 2
-            operands = *_operand(h), *_operand(down)
-            _down_w4a4_kernel[grid](*operands, weight, *route, y, *sizes, **options)
-        else:
-            pointers, constants = _decoded(down, h.device)
-            _down_kernel[grid](h, *pointers, weight, *route, y, *sizes, **constants, **options)
+        _down_kernel[grid](h, *pointers, weight, *route, y, *sizes, **constants, **options)
     return y
 
 
-def _launch(tile: Configuration, rows: int, slots: int, experts: int) -> tuple[Any, dict[str, Any]]:
-    """Return the grid and the constants of a product: a program for each block of `rows` and for
-    each tile that slots can need, however experts share them."""
-    tiles = -(-slots // tile["BLOCK_N"]) + min(experts, slots)
-    grid = triton.cdiv(rows, tile["BLOCK_M"]), tiles
-    return grid, {**tile, "EXPERTS": triton.next_power_of_2(experts)}
-
-
-_Pointers = tuple[Tensor, Tensor, Tensor]  # weights, scales, tensor scales
-
-
-def _operand(x: Stack) -> _Pointers:
-    """Return NVFP4 in rows as kernels of W4A4 take it: scales are words."""
-    packed, scale, scale_2 = x
-    return packed, scale.view(torch.int32), scale_2
-
-
-def _decoded(stack: Stack, device: torch.device) -> tuple[_Pointers, dict[str, Any]]:
-    """Return a stack as kernels of W4A16 take it, and the constants of its product. Floats stand
-    for their scales, which are not read."""
+def _decoded(
+    stack: Tensor | Tiles, device: torch.device
+) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
+    """Return the weights, scales and tensor scales of a stack as kernels of W4A16 take them, and
+    the constants of its product. Floats stand for their scales, which are not read."""
     sm, four_bit = major(device), isinstance(stack, Tiles)
     constants = {**layout(sm, four_bit), "FOUR_BIT": four_bit}
     if isinstance(stack, Tensor):
@@ -292,8 +266,8 @@ def _sizes(stack: Stack) -> tuple[int, int, int]:
 
 
 def _check_scales(input_scales: Tensor, device: torch.device) -> None:
-    wanted = (2,), torch.float32, device
-    if (input_scales.shape, input_scales.dtype, input_scales.device) != wanted:
+    expected = (2,), torch.float32, device
+    if (input_scales.shape, input_scales.dtype, input_scales.device) != expected:
         got = f"{[*input_scales.shape]} of {input_scales.dtype} on {input_scales.device}"
         raise ValueError(f"input_scales are two of fp32 on {device}, got {got}")
 
@@ -332,7 +306,9 @@ def check_experts(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, dow
 
 def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
     """Return E, R and C of a stack; None if its tensors do not fit each other."""
-    types, shapes = zip(*((each.dtype, [*each.shape]) for each in _tensors(stack)), strict=True)
+    types, shapes = zip(
+        *((tensor.dtype, [*tensor.shape]) for tensor in _tensors(stack)), strict=True
+    )
     if len(shapes[0]) < 3:
         return None
     E, R, C = _sizes(stack)
@@ -345,25 +321,6 @@ def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
         expected = [[E, R, C // 2], [E, R, C // 16], [E, parts]]
         needed = torch.uint8, torch.float8_e4m3fn, torch.float32
     return [E, R, C] if [*shapes] == expected and types == needed else None
-
-
-@triton.jit
-def tile_of(
-    starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr
-):
-    """Return the program's tile: its expert, or `experts` if there is none; its slots and the end
-    of the expert's slots; its rows of weights."""
-    index, tile = tl.arange(0, EXPERTS), tl.program_id(1)
-    start = tl.load(starts_ptr + index, mask=index < experts, other=0).to(tl.int32)
-    end = tl.load(starts_ptr + index + 1, mask=index < experts, other=0).to(tl.int32)
-    tiles = (end - start + BLOCK_N - 1) // BLOCK_N
-    last = tl.cumsum(tiles, 0)
-    expert = tl.sum(((last <= tile) & (index < experts)).to(tl.int32), 0)
-    here = index == expert
-    first = tl.sum(tl.where(here, start + (tile - last + tiles) * BLOCK_N, 0), 0)
-    n = first + tl.arange(0, BLOCK_N)
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    return expert, n, tl.sum(tl.where(here, end, 0), 0), m
 
 
 @triton.jit
@@ -390,8 +347,8 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
-    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    tile = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = tile  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
         token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
         row = tl.minimum(m, inner - 1)
@@ -445,8 +402,8 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
-    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    tile = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = tile  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
         place = tl.minimum(n, end - 1).to(tl.int64)
         row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
@@ -469,79 +426,3 @@ def _down_kernel(
         at = y_ptr + (slot * hidden)[None, :] + m[:, None]
         y = (acc * factor[None, :]).to(y_ptr.dtype.element_ty)
         tl.store(at, y, (n < end)[None, :] & (m < hidden)[:, None])
-
-
-@triton.jit
-def _gate_up_w4a4_kernel(
-    x_ptr,  # [N, 32 * groups] uint8
-    x_words_ptr,  # [N, groups] int32
-    input_scale_ptr,  # [] fp32
-    w_ptr,  # [E, 2 * inner, 32 * groups] uint8
-    words_ptr,  # [E, 2 * inner, groups] int32
-    scale_2_ptr,  # [E, 2] fp32
-    order_ptr,  # [S] int64
-    starts_ptr,  # [E + 1] int64
-    h_ptr,  # [S, inner] bf16 or fp16, in the order of `order`
-    experts,
-    k,
-    inner,
-    groups,
-    SILU: tl.constexpr,  # the activation; GELU otherwise
-    EXPERTS: tl.constexpr,
-    GROUP: tl.constexpr,  # groups of 64 columns at once
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
-    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
-    if expert < experts:
-        token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
-        row = expert.to(tl.int64) * 2 * inner + tl.minimum(m, inner - 1)
-        gate = product(
-            x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
-        )
-        row += inner
-        up = product(
-            x_ptr, x_words_ptr, token, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
-        )
-        unit = tl.load(input_scale_ptr)
-        gate *= unit * tl.load(scale_2_ptr + expert * 2)
-        up *= unit * tl.load(scale_2_ptr + expert * 2 + 1)
-        h = ((silu(gate) if SILU else gelu_tanh(gate)) * up).to(h_ptr.dtype.element_ty)
-        at = h_ptr + n.to(tl.int64)[:, None] * inner + m[None, :]
-        tl.store(at, h, (n < end)[:, None] & (m < inner)[None, :])
-
-
-@triton.jit
-def _down_w4a4_kernel(
-    h_ptr,  # [S, 32 * groups] uint8
-    h_words_ptr,  # [S, groups] int32
-    input_scale_ptr,  # [] fp32
-    w_ptr,  # [E, hidden, 32 * groups] uint8
-    words_ptr,  # [E, hidden, groups] int32
-    scale_2_ptr,  # [E, 1] fp32
-    weight_ptr,  # [S] fp32
-    order_ptr,  # [S] int64
-    starts_ptr,  # [E + 1] int64
-    y_ptr,  # [S, hidden] bf16 or fp16, by slot
-    experts,
-    hidden,
-    groups,
-    EXPERTS: tl.constexpr,
-    GROUP: tl.constexpr,  # groups of 64 columns at once
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    found = tile_of(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
-    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
-    if expert < experts:
-        place = tl.minimum(n, end - 1)
-        row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
-        acc = product(
-            h_ptr, h_words_ptr, place, w_ptr, words_ptr, row, groups, GROUP, BLOCK_N, BLOCK_M
-        )
-        slot = tl.load(order_ptr + place)
-        unit = tl.load(input_scale_ptr) * tl.load(scale_2_ptr + expert)
-        y = acc * (tl.load(weight_ptr + slot) * unit)[:, None]
-        at = y_ptr + (slot * hidden)[:, None] + m[None, :]
-        tl.store(at, y.to(y_ptr.dtype.element_ty), (n < end)[:, None] & (m < hidden)[None, :])

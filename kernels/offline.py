@@ -280,7 +280,7 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for group in (1, 2)
     ),
     *(
-        (f"moe.{kernel}", signature.format(group) + tile(options), {sm: needed})
+        (f"moe_w4a4.{kernel}", signature.format(group) + tile(options), {sm: needed})
         for kernel, signature, tunable in (
             ("_gate_up_w4a4_kernel", OF_GATE_UP_W4A4, GATE_UP_W4A4),
             ("_down_w4a4_kernel", OF_DOWN_W4A4, DOWN_W4A4),

@@ -6,6 +6,8 @@ bias is added for the choice alone, and only experts of a token's best groups ma
 (arXiv:2412.19437). The second sorts all choices by expert, with one program per expert: it
 counts the choices of smaller experts, which is where its own begin, then goes over all choices
 again, in order, to write its own. That reads S numbers twice for each expert, from the L2 cache.
+A grouped product over sorted slots has a grid of tiles (`grouped_launch`), and each of its programs
+finds its expert and slots itself (`tile_of`).
 
 Shapes: `N` tokens, `E` experts, `k` choices each; `S` = N k slots, slot s is choice s % k of token
 s // k.
@@ -19,6 +21,7 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dlm.kernels.configurations import Configuration
 from dlm.kernels.gpus import runs_kernel
 
 _TINY = 1e-20  # added to a sum of weights, which may be 0
@@ -163,6 +166,16 @@ def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | Non
     if not runs_kernel(expert.device, by_kernel):
         return route(expert, experts)
     return Route(*_sort_slots(expert, experts))
+
+
+def grouped_launch(
+    tile: Configuration, rows: int, slots: int, experts: int
+) -> tuple[Any, dict[str, Any]]:
+    """Return the grid and the constants of a grouped product: a program for each block of `rows`
+    and for each tile that slots can need, however experts share them."""
+    tiles = -(-slots // tile["BLOCK_N"]) + min(experts, slots)
+    grid = triton.cdiv(rows, tile["BLOCK_M"]), tiles
+    return grid, {**tile, "EXPERTS": triton.next_power_of_2(experts)}
 
 
 @torch.library.custom_op("dlm::choose", mutates_args=())
@@ -353,3 +366,22 @@ def _sort_kernel(
         place = start + tl.cumsum(is_mine, 0) - 1
         tl.store(order_ptr + place, (first + at).to(tl.int64), mask=is_mine != 0)
         start += tl.sum(is_mine, 0)
+
+
+@triton.jit
+def tile_of(
+    starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr
+):
+    """Return the program's tile: its expert, or `experts` if there is none; its slots and the end
+    of the expert's slots; its rows of weights."""
+    index, tile = tl.arange(0, EXPERTS), tl.program_id(1)
+    start = tl.load(starts_ptr + index, mask=index < experts, other=0).to(tl.int32)
+    end = tl.load(starts_ptr + index + 1, mask=index < experts, other=0).to(tl.int32)
+    tiles = (end - start + BLOCK_N - 1) // BLOCK_N
+    last = tl.cumsum(tiles, 0)
+    expert = tl.sum(((last <= tile) & (index < experts)).to(tl.int32), 0)
+    here = index == expert
+    first = tl.sum(tl.where(here, start + (tile - last + tiles) * BLOCK_N, 0), 0)
+    n = first + tl.arange(0, BLOCK_N)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    return expert, n, tl.sum(tl.where(here, end, 0), 0), m

@@ -240,7 +240,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/schema": 5_400,
     "grammar/specs": 1_700,
     "grammar/vocabulary": 600,
-    "kernels": 5_250,
+    "kernels": 5_350,
     "models": 4_250,
     "models/diffusion_gemma": 1_100,
     "models/llada2": 200,

@@ -28,6 +28,7 @@ from dlm.kernels.configurations import (
 )
 from dlm.kernels.gpus import major, multiplies_four_bits
 from dlm.kernels.moe import Stack, run_down, run_gate_up
+from dlm.kernels.moe_w4a4 import run_down_w4a4, run_gate_up_w4a4
 from dlm.kernels.nvfp4 import NVFP4, matmul_w4a4
 from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.routing import Route, route
@@ -103,13 +104,20 @@ def _experts(
     for kernel, R, C, parts in ((first, 2 * inner, H, 2), (second, H, inner, 1)):
         stack = _stack(rng, weights, w4a4, E, R, C, parts)
         for N in rows:
-            given, weight = _routed(N, E, k, rng)
-            x = _activations(rng, w4a4, N if kernel is first else N * k, C)
-            if kernel is first:
-                ordered = isinstance(stack, Tiles)
-                run = partial(run_gate_up, x, k, given, stack, torch.bfloat16, ordered_h=ordered)
+            slots, weight = _routed(N, E, k, rng)
+            inputs, dtype = (N if kernel is first else N * k, C), torch.bfloat16
+            if isinstance(stack, NVFP4):
+                x = _codes(rng, torch.ones((), device=rng.device), *inputs)
+                if kernel is first:
+                    run = partial(run_gate_up_w4a4, x, k, slots, stack, dtype)
+                else:
+                    run = partial(run_down_w4a4, x, weight, slots, stack, dtype)
             else:
-                run = partial(run_down, x, weight, given, stack, torch.bfloat16)
+                x, ordered = _normal(rng, *inputs), isinstance(stack, Tiles)
+                if kernel is first:
+                    run = partial(run_gate_up, x, k, slots, stack, dtype, ordered_h=ordered)
+                else:
+                    run = partial(run_down, x, weight, slots, stack, dtype)
             shape = {"slots": N * k, "experts": E, "rows": R // parts, "columns": C}
             if not w4a4:
                 shape = {"bits": 16 if weights == "bf16" else 4, **shape}
@@ -134,12 +142,6 @@ def _stack(
     if w4a4:
         return _codes(rng, _small_scales(rng, E, C, parts), E, R, C)
     return _tiles(rng, E, R, C, parts)
-
-
-def _activations(rng: torch.Generator, w4a4: bool, *shape: int) -> Tensor | NVFP4:
-    if w4a4:
-        return _codes(rng, torch.ones((), device=rng.device), *shape)
-    return _normal(rng, *shape)
 
 
 def _routed(N: int, E: int, k: int, rng: torch.Generator) -> tuple[Route, Tensor]:

@@ -14,7 +14,8 @@ from moe_cases import CHOICES, DTYPES, Case, first_product, numbers
 
 from dlm.kernels import moe as kernels
 from dlm.kernels.configurations import DOWN_W4A4, GATE_UP_W4A4
-from dlm.kernels.moe import moe, moe_reference, run_gate_up
+from dlm.kernels.moe import moe, moe_reference
+from dlm.kernels.moe_w4a4 import run_gate_up_w4a4
 from dlm.kernels.nvfp4 import dequantize, quantize, tensor_scale
 from dlm.kernels.routing import route
 
@@ -56,7 +57,7 @@ def test_both_products_are_those_of_their_quantised_inputs(name, dtype, rng):
     tile = TILES[-1]
 
     q = quantize(case.x, scales[0], by_kernel=True)
-    h = run_gate_up(q, k, sorted_slots, case.gate_up, dtype, tile)
+    h = run_gate_up_w4a4(q, k, sorted_slots, case.gate_up, dtype, tile)
     y = moe(*case.args, scales, by_kernel=True)
 
     expected, off = first_products(case, dequantize(q))
