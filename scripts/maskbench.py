@@ -2,6 +2,7 @@
 
     python scripts/maskbench.py --data maskbench.jsonl[.xz]
     python scripts/maskbench.py --data FILE --tokenizer tokenizer.json[.xz] --beside llguidance
+    python scripts/maskbench.py --data FILE --kind tools
 
 A line of the file is one case: `{"id", "schema", "tests": [{"valid", "data"}]}`. A case passes if
 its schema compiles, all valid instances are accepted and all invalid ones rejected. An instance is
@@ -9,6 +10,10 @@ written as `json.dumps(data, ensure_ascii=False)`. Without a tokenizer, instance
 byte. With one, they are read token by token, and the first `--timed` cases that have valid
 instances are timed, in processor time on one thread: `cold` is the time of a mask and a commit
 when a schema is first used, `warm` the same when its instances are read a second time.
+
+`--kind tools` measures the parameters of functions alone, the cases of MaskBench whose `id` begins
+with BFCL or Glaive; `--kind schemas` measures all others. The data are guidance-ai/jsonschemabench
+on GitHub, one JSON file a case, whose name is the `id`.
 """
 
 import json
@@ -30,6 +35,8 @@ from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
 from dlm.loading import tune_process
 
+KINDS = ("tools", "schemas")  # of cases
+_OF_TOOLS = ("BFCL", "Glaive")  # beginnings of the `id` of cases of functions' parameters
 READINGS = ("closed", "schema")  # of objects without `additionalProperties`
 
 
@@ -128,16 +135,24 @@ class TheirEngine:
 def main() -> None:
     parser = MeasureParser(__doc__, "tokenizer", "limit", "seed", "json")
     add = parser.add_argument
-    add("--data", type=Path, required=True, metavar="FILE", help="Cases, a .jsonl or .xz file.")
+    add("--data", type=Path, metavar="FILE", help="Cases, a .jsonl or .xz file. Required.")
+    purpose = (
+        "Cases that are measured: tools, parameters of functions; schemas, others. Default: all."
+    )
+    add("--kind", choices=KINDS, help=purpose)
     purpose = "The properties of objects that do not say: closed, only those named; schema, any."
     add("--additional-properties", choices=READINGS, default="schema", help=purpose)
     add("--beside", choices=["llguidance"], help="Another engine that is measured, too.")
     purpose = "The number of cases whose tokens are timed."
     add("--timed", type=int, default=120, metavar="N", help=purpose)
     args = parser.parsed()
+    if args.data is None:
+        parser.error("--data is missing: it must be a file of cases of MaskBench, one a line")
     if args.beside and not args.tokenizer:
         parser.error("--beside needs --tokenizer: llguidance reads tokens")
-    cases = read_schemas(args.data)
+    cases = [case for case in read_schemas(args.data) if args.kind in (None, kind_of(case))]
+    if not cases:
+        parser.error(f"{args.data} has no cases{f' of the kind {args.kind}' if args.kind else ''}")
     random.Random(args.seed).shuffle(cases)
     cases = cases[: args.limit]
     vocabulary = vocabulary_of(args.tokenizer) if args.tokenizer else of_bytes()
@@ -151,6 +166,11 @@ def main() -> None:
         print(json.dumps(found))
     else:
         show(found)
+
+
+def kind_of(case: dict[str, Any]) -> str:
+    """Return which of `KINDS` a case is."""
+    return "tools" if case["id"].startswith(_OF_TOOLS) else "schemas"
 
 
 def measure(

@@ -35,7 +35,7 @@ _COMMON: dict[str, dict[str, Any]] = {
     },
     "json": {"action": "store_true", "help": "Print JSON instead of a table."},
 }
-_FILES = ("schemas", "tokenizer")
+_FILES = ("data", "schemas", "tokenizer")
 
 
 class MeasureParser(CommandParser):

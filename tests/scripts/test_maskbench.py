@@ -55,3 +55,24 @@ def test_tokens_are_timed_beside_another_engine(run, file):
     assert theirs["passing"] == 2
     assert run(file, "--additional-properties", "closed")["passing"] == 0
     maskbench.show(found)
+
+
+@pytest.mark.parametrize(("kind", "names"), [("tools", ["BFCL", "Glaiveai"]), ("schemas", ["Git"])])
+def test_a_kind_chooses_cases_by_their_names(run, tmp_path, kind, names):
+    path = tmp_path / "named.jsonl"
+    cases = [{**CASES[0], "id": f"{name}---1"} for name in ("BFCL", "Git", "Glaiveai")]
+    path.write_text("\n".join(map(json.dumps, cases)))
+    assert {row["id"] for row in run(path, "--kind", kind)["rows"]} == {f"{n}---1" for n in names}
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ([], "--data is missing"),
+        (["--data", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["--data", "{file}", "--kind", "tools"], "has no cases of the kind tools"),
+        (["--data", "{file}", "--kind", "maths"], "choose from"),
+    ],
+)
+def test_a_command_without_usable_cases_is_refused(refusal_of, file, args, reason):
+    assert reason in refusal_of(maskbench, *(arg.format(file=file) for arg in args))
