@@ -1,7 +1,6 @@
 """Engine: a fixed number of slots, and a step that advances all of them by one pass."""
 
 from collections import abc
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -70,12 +69,12 @@ class Engine:
         family: Family = DEFAULT,
     ):
         """`policy` limits requests. `thought` are the texts that open and close reasoning; by
-        default those of the `family`, if the tokenizer has them. The `family` is that of the
-        built-in model by default. `workers` are the processes that compile, by default the
-        engine's own. `cache` has memory for `slots` requests; by default it
-        grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. `tower`
-        reads images; None: requests have none. `threads` are those of torch in a step; None: as
-        many as torch uses. Raises `DlmError` for a model that cannot write in that way."""
+        default those of the `family`, if the tokenizer has them. The `family` is by default that of
+        the built-in model. `workers` are the processes that compile, by default the engine's own.
+        `cache` has memory for `slots` requests; by default it grows. `decoding` is how the model
+        writes, by default in canvases: `Diffusion()`. `tower` reads images; None: requests have
+        none. `threads` are those of torch in a step; None: as many as torch uses. Raises `DlmError`
+        for a model that cannot write in that way."""
         if slots < 1:
             raise DlmError(f"slots must be at least 1, got {slots}")
         if threads is not None and (type(threads) is not int or threads < 1):
@@ -152,8 +151,7 @@ class Engine:
         torch's own.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
-        device, `BackendError` for kernels that cannot run, `ModelError`
-        if a GPU lacks memory for the slots.
+        device, `BackendError` for kernels that cannot run, `ModelError` if a GPU lacks memory.
         """
         return cls.loaded(Loading(model=directory, **settings), progress)
 
@@ -266,7 +264,7 @@ class Engine:
             self._step()
             return self._routes.take()
 
-    def stream(self, request: Request) -> Iterator[StreamEvent]:
+    def stream(self, request: Request) -> abc.Iterator[StreamEvent]:
         """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last. Other
         requests run beside it; their events wait for their streams or for `step`. The request is
         admitted at the first `next`; closing the iterator early cancels it. Raises what `add`
@@ -343,7 +341,7 @@ class Engine:
                     self._decoder.commit(sequence, outcome, self._events)
 
     @contextmanager
-    def _isolated(self, slot: int, sequence: Sequence) -> Iterator[None]:
+    def _isolated(self, slot: int, sequence: Sequence) -> abc.Iterator[None]:
         """Let an exception within the context end this request, and no other. A request that has
         ended leaves its slot."""
         try:

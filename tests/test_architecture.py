@@ -21,8 +21,7 @@ MAY_IMPORT = {
 }
 ROOT_ERROR = "root_error"  # dlm/root_error.py, which every package may import
 SCRIPTS = {path.stem for path in (ROOT / "scripts").glob("*.py")}
-MOST_LINES = {"grammar": 450}  # of a file, by folder
-MOST_LINES_ELSEWHERE = 550
+MOST_LINES = 450  # of a file
 
 
 def sources(*folders: str) -> list[Path]:
@@ -213,8 +212,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
     """jaxtyping and beartype read annotations: as strings they would check nothing."""
     for path in sources(folder):
         source = path.read_text()
-        most = MOST_LINES.get(folder, MOST_LINES_ELSEWHERE)
-        assert len(source.splitlines()) <= most, path
+        assert len(source.splitlines()) <= MOST_LINES, path
         assert "__future__.annotations" not in imported(source), path
 
 

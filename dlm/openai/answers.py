@@ -28,17 +28,10 @@ from dlm.openai.body import Body, sendable
 from dlm.openai.decisions import DecisionFields
 from dlm.openai.items import Added, AnswerItem, Change, ItemReader, Kind, Opened, custom_tools
 from dlm.openai.logprobs import TextLogprobs, chat_logprobs
-from dlm.openai.requests import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    Generation,
-    TokenizeBody,
-    TokenizeChatBody,
-    UnknownModelError,
-)
+from dlm.openai.requests import ChatBody, CompletionBody, Generation, UnknownModelError
 from dlm.openai.response_items import UnknownResponseError
 from dlm.openai.responses import ResponsesBody
+from dlm.openai.tokenizing import DetokenizeBody, TokenizeBody, TokenizeChatBody
 from dlm.request import Result
 
 if TYPE_CHECKING:

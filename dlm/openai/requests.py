@@ -31,9 +31,8 @@ from dlm.openai.body import (
 )
 from dlm.openai.constraint import ConstraintFields
 from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
-from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
+from dlm.openai.messages import Messages, ReasoningFields, chat_messages
 from dlm.openai.other_fields import RequestModel, admitted
-from dlm.openai.tools import ToolList, tools_spec
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
@@ -258,51 +257,6 @@ class LibraryBody(_ConversationBody):
 
     messages: Messages | None = None
     prompt: Prompt | None = None
-
-
-class TokenizeBody(RequestModel):
-    """Body of `/tokenize` for a text, which gets no template."""
-
-    model: ModelName | None = None
-    prompt: Words = REQUIRED
-    return_token_strs: bool | None = None
-
-    def request(self, policy: Policy) -> Request:
-        return Request(text=self.prompt)
-
-
-class TokenizeChatBody(RequestModel):
-    """Body of `/tokenize` for a conversation."""
-
-    model: ModelName | None = None
-    messages: Messages = REQUIRED
-    tools: ToolList | None = None
-    chat_template_kwargs: TemplateSwitches | None = None
-    return_token_strs: bool | None = None
-
-    def request(self, policy: Policy) -> Request:
-        """Return a request with the tokens of a chat. Raises `RequestError`."""
-        tools_spec(self.tools, policy)  # raises for tools that a chat would be refused for
-        switches = self.chat_template_kwargs
-        return Request(
-            messages=chat_messages(self.messages),
-            tools=self.tools or (),
-            constrained=False,
-            thinking=switches is not None and switches.enable_thinking is True,
-        )
-
-
-def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
-    """Read a body of `/tokenize`. Raises `RequestError`."""
-    chat = isinstance(body, dict) and body.get("messages") is not None
-    return validated((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
-
-
-class DetokenizeBody(RequestModel):
-    """Body of `/detokenize`."""
-
-    model: ModelName | None = None
-    tokens: Several[TokenId] = REQUIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

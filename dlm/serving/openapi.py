@@ -18,14 +18,9 @@ from dlm.openai.batches import BatchBody
 from dlm.openai.body import Body, JsonModel
 from dlm.openai.decisions import DecisionFields
 from dlm.openai.other_fields import LABELS, NEUTRAL, RequestModel
-from dlm.openai.requests import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    TokenizeBody,
-    TokenizeChatBody,
-)
+from dlm.openai.requests import ChatBody, CompletionBody
 from dlm.openai.responses import ResponsesBody
+from dlm.openai.tokenizing import DetokenizeBody, TokenizeBody, TokenizeChatBody
 
 _BODIES: Mapping[str, tuple[str, tuple[type[JsonModel], ...]]] = {
     "/v1/chat/completions": ("Answer a conversation.", (ChatBody,)),

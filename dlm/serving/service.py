@@ -25,17 +25,11 @@ from dlm.loading import tune_process
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body
 from dlm.openai.body import Body, json_of_lists, parse_json, validated
 from dlm.openai.decisions import decision_answer, decision_body_of
-from dlm.openai.requests import (
-    DetokenizeBody,
-    Generation,
-    chat_of,
-    completion_of,
-    known_name,
-    tokenize_body_of,
-)
+from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
 from dlm.openai.response_items import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
+from dlm.openai.tokenizing import DetokenizeBody, tokenize_body_of
 from dlm.policy import Policy
 from dlm.request import Request as GenerationRequest
 from dlm.serving.answering import answer, await_decision

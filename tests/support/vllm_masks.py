@@ -5,6 +5,7 @@ by a policy, its tokens stand, and the pass after its last one emits it. All req
 from one generator.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, log
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from vllm_double import batch_of
-from weightless import Weightless
+from weightless import Noise, Weightless
 
 from dlm.integrations.vllm.payload import KEY, Payload
 from dlm.integrations.vllm.scheduler import has_failed, restore_stop
@@ -201,3 +202,17 @@ class MaskWorker:
             if len(request.output) >= min(request.budget, self.context - PROMPT):
                 request.reason = "length"
                 return
+
+
+class LikingMasks:
+    """Models that each take their keys in turn, and like masks best; by default one is sure of
+    garbage, and one unsure of everything."""
+
+    def __init__(self, mask: int, size: int, *models: Weightless):
+        self.size, self._mask = size, mask
+        self._models = models or (Noise(size, 12.0), Noise(size, 1.0))
+
+    def row(self, key: int, position: int, holes: int, written: Sequence[int]) -> np.ndarray:
+        row = self._models[key % len(self._models)].row(key, position, holes, written)
+        row[self._mask] = row.max() + 20
+        return row

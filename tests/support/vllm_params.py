@@ -1,10 +1,13 @@
-"""vLLM's sampling parameters, as far as the plugin reads them."""
+"""vLLM's sampling parameters as far as the plugin reads them, and the payload that it adds."""
 
 import copy
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
-from dlm.integrations.vllm.payload import TOOLS, ToolsText
+from dlm.grammar import Compiled
+from dlm.integrations.vllm.payload import TOOLS, Payload, ToolsText
 
 TOOL = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
 
@@ -43,3 +46,18 @@ class Params:
 
 def tools_text(**more):
     return {TOOLS: ToolsText(json.dumps({"tools": [TOOL]} | more))}
+
+
+def payload_of(compiled: Compiled, failed: int, stops: Iterable[int], **changes: Any) -> Payload:
+    """Return the payload of a request without reasoning and cuts, but for `changes`."""
+    payload = Payload(
+        rules=compiled.packed,
+        thinking=False,
+        thinking_budget=None,
+        top_k=0,
+        top_p=1.0,
+        failed=failed,
+        stops=[*stops],
+        squeezed=[],
+    )
+    return replace(payload, **changes)

@@ -9,12 +9,12 @@ import torch
 from exhaustive import by_default
 from values import V
 from vllm_double import batch_of
-from vllm_masks import POLICIES, MaskRequest, MaskSampler, MaskStates, MaskWorker
-from weightless import Knowing, Noise
+from vllm_masks import POLICIES, LikingMasks, MaskRequest, MaskSampler, MaskStates, MaskWorker
+from vllm_params import payload_of
+from weightless import Knowing
 
 from dlm.grammar import Compiler, Frontier, JsonSchema, Matcher, Regex, Unfinished, Vocabulary
 from dlm.integrations.vllm.masked import MaskedSampler
-from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.slots import Slots
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
@@ -80,20 +80,6 @@ SCHEMAS["calls"] = {
 policies = pytest.mark.parametrize("policy", POLICIES)
 
 
-class LikingMasks:
-    """Models that each take their keys in turn, and like masks best."""
-
-    size = V
-
-    def __init__(self, *models):
-        self._models = models or (Noise(V, 12.0), Noise(V, 1.0))  # sure of garbage, and unsure
-
-    def row(self, key, position, holes, written):
-        row = self._models[key % len(self._models)].row(key, position, holes, written)
-        row[MASK] = row.max() + 20
-        return row
-
-
 @pytest.fixture(scope="module")
 def vocabulary(chat):
     return Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, PAD, control=[MASK])
@@ -104,20 +90,8 @@ def compiler(vocabulary):
     return Compiler(vocabulary)
 
 
-def payload_of(compiled, **more):
-    return Payload(
-        **{
-            "rules": compiled.packed,
-            "thinking": False,
-            "thinking_budget": None,
-            "top_k": 0,
-            "top_p": 1.0,
-            "failed": PAD,
-            "stops": [*STOPS],
-            "squeezed": [*MARKS],
-        }
-        | more
-    )
+def payload_for(compiled, **changes):
+    return payload_of(compiled, PAD, STOPS, **{"squeezed": [*MARKS]} | changes)
 
 
 def worker_of(
@@ -140,7 +114,7 @@ def worker_of(
     if plugin:
         slots = Slots(compiler, Policy(max_unfinished_steps=50))
         sampler = MaskedSampler(sampler, states, slots, guide or LogitsGuide(V, work), order)
-    return MaskWorker(sampler, states, model or LikingMasks(), STOPS, context, slots)
+    return MaskWorker(sampler, states, model or LikingMasks(MASK, V), STOPS, context, slots)
 
 
 def check(vocabulary, request, schema):
@@ -168,7 +142,7 @@ def test_answers_are_valid_in_exactly_the_shortest_budget_and_in_more(
         for more in (0, 24):
             slot = len(wanted)
             request = MaskRequest(
-                key=slot + number, budget=least + more, payload=payload_of(compiled)
+                key=slot + number, budget=least + more, payload=payload_for(compiled)
             )
             worker.add(slot, request)
             wanted.append((request, schema))
@@ -187,9 +161,9 @@ def test_a_model_that_knows_a_valid_text_writes_it(compiler, vocabulary, policy)
     tokens = [*vocabulary.encode(text), STOPS[0]]
     knowing = Knowing(compiled, {0: tokens}, right=1.0, slope=0.0)
     passes = []
-    for model in (knowing, LikingMasks(knowing)):
+    for model in (knowing, LikingMasks(MASK, V, knowing)):
         worker = worker_of(compiler, 1, policy=policy, L=32, model=model)
-        request = MaskRequest(key=0, budget=60, payload=payload_of(compiled))
+        request = MaskRequest(key=0, budget=60, payload=payload_for(compiled))
         worker.add(0, request)
         worker.run()
         assert request.reason == "stop"
@@ -211,7 +185,7 @@ def test_free_requests_are_those_of_the_engine_beside_constrained_ones(
         worker = worker_of(compiler, 4, policy=policy, L=16, steps=4, plugin=plugin)
         for slot in range(4):
             free = slot % 2 == 1
-            payload = None if free else payload_of(compiled)
+            payload = None if free else payload_for(compiled)
             heat = temperature if free else 0.0
             worker.add(slot, MaskRequest(key=slot, budget=32, payload=payload, temperature=heat))
         for _ in range(9):
@@ -240,7 +214,7 @@ def test_steps_without_constraints_leave_the_logits_unchanged(compiler):
 def test_from_left_to_right_no_token_stands_right_of_a_mask(compiler):
     compiled = compiler.compile(JsonSchema(SCHEMAS["nested"]))
     worker = worker_of(compiler, 1, order="prefix", policy="low_confidence")
-    worker.add(0, MaskRequest(key=0, budget=60, payload=payload_of(compiled)))
+    worker.add(0, MaskRequest(key=0, budget=60, payload=payload_for(compiled)))
     stood = []
     while not worker.requests[0].reason:
         worker.step()
@@ -254,7 +228,7 @@ def test_what_the_sampler_takes_of_suspect_positions_is_masked_again(compiler, p
     """After each pass all that stands is the guess, in the canvas and in what vLLM shows next."""
     compiled = compiler.compile(JsonSchema(SCHEMAS["references"]))
     worker = worker_of(compiler, 1, policy=policy, L=16, steps=6)
-    worker.add(0, MaskRequest(key=0, budget=70, payload=payload_of(compiled)))
+    worker.add(0, MaskRequest(key=0, budget=70, payload=payload_for(compiled)))
     guide, guidances = worker.sampler._guide.guide_, []
 
     def noted(*arguments):
@@ -280,7 +254,7 @@ def test_a_canvas_at_the_end_of_the_context_is_shorter(compiler, vocabulary):
     least = len(Matcher(compiled).shortest_completion()) + 1
     for context in (least + 3, least + 5):
         worker = worker_of(compiler, 1, L=16, steps=4, context=context)
-        request = MaskRequest(key=0, budget=1000, payload=payload_of(compiled))
+        request = MaskRequest(key=0, budget=1000, payload=payload_for(compiled))
         worker.add(0, request)
         worker.run()
         check(vocabulary, request, schema)
@@ -292,7 +266,7 @@ def test_a_budget_that_cuts_an_answer_short_says_so(compiler, vocabulary):
     reasons = set()
     for key in range(6):
         worker = worker_of(compiler, 1, steps=4)
-        request = MaskRequest(key=key, budget=20, payload=payload_of(compiled))
+        request = MaskRequest(key=key, budget=20, payload=payload_for(compiled))
         worker.add(0, request)
         worker.run()
         Regex("[a-f]{3,200}").value(vocabulary.text(request.output))
@@ -305,7 +279,7 @@ def test_a_preempted_request_continues_after_its_tokens(compiler, vocabulary):
     schema = SCHEMAS["nested"]
     compiled = compiler.compile(JsonSchema(schema))
     worker = worker_of(compiler, 2, L=4)
-    first = MaskRequest(key=0, budget=50, payload=payload_of(compiled))
+    first = MaskRequest(key=0, budget=50, payload=payload_for(compiled))
     worker.add(0, first)
     while len(first.output) < 8:
         worker.step()
@@ -322,7 +296,7 @@ def test_a_canvas_whose_guidance_is_not_finished_is_restored(compiler, vocabular
     schema = SCHEMAS["references"]
     compiled = compiler.compile(JsonSchema(schema))
     worker = worker_of(Compiler(vocabulary), 2, work=10, steps=4)
-    request = MaskRequest(key=0, budget=40, payload=payload_of(compiled))
+    request = MaskRequest(key=0, budget=40, payload=payload_for(compiled))
     worker.add(0, request)
     worker.add(1, MaskRequest(key=1, budget=8))
     held = 0
@@ -344,8 +318,8 @@ def failing(compiler, **broken):
     """Return the reasons and the first answer of a request that fails between two others."""
     compiled = compiler.compile(JsonSchema(SCHEMAS["tuple"]))
     worker = worker_of(compiler, 3, steps=4)
-    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_of(compiled)))
-    worker.add(1, MaskRequest(key=1, budget=40, payload=payload_of(compiled, **broken)))
+    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_for(compiled)))
+    worker.add(1, MaskRequest(key=1, budget=40, payload=payload_for(compiled, **broken)))
     worker.add(2, MaskRequest(key=2, budget=8))
     slot = worker.slots.get(1)
     worker.run()
@@ -373,8 +347,8 @@ def test_a_request_whose_guidance_never_finishes_fails_alone(compiler, vocabular
     monkeypatch.setattr(Frontier, "guide", never)
     compiled = compiler.compile(JsonSchema(SCHEMAS["tuple"]))
     worker = worker_of(compiler, 2, steps=4)
-    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_of(compiled)))
-    other = MaskRequest(key=1, budget=41, payload=payload_of(compiled))
+    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_for(compiled)))
+    other = MaskRequest(key=1, budget=41, payload=payload_for(compiled))
     worker.add(1, other)
     worker.run()
     assert worker.requests[0].reason == "error"
@@ -393,7 +367,7 @@ def test_a_bug_in_a_step_fails_all_constrained_requests_and_no_others(
     monkeypatch.setattr(MaskedSampler, name, broken)
     compiled = compiler.compile(JsonSchema(SCHEMAS["tuple"]))
     worker = worker_of(compiler, 2, steps=4)
-    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_of(compiled)))
+    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_for(compiled)))
     worker.add(1, MaskRequest(key=1, budget=8))
     monkeypatch.setattr(MaskedSampler, name, broken)
     worker.run()
@@ -407,7 +381,7 @@ def test_a_sampler_that_takes_other_tokens_without_end_ends_the_request(compiler
     compiled = compiler.compile(JsonSchema(SCHEMAS["tuple"]))
     worker = worker_of(compiler, 1, steps=4)
     inner = worker.sampler._inner
-    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_of(compiled)))
+    worker.add(0, MaskRequest(key=0, budget=40, payload=payload_for(compiled)))
     worker.sampler._inner = lambda logits, batch: inner(torch.ones_like(logits).cumsum(-1), batch)
     while not worker.requests[0].reason:
         worker.step()
@@ -423,7 +397,7 @@ def test_a_step_takes_few_copies_however_many_requests_there_are(compiler):
     for count in (1, 4):
         worker = worker_of(compiler, count, steps=4)
         for slot in range(count):
-            worker.add(slot, MaskRequest(key=slot, budget=40, payload=payload_of(compiled)))
+            worker.add(slot, MaskRequest(key=slot, budget=40, payload=payload_for(compiled)))
         before, steps = worker.sampler.copies, []
         while not all(request.reason for request in worker.requests.values()):
             worker.step()

@@ -11,12 +11,13 @@ from values import V
 from vllm_configs import config
 from vllm_double import batch_of
 from vllm_masks import MaskSampler, MaskStates
+from vllm_params import payload_of
 
 from dlm.grammar import Compiler, Regex
 from dlm.integrations.vllm.admission import vocabulary_of
 from dlm.integrations.vllm.masked import MaskedSampler
 from dlm.integrations.vllm.own import NEMOTRON, TASK
-from dlm.integrations.vllm.payload import KEY, Payload
+from dlm.integrations.vllm.payload import KEY
 
 MASK, LENGTH = 4, 8
 FILE = "vllm.model_executor.models.nemotron_dllm"
@@ -125,16 +126,7 @@ def test_a_worker_serves_a_request_and_leaves_all_state_as_it_was_after_its_chec
 
     vocabulary = vocabulary_of(state.model_config, chat.tokenizer, NEMOTRON)
     compiled = Compiler(vocabulary).compile(Regex("[a-f]{3}"))
-    payload = Payload(
-        rules=compiled.packed,
-        thinking=False,
-        thinking_budget=None,
-        top_k=0,
-        top_p=1.0,
-        failed=vocabulary.pad,
-        stops=[*vocabulary.stops],
-        squeezed=[3, 5, 6],
-    )
+    payload = payload_of(compiled, vocabulary.pad, vocabulary.stops, squeezed=[3, 5, 6])
     params = SimpleNamespace(max_tokens=6, extra_args={KEY: payload.data()})
     request = SimpleNamespace(
         req_id="one", prompt_token_ids=[7, 8], prefill_token_ids=[7, 8], sampling_params=params

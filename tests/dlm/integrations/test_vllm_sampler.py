@@ -1,19 +1,18 @@
 """The plugin's sampler around a double of vLLM's: answers are valid and errors are contained."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from native_calls import answer_tokens
 from values import V
 from vllm_double import Sampler, States, batch_of
+from vllm_params import payload_of
 
 from dlm import JsonSchema, Regex
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler, Frontier, ToolCall, Tools, Unfinished, Vocabulary
 from dlm.integrations.vllm.noise import NoiseSampler
-from dlm.integrations.vllm.payload import Payload
 from dlm.integrations.vllm.slots import Slots
 from dlm.logits.canvas_logits import most_copies
 from dlm.logits.guided import LogitsGuide
@@ -58,17 +57,8 @@ class Worker:
         return NoiseSampler(self.inner, self.states, self.slots, guide, config)
 
     def payload(self, spec, **more):
-        payload = Payload(
-            rules=self.compiler.compile(spec).packed,
-            thinking=False,
-            thinking_budget=None,
-            top_k=0,
-            top_p=1.0,
-            failed=PAD,
-            stops=[*STOPS],
-            squeezed=[*MARKS],
-        )
-        return replace(payload, **more)
+        compiled = self.compiler.compile(spec)
+        return payload_of(compiled, PAD, STOPS, **{"squeezed": [*MARKS]} | more)
 
     def add(self, slot, spec, budget=60, written=(), **more):
         self.slots.add(slot, self.payload(spec, **more), budget, written)

@@ -6,62 +6,20 @@ The functions are those of the page's scripts that know no document; node runs t
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from types import ModuleType
 
 import jsonschema
 import pytest
 from asks import PERSON
+from page_scripts import FOLDER, NASTY, NASTY_SCHEMA, STATE, WEATHER, needs_node, node, run
 
-import dlm.serving.app
+pytestmark = needs_node
 
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(
-    NODE is None, reason="node, which runs the page's script, is missing"
-)
-
-FOLDER = Path(dlm.serving.app.__file__).with_name("page")
-SCRIPTS = "json_text.js", "requests.js", "judge.js", "picture.js", "examples.js"
-CODE = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
 FORMS = ("chat", "responses", "messages")
-WEATHER = {
-    "name": "get_weather",
-    "description": "The weather in a city.",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-        "required": ["city", "days"],
-    },
-}
-STATE = {
-    "base": "http://127.0.0.1:8000",
-    "key": False,
-    "model": "tiny",
-    "prompt": "Extract name, age as JSON. Olga Lopez is 61.",
-    "constraint": None,
-    "tools": [],
-    "choice": "auto",
-    "effort": "none",
-    "most": 96,
-    "seed": 1,
-    "stream": False,
-}
-NASTY = (
-    "It's \"quoted\" \\ 'twice' $HOME `id` !x %d {y} \n\r\t\0\x7f é 😀 \u2028 </script> ${z} \\n ''"
-)
-NASTY_SCHEMA = {
-    "type": "object",
-    "properties": {
-        NASTY: {"enum": [None, True, False, 1.5, -3, NASTY, [], {}]},
-        "__proto__": {"type": "string", "description": "x" * 100},
-    },
-    "required": ["__proto__"],
-}
 NASTY_TOOL = {"name": "odd", "description": NASTY, "parameters": NASTY_SCHEMA}
 STATES = {
     "plain": {},
@@ -74,23 +32,6 @@ STATES = {
     "images": {"images": ["data:image/png;base64,aGk=", "data:image/webp;base64,aG8="]},
     "nasty": {"prompt": NASTY, "constraint": {"json": NASTY_SCHEMA}, "key": True, "stream": True},
 }
-
-
-def run(expression, *values):
-    """Evaluate an expression in the page's scripts, with `values` as the list `given`."""
-    code = f"""{CODE}
-const given = JSON.parse(require("fs").readFileSync(0, "utf8"));
-process.stdout.write(JSON.stringify({expression}) ?? "null");"""
-    return json.loads(node("-e", code, given=values))
-
-
-def node(*arguments, given=None):
-    """Run node with `given` as its input, and return its output."""
-    assert NODE is not None
-    command, text = [NODE, *arguments], json.dumps(given)
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def bodies_and_codes(state):
@@ -278,203 +219,6 @@ def test_rows_of_parameters_become_a_schema_and_come_back():
         None,
     ]
     assert run("given[0].map(rowsOf)", others) == [None] * len(others)
-
-
-SCHEMAS = [
-    True,
-    False,
-    PERSON,
-    {"type": ["string", "null"], "minLength": 2, "maxLength": 3},
-    {"pattern": "^[a-c]+$"},
-    {"enum": [1, "ab", None, {"a": [1]}]},
-    {"const": {"a": [1], "b": {}}},
-    {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-    {"prefixItems": [{"type": "string"}], "items": {"type": "integer"}},
-    {"minimum": 1, "exclusiveMaximum": 3},
-    {"exclusiveMinimum": 1, "maximum": 3},
-    {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-    {"oneOf": [{"type": "number"}, {"type": "integer"}, {"type": "string"}]},
-    {"allOf": [{"type": "number"}, {"not": {"type": "integer"}}]},
-    {"properties": {"a": {"$ref": "#/$defs/x~1y"}}, "$defs": {"x/y": {"type": "array"}}},
-    {"type": "object", "properties": {"a": True}, "additionalProperties": {"type": "string"}},
-    {"properties": {"a": {"type": "array"}}, "required": ["a"], "title": "t", "default": 1},
-]
-VALUES = [
-    *(None, True, False, 0, 1, 2, 3, 1.5, "", "ab", "😀😀", "abcd", "a\nb", [], [1], ["a", 1]),
-    *([1, 2, 3], {}, {"a": [1]}, {"a": [1], "b": {}}, {"a": 1, "b": "c"}, {"a": 1, "b": 2}),
-    {"name": "Olga", "age": 61},
-    {"name": "Olga", "age": 6.5},
-    {"name": "Olga", "age": 61, "x": 1},
-]
-
-
-def test_the_page_judges_values_as_the_specification_does():
-    judged = run(
-        "given[0].map(schema => given[1].map(value => fits(schema, value)))", SCHEMAS, VALUES
-    )
-    for schema, found in zip(SCHEMAS, judged, strict=True):
-        right = jsonschema.Draft202012Validator(schema)
-        for value, fits in zip(VALUES, found, strict=True):
-            assert fits is right.is_valid(value), (schema, value)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"format": "email"},
-        {"type": "string", "contentEncoding": "base64"},
-        {"$ref": "#"},
-        {"$ref": "https://example.org"},
-        {"enum": 3},
-        7,
-    ],
-)
-def test_the_page_does_not_judge_a_schema_that_it_does_not_know(schema):
-    assert run('judged(given[0], "a") ?? "unknown"', schema) == "unknown"
-
-
-def test_an_unknown_keyword_does_not_hide_a_value_that_is_wrong():
-    assert run('fits({type: "integer", format: "email"}, "a")') is False
-
-
-@pytest.mark.parametrize(
-    ("state", "text", "calls", "yes", "holds"),
-    [
-        ({"constraint": {"json": PERSON}}, '{"name": "a", "age": 1}', [], "fits the schema", True),
-        ({"constraint": {"json": PERSON}}, '{"name": "a"}', [], "fits the schema", False),
-        ({"constraint": {"json": PERSON}}, '{"name": ', [], "fits the schema", False),
-        ({"constraint": {"choice": ["a", "b"]}}, "b", [], "is one of the choices", True),
-        ({"constraint": {"regex": "a|b"}}, "ab", [], "matches", False),
-        ({"constraint": {"grammar": "start: NAME"}}, "a", [], "matches", None),
-        ({}, "a", [], "", None),
-        ({"tools": [WEATHER]}, "a", [], "calls fit their tools", None),
-        ({"tools": [WEATHER], "choice": "required"}, "a", [], "calls fit their tools", False),
-        (
-            {"tools": [WEATHER]},
-            "",
-            [("get_weather", {"city": "a", "days": 1})],
-            "calls fit their tools",
-            True,
-        ),
-        (
-            {"tools": [WEATHER]},
-            "",
-            [("get_weather", {"city": "a"})],
-            "calls fit their tools",
-            False,
-        ),
-        ({"tools": [WEATHER]}, "", [("toString", {})], "calls fit their tools", False),
-    ],
-)
-def test_an_answer_is_judged_by_its_constraint_or_its_tools(state, text, calls, yes, holds):
-    made = [{"name": name, "arguments": json.dumps(given)} for name, given in calls]
-    expression = "[checkOf(given[0]).yes, checkOf(given[0]).holds(given[1], given[2]) ?? null]"
-    assert run(expression, STATE | state, text, made) == [yes, holds]
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "column", "words"),
-    [
-        ('{\n "a": 1,\n}', 3, 1, "a comma too many"),
-        ('{"a" 1}', 1, 6, "A colon is missing"),
-        ("[1\n2]", 2, 1, "A comma or “]” is missing"),
-        ("{a: 1}", 1, 2, "A key in double quotes is missing"),
-        ('["a\nb"]', 1, 2, "no closing quote"),
-        (r'"\q"', 1, 1, "a wrong escape"),
-        ("", 1, 1, "A value is missing before the end"),
-        ("01", 1, 1, "A value is missing"),
-        ("{} x", 1, 4, "Nothing may follow"),
-        ("[" * 600, 1, 502, "nested too deeply"),
-    ],
-)
-def test_an_error_of_a_json_text_has_its_place(text, line, column, words):
-    expression = """(() => {
-      try { return readJson(given[0]); } catch (error) {
-        return [error.message, placeOf(given[0], error.offset)];
-      }
-    })()"""
-    message, place = run(expression, text)
-    assert place == {"line": line, "column": column}
-    assert words in message
-
-
-def test_json_texts_are_read_as_python_reads_them_and_their_parts_have_places():
-    values = [*VALUES, NASTY_SCHEMA, {"a/b": {"~": [{"c": 1e300}]}}]
-    texts = [json.dumps(value, indent=indent) for value in values for indent in (None, 2)]
-    assert run("given[0].map(text => readJson(text).value)", texts) == [*map(json.loads, texts)]
-    text = '{"a/b": [\n{"c": 1}]}'
-    places = "[...readJson(given[0]).places].map(([pointer, at]) => [pointer, given[0][at]])"
-    pointers = [["", "{"], ["/a~1b", "["], ["/a~1b/0", "{"], ["/a~1b/0/c", "1"]]
-    assert run(places, text) == pointers
-    words = "JSON schema at /a~1b/0/c: wrong"
-    assert run("given[0][offsetIn(given[1], readJson(given[0]).places)]", text, words) == "1"
-
-
-def draft(committed, tokens, pinned=0, suspect=None, **more):
-    """Return a draft as it is on the wire."""
-    accepted = [i < pinned for i in range(len(tokens))]
-    plain = {"committed": committed, "tokens": tokens, "pinned": pinned, "accepted": accepted}
-    suspect = len(tokens) if suspect is None else suspect
-    return plain | {"suspect": suspect, "masked": [False] * len(tokens)} | more
-
-
-def test_a_picture_has_a_row_a_pass_whose_text_before_is_what_earlier_rows_have_fixed():
-    drafts = [
-        draft(0, ["a", "b", "c"], suspect=2, passes=1, entropy=0.5),
-        draft(0, ["a", "d", ""], passes=2, entropy=0.1),
-        draft(2, ["e", "\n", "", ""], pinned=1, passes=3, entropy=0.0),
-    ]
-    code = """(() => {
-      const picture = new Picture();
-      for (const draft of given[0]) picture.take({choices: [], draft}, draft.passes / 4);
-      picture.take({choices: [], usage: {completion_tokens: 4}}, 9);
-      return [picture.rows.map(({before, cells, frontier}) =>
-        [before, cells.map(({text, kind}) => `${text} ${kind}`), frontier]),
-        [0, 2, 3].map(i => picture.numbers(i)), widest(picture.rows)];
-    })()"""
-    rows, numbers, characters = run(code, drafts)
-    assert rows == [
-        ["", ["a noise", "b noise", "c suspect"], 2],
-        ["", ["a noise", "d noise", "· noise"], None],
-        ["ad", ["e pinned", "⏎ noise", "· noise"], None],
-    ]
-    assert numbers == [
-        {"passes": 1, "tokens": 0, "rate": "0.0", "seconds": "0.3"},
-        {"passes": 3, "tokens": 3, "rate": "1.0", "seconds": "0.8"},
-        {"passes": 3, "tokens": 4, "rate": "1.3", "seconds": "0.8"},
-    ]
-    assert characters == 5
-
-
-@pytest.mark.parametrize(
-    ("drafts", "before"),
-    [
-        # A whole canvas: its last draft is shown, or was dropped.
-        ([draft(0, ["a", "b"], 1, passes=1), draft(2, ["c"], passes=2)], "ab"),
-        ([draft(0, ["a", "b"], 1, passes=1), draft(2, ["c"], passes=3)], "a…"),
-        # Drafted: each row begins with what its pass wrote; the guess after it may be wrong.
-        ([draft(0, ["a", "x", "y"], 1, passes=1), draft(1, ["b"], 1, passes=3)], "a"),
-        ([draft(0, ["a", "x", "y"], 1, passes=1), draft(3, ["d"], 1, passes=4)], "a…"),
-        ([draft(3, ["c"], 1, passes=3)], "…"),
-        ([draft(2, ["c"], 1, passes=3), draft(3, ["d"], 1, passes=4)], "…c"),
-        # Tokens were taken back.
-        ([draft(0, ["a", "b"], 2, passes=1), draft(2, ["c"], passes=2)] * 2, "ab"),
-        ([*(draft(i, ["a"], 1, passes=i + 1) for i in range(3)), draft(1, [""], passes=4)], "a"),
-    ],
-)
-def test_a_picture_without_some_drafts_shows_no_guess_as_committed(drafts, before):
-    code = """(() => {
-      const picture = new Picture();
-      for (const draft of given[0]) picture.take({choices: [], draft}, 1);
-      return picture.rows.at(-1).before;
-    })()"""
-    assert run(code, [one | {"entropy": 0.0} for one in drafts]) == before
-
-
-def test_a_masked_position_is_a_mask_until_its_token_stands():
-    held = draft(0, ["a", "b", "c", "d"], pinned=1, suspect=3)
-    held |= {"masked": [False, True, False, True], "accepted": [True, False, True, False]}
-    assert run("kindsOf(given[0])", held) == ["pinned", "mask", "accepted", "mask"]
 
 
 CALL = {"id": "call_1", "name": "get_weather", "arguments": '{"city": "Oslo", "days": 3}'}
