@@ -73,7 +73,7 @@ class Engine:
         the built-in model. `workers` are the processes that compile, by default the engine's own.
         `cache` has memory for `slots` requests; by default it grows. `decoding` is how the model
         writes, by default in canvases: `Diffusion()`. `tower` reads images; None: requests have
-        none. `threads` are those of torch in a step; None: as many as torch uses. Raises `DlmError`
+        none. `threads` are those of torch in a step; None: torch's own number. Raises `DlmError`
         for a model that cannot write in that way."""
         if slots < 1:
             raise DlmError(f"slots must be at least 1, got {slots}")

@@ -6,7 +6,9 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -48,35 +50,54 @@ def sources() -> Iterator[Path]:
         yield from (path for path in paths if not path.is_relative_to(INSTALLED))
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sources():
-        yield path.relative_to(ROOT), ast.parse(path.read_text())
+class FileWords(NamedTuple):
+    """Parts of one file that the rules read."""
+
+    path: Path  # from the root
+    docstrings: list[tuple[str, str]]  # the name of what each documents, and its text
+    comments: list[tuple[int, str]]  # with a forbidden word: their lines and texts
+    identifiers: set[str]
+    strings: list[tuple[int, str]]  # of one line: their lines and values
+    classes: list[str]  # of the module
+    local_names: list[tuple[int, str]]  # of functions and the module, with their lines
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each docstring."""
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    name = getattr(node, "name", "")
-                    yield f"{path} {name}", text
+@cache
+def files() -> list[FileWords]:
+    """Return the words of each file, which is parsed once for all rules."""
+    return [words_of(path) for path in sources()]
 
 
-def comments() -> Iterator[tuple[str, str]]:
-    for path in sources():
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-            if token.type == tokenize.COMMENT:
-                yield f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+def words_of(path: Path) -> FileWords:
+    text = path.read_text()
+    tree = ast.parse(text)
+    words = FileWords(path.relative_to(ROOT), [], comments(text), set(), [], [], [])
+    words.classes.extend(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    words.local_names.extend(locals_of(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                words.docstrings.append((getattr(node, "name", ""), docstring))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if "\n" not in node.value:
+                words.strings.append((node.lineno, node.value))
+        else:
+            names = (getattr(node, key, None) for key in ("id", "attr", "arg", "name"))
+            words.identifiers.update(name for name in names if isinstance(name, str))
+    return words
 
 
-def clean_trees() -> Iterator[tuple[Path, ast.Module]]:
-    for name in CLEAN:
-        path = ROOT / name
-        assert path.exists(), name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            yield file.relative_to(ROOT), ast.parse(file.read_text())
+def comments(text: str) -> list[tuple[int, str]]:
+    """Return the comments that have a forbidden word. A file without such a word is not divided
+    into tokens, which takes long."""
+    if not FORBIDDEN.search(text):
+        return []
+    return [
+        (token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and FORBIDDEN.search(token.string)
+    ]
 
 
 def locals_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -95,62 +116,70 @@ def first_word(text: str) -> str:
 
 
 def test_a_docstring_begins_with_a_verb_or_a_noun():
-    found = [
-        (where, text.splitlines()[0]) for where, text in docstrings() if first_word(text) in FIRST
+    wrong = [
+        f"{file.path} {name}: {text.splitlines()[0]}"
+        for file in files()
+        for name, text in file.docstrings
+        if first_word(text) in FIRST
     ]
-    assert not found, "\n".join(f"{where}: {line}" for where, line in found)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_docstrings_and_comments_have_no_words_of_a_dialect():
-    found = [
-        (where, match[0])
-        for where, text in (*docstrings(), *comments())
+    dialect = [
+        f"{file.path} {place}: {match[0]}"
+        for file in files()
+        for place, text in (*file.docstrings, *file.comments)
         if (match := FORBIDDEN.search(text))
     ]
-    assert not found, "\n".join(f"{where}: {word}" for where, word in found)
+    assert not dialect, "\n".join(dialect)
+
+
+def test_comments_with_forbidden_words_are_seen():
+    text = 'x = "told"  # as it was told\n# so many\n"""behind"""\n'
+    assert comments(text) == [(1, "# as it was told"), (2, "# so many")]
 
 
 def test_names_have_no_words_of_a_dialect():
-    found = defaultdict(set)
-    for path, tree in trees():
-        for node in ast.walk(tree):
-            names = [getattr(node, key, None) for key in ("id", "attr", "arg", "name")]
-            for name in names:
-                if isinstance(name, str) and NAMES & set(name.lower().split("_")):
-                    found[str(path)].add(name)
-    assert not found, "\n".join(f"{path}: {sorted(names)}" for path, names in found.items())
+    dialect = {
+        str(file.path): names
+        for file in files()
+        if (names := {n for n in file.identifiers if NAMES & set(n.lower().split("_"))})
+    }
+    assert not dialect, "\n".join(f"{path}: {sorted(names)}" for path, names in dialect.items())
 
 
 def test_an_error_says_what_a_value_must_be():
     dialect = [
-        f"{path}:{node.lineno}: {node.value}"
-        for path, tree in trees()
-        if path.parts[0] != "tests"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if "\n" not in node.value and IDIOM.search(node.value)  # docstrings have lines
+        f"{file.path}:{line}: {text}"
+        for file in files()
+        if file.path.parts[0] != "tests"
+        for line, text in file.strings
+        if IDIOM.search(text)
     ]
     assert not dialect, "\n".join(dialect)
 
 
 def test_a_local_says_what_a_value_is():
+    missing = [name for name in CLEAN if not (ROOT / name).exists()]
+    assert not missing
     vague = [
-        f"{path}:{line}: {name}"
-        for path, tree in clean_trees()
-        for line, name in locals_of(tree)
+        f"{file.path}:{line}: {name}"
+        for file in files()
+        if any(file.path.is_relative_to(name) for name in CLEAN)
+        for line, name in file.local_names
         if name in LOCALS
     ]
     assert not vague, "\n".join(vague)
 
 
 def test_a_class_name_stands_for_one_thing():
-    found = defaultdict(set)
-    for path, tree in trees():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and path.parts[0] not in ("examples", "tests"):
-                found[node.name].add(str(path))
-    twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
-    assert not twice
+    paths = defaultdict(set)
+    for file in files():
+        if file.path.parts[0] not in ("examples", "tests"):
+            for name in file.classes:
+                paths[name].add(str(file.path))
+    assert not {name: sorted(places) for name, places in paths.items() if len(places) > 1}
 
 
 @pytest.mark.parametrize(
