@@ -71,6 +71,22 @@ def test_an_agent_calls_a_tool_and_ends_with_a_text(model):
     assert messages["messages"][2].content == "21 degrees in Paris"
 
 
+@pytest.mark.parametrize("strategy", ["ToolStrategy", "ProviderStrategy"])
+def test_an_agent_calls_a_tool_twice_and_ends_with_a_value_of_a_type(model, strategy):
+    """The type is a tool of its own, whose call ends the loop, or the form of the last text."""
+    from langchain.agents import create_agent, structured_output
+
+    as_tool = strategy == "ToolStrategy"
+    last = [call("Weather", city="Paris", degrees=21)] if as_tool else PARIS.model_dump_json()
+    form = getattr(structured_output, strategy)(Weather)
+    agent = create_agent(model, tools=[weather], response_format=form)
+    prompt = script(CALL, [call("weather", city="Rome")], last)
+    state = agent.invoke({"messages": [{"role": "user", "content": prompt}]})
+    results = [message.content for message in state["messages"] if message.type == "tool"]
+    assert results[:2] == ["21 degrees in Paris", "21 degrees in Rome"]
+    assert state["structured_response"] == PARIS
+
+
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 def test_a_model_answers_with_a_value_of_a_type(model, method):
     text = method == "json_schema"

@@ -1,6 +1,7 @@
 """openai-python: chats and responses, their helpers for streams and for types."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import openai
@@ -24,6 +25,7 @@ TOOL = {"type": "function", **WEATHER}
 WANTED = {"city": "Paris", "days": 2}
 CALL = [call("weather", **WANTED)]
 TEXT = "It is 21 degrees in Paris."
+CHATS = "/v1/chat/completions"
 SUM = 'start: NUMBER ("+" NUMBER)+\nNUMBER: /[0-9]+/\n'
 
 
@@ -221,16 +223,78 @@ def test_an_answer_that_is_too_long_is_incomplete(client):
         assert [event.type for event in stream][-1] == "response.incomplete"
 
 
-def test_a_batch_of_an_uploaded_file_is_answered(client):
-    body = {"model": "dlm", "messages": ask(TEXT)}
-    url = "/v1/chat/completions"
-    row = {"custom_id": "weather", "method": "POST", "url": url, "body": body}
-    file = client.files.create(file=("rows.jsonl", json.dumps(row).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-    while batch.status not in ("completed", "failed"):
+ENDED = ("completed", "failed", "cancelled", "expired")
+
+
+def uploaded(client, texts):
+    """Upload the lines of a batch, with a text for each of them, and return the file."""
+    rows = [
+        {
+            "custom_id": id,
+            "method": "POST",
+            "url": CHATS,
+            "body": {"model": "dlm", "messages": ask(text)},
+        }
+        for id, text in texts.items()
+    ]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    return client.files.create(file=("rows.jsonl", content), purpose="batch")
+
+
+def ended(client, batch):
+    """Return a batch once it has ended."""
+    while batch.status not in ENDED:
+        time.sleep(0.05)
         batch = client.batches.retrieve(batch.id)
-    (line,) = client.files.content(batch.output_file_id).text.splitlines()
-    answer = json.loads(line)
-    assert answer["custom_id"] == "weather"
-    assert answer["response"]["body"]["choices"][0]["message"]["content"] == TEXT
+    return batch
+
+
+def test_a_batch_of_an_uploaded_file_is_answered(client):
+    texts = {"weather": TEXT, "person": OLGA}
+    file = uploaded(client, texts)
+    assert client.files.retrieve(file.id).filename == "rows.jsonl"
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint=CHATS, completion_window="24h", metadata={"job": "one"}
+    )
+    assert batch.metadata == {"job": "one"}
+    batch = ended(client, batch)
+    counts = batch.request_counts
+    assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 2, 2, 0)
+    lines = client.files.content(batch.output_file_id).text.splitlines()
+    answers = {answer["custom_id"]: answer["response"]["body"] for answer in map(json.loads, lines)}
+    contents = {id: body["choices"][0]["message"]["content"] for id, body in answers.items()}
+    assert contents == texts
+    assert client.files.content(batch.output_file_id).read().splitlines() == [
+        line.encode() for line in lines
+    ]
     client.files.delete(file.id)
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(file.id)
+
+
+def test_the_error_of_a_line_is_in_the_error_file(client):
+    row = {"custom_id": "bad", "method": "POST", "url": CHATS, "body": {"model": "dlm"}}
+    file = client.files.create(file=("rows.jsonl", json.dumps(row).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHATS, completion_window="24h")
+    batch = ended(client, batch)
+    assert (batch.status, batch.request_counts.failed) == ("completed", 1)
+    assert batch.output_file_id is None
+    (line,) = client.files.content(batch.error_file_id).text.splitlines()
+    assert json.loads(line)["response"]["status_code"] == 400
+
+
+def test_batches_are_listed_page_by_page_and_cancelled(client):
+    file = uploaded(client, {str(i): TEXT for i in range(40)})
+    begin = client.batches.create
+    begun = [
+        begin(input_file_id=file.id, endpoint=CHATS, completion_window="24h") for _ in range(3)
+    ]
+    ids = [batch.id for batch in reversed(begun)]
+    assert client.batches.cancel(ids[0]).status in ("cancelling", "cancelled")
+    listed = [batch.id for batch in client.batches.list(limit=2)]  # of all pages
+    assert listed[:3] == ids
+    for id in ids[1:]:
+        assert client.batches.cancel(id).status in ("cancelling", "cancelled")
+    assert [ended(client, client.batches.retrieve(id)).status for id in ids] == ["cancelled"] * 3
+    with pytest.raises(openai.BadRequestError):
+        client.batches.cancel(ids[0])
