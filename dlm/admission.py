@@ -107,9 +107,12 @@ class Admission:
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
+        reasoning = self._reasoning if spec is None or request.thinking else None
+        if reasoning is not None and request.thinking:
+            reasoning = reasoning.after(prompt.tokens)
         stream = Stream(
             vocabulary=self._vocabulary,
-            reasoning=self._reasoning if spec is None or request.thinking else None,
+            reasoning=reasoning,
             channel=self._channel,
             calls=calls,
             opening=opening,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dlm.errors import RequestError, failure
-from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Reasoning, Unfinished
+from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Unfinished
 from dlm.loop.decoding import Decoder
 from dlm.policy import Policy
 from dlm.scheduler import Waiting
@@ -15,9 +15,8 @@ from dlm.sequence import Sequence
 class ConstraintBuilder:
     """Maker of the constraints of requests, as their decoder needs them."""
 
-    def __init__(self, decoder: Decoder, policy: Policy, reasoning: Reasoning | None):
-        """`reasoning` is the vocabulary's; None: it marks none."""
-        self._decoder, self._policy, self._reasoning = decoder, policy, reasoning
+    def __init__(self, decoder: Decoder, policy: Policy):
+        self._decoder, self._policy = decoder, policy
 
     def build(self, waiting: Waiting) -> None:
         """Give a request its constraint, unless it has it; waits for its grammar. Raises
@@ -54,10 +53,12 @@ class ConstraintBuilder:
         """Give a sequence its constraint; a question has none."""
         if sequence.question is not None:
             return
-        request, reasoning = sequence.request, None
-        if request.thinking and self._reasoning is not None:
+        request, reasoning = sequence.request, sequence.stream.reasoning
+        if not request.thinking:
+            reasoning = None
+        elif reasoning is not None:
             budget, reserve = request.thinking_budget, self._policy.reserve(request.max_tokens)
-            reasoning = replace(self._reasoning, budget=budget, reserve=reserve)
+            reasoning = replace(reasoning, budget=budget, reserve=reserve)
         try:
             self._decoder.constrain(sequence, compiled, reasoning)
         except Unfinished:

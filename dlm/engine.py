@@ -19,7 +19,7 @@ from dlm.engine_loading import load_engine
 from dlm.errors import DlmError, RequestError, failure, forget_frames
 from dlm.event_routes import EventRoutes
 from dlm.events import Event, Failed, Finished, StreamEvent
-from dlm.grammar import Compiler, Reasoning, Spec, Task, Unfinished, Vocabulary, Workers
+from dlm.grammar import Compiler, Spec, Task, Unfinished, Vocabulary, Workers
 from dlm.loading import Loading
 from dlm.logits.masks import MaskTable
 from dlm.loop.canvas_grid import CanvasGrid
@@ -113,8 +113,7 @@ class Engine:
             grid=grid,
         )
         self._decoder = self.decoding.decoder(context)
-        reasoning = Reasoning.of(self.vocabulary)
-        self._builder = ConstraintBuilder(self._decoder, self.policy, reasoning)
+        self._builder = ConstraintBuilder(self._decoder, self.policy)
         self._slots, self._scheduler = slots, Scheduler(slots, self._cache)
         self._events: list[Event] = []  # not returned by a step yet
         self.prompts = Prompts(chat, tower, self.policy, model.vocab_size)

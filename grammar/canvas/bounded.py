@@ -170,9 +170,9 @@ _OPEN = _Closing(0, [], False)
 
 def _closing(committed: list[int], guess: list[int], reasoning: Reasoning, budget: int) -> _Closing:
     """Return where the reasoning in `guess`, which comes after `committed`, is forced to end."""
-    tokens, opens, closes = committed + guess, reasoning.open, reasoning.close
-    opened = opens.find(tokens)
-    if opened is None or (opens.size and opened[0]):
+    tokens, closes = committed + guess, reasoning.close
+    opened = reasoning.opening(tokens)
+    if opened is None:
         return _OPEN
     end, by_budget = budget - reasoning.reserve, True
     if reasoning.budget is not None and opened[0] + reasoning.budget <= end:

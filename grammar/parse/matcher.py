@@ -5,13 +5,15 @@ Both the frontier over canvases and left-to-right decoders use it. A text of tok
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.errors import GrammarError
+from dlm.grammar.errors import DeadEndError, GrammarError
+from dlm.grammar.masks.bits import token_words
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.closing import ENDLESS
 from dlm.grammar.parse.compiled import Compiled
@@ -131,15 +133,35 @@ class Matcher:
 
     def _after(self, token: int) -> Place | None:
         """Return the place after `token`; None if it is not allowed here."""
-        state, keys, prefix = self._state, self._keys, self._prefix
+        prefix = self._prefix
         if prefix.phase is Phase.ENDED:
             return None
-        if prefix.phase is Phase.ANSWER or (
-            prefix.phase is Phase.OPENING and not self._opens(token)
-        ):
-            return None if prefix.marker else self._after_answer(token)
-        onward = prefix.after(token)
-        return None if onward is None else (token, onward, state, keys)
+        if prefix.phase is Phase.ANSWER:
+            return self._after_answer(token)
+        if prefix.phase is Phase.REASONING:
+            onward = prefix.reasoned(token)
+            return None if onward is None else (token, onward, self._state, self._keys)
+        return self._after_opening(token)
+
+    def _after_opening(self, token: int) -> Place | None:
+        """Return the place after a token of the opening marker, of the answer, or of both.
+
+        A complete marker opens the reasoning, and no token has its end and more. Where no answer
+        goes on so, the marker has one spelling.
+        """
+        prefix, answer = self._prefix, None
+        onward = prefix.opening(token)
+        if prefix.phase is Phase.EITHER:
+            if onward is None:
+                return None if prefix.exceeds_marker(token) else self._after_answer(token)
+            answer = self._steps.read(self._state, self._keys, token)
+        if onward is None or (answer is None and not prefix.opens(token)):
+            return None
+        if onward.phase is Phase.REASONING:
+            return token, onward, *self._start
+        if answer is None:
+            return token, replace(onward, phase=Phase.OPENING), *self._start
+        return token, onward, *answer
 
     def _after_answer(self, token: int) -> Place | None:
         """Return the place after a token of the answer, or its stop."""
@@ -150,13 +172,10 @@ class Matcher:
         read = self._steps.read(self._state, self._keys, token)
         return None if read is None else (token, self._prefix.at(Phase.ANSWER), *read)
 
-    def _opens(self, token: int) -> bool:
-        """Whether `token` continues the opening marker, and may not be the answer's first token."""
-        if not self._prefix.opens(token):
-            return False
-        if self._prefix.marker or not self._pieces[token]:
-            return True
-        return self._steps.after(self._state, token) is None
+    @property
+    def _start(self) -> tuple[State, Keys | None]:
+        """The parser's state and the keys where the answer begins."""
+        return self._places[0][2:]
 
     def mask(self) -> Mask:
         """Return the tokens that `accept` would take: a row of the grammar's table, or ~token."""
@@ -164,14 +183,13 @@ class Matcher:
         reasoning, marker = prefix.reasoning, prefix.marker
         if reasoning is not None and prefix.phase is Phase.REASONING:
             return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
-        if reasoning is None or prefix.phase is Phase.ANSWER:
-            return compiled.unrepeated(
-                compiled.state_masks.mask(self._state), self._keys, self._state
-            )
-        opens = reasoning.open.rest(marker)[0]
-        if marker:
-            return ~opens
-        return masks.changed(compiled.state_masks.mask(self._state), more=[opens])
+        if reasoning is not None and prefix.phase is Phase.OPENING:
+            return ~reasoning.open.rest(marker)[0]
+        mask = compiled.unrepeated(compiled.state_masks.mask(self._state), self._keys, self._state)
+        if reasoning is None or prefix.phase is not Phase.EITHER:
+            return mask
+        opening = reasoning.open.rest(marker)[:1]
+        return masks.changed(mask, more=opening, fewer=reasoning.open.longer(marker))
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
         """Return a copy of the mask as packed bits: token `v` is bit `v % 32` of word `v // 32`.
@@ -199,12 +217,46 @@ class Matcher:
         """
         if self.ended:
             return True
-        marker = len(self._prefix.closing())
-        if marker and self._prefix.exceeds(marker, tokens + 1):
-            return False
         if self._completion(tokens) is not None:
-            return True
-        return self._closing.fits(self._state, self._keys, tokens - marker)
+            return not self._prefix.overspends(tokens + 1)
+        return self._closes(self._prefix, self._state, self._keys, tokens)
+
+    def _closes(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
+        """Whether a text can be completed in `tokens` tokens, given what holds after it."""
+        return not prefix.overspends(tokens + 1) and any(
+            self._closing.fits(onward, after, tokens - len(before))
+            for before, onward, after in self._endings(prefix, state, keys, tokens)
+        )
+
+    def _endings(
+        self, prefix: Prefix, state: State, keys: Keys | None, tokens: int
+    ) -> Iterator[tuple[list[int], State, Keys | None]]:
+        """Yield the ways to complete a text in `tokens` tokens, given what holds after it: tokens
+        that end its reasoning, and state and keys of the answer after these."""
+        if prefix.phase is not Phase.EITHER:
+            yield prefix.closing(), state, keys
+            return
+        if not self._spells_opening(prefix, state, keys, tokens):
+            yield [], state, keys
+        reasoning = prefix.closing()
+        if reasoning and not prefix.exceeds(len(reasoning), tokens + 1):
+            yield reasoning, *self._start
+
+    def _spells_opening(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
+        """Whether the answer's completion within `tokens` tokens would complete the opening marker,
+        so that it is no answer."""
+        marker = [] if prefix.reasoning is None else prefix.reasoning.open.rest(prefix.marker)
+        onward: State | None = state if marker else None
+        for token in marker:
+            onward = onward and self._steps.after(onward, token)
+        if onward is None:
+            return False
+        completion, _ = self._closing.beginning(state, keys, tokens)
+        text, opening = (
+            b"".join(map(self._pieces.__getitem__, spelled))
+            for spelled in (completion or (), marker)
+        )
+        return text.startswith(opening)
 
     def squeezes(self, token: int, tokens: int) -> bool:
         """Whether `token` is allowed, but needs more than the budget of `tokens` tokens after it.
@@ -234,9 +286,13 @@ class Matcher:
         It takes at most `tokens` tokens if such a completion is known. Raises `BudgetError` if it
         has over 262,144 bytes.
         """
-        marker = self._prefix.closing()
-        answer = self._closing.completion(self._state, self._keys, tokens - len(marker))
-        return None if answer is None else marker + answer
+        endings = self._endings(self._prefix, self._state, self._keys, tokens)
+        texts = (
+            (before, self._closing.completion(state, keys, tokens - len(before)))
+            for before, state, keys in endings
+        )
+        whole = (before + answer for before, answer in texts if answer is not None)
+        return min(whole, key=len, default=None)
 
     def completing(self, tokens: int) -> KnownCompletion | None:
         """Return a completion of at most `tokens` tokens, or its beginning; None if there is none.
@@ -244,19 +300,21 @@ class Matcher:
         It is known from now on.
         """
         completion = self._completion(tokens)
-        if completion is None:
-            marker = self._prefix.closing()
-            answer, whole = self._closing.beginning(self._state, self._keys, tokens - len(marker))
-            if answer is None or (whole and len(marker) + len(answer) > tokens):
-                return None
-            text = marker + answer
+        if completion is not None:
+            return completion
+        for before, state, keys in self._endings(self._prefix, self._state, self._keys, tokens):
+            answer, whole = self._closing.beginning(state, keys, tokens - len(before))
+            if answer is None or (whole and len(before) + len(answer) > tokens):
+                continue
+            text = before + answer
             completion = KnownCompletion(self._position, text, 0, len(text) if whole else tokens)
             begin, end = (
                 find(self._completions, self._position, key=_POSITION)
                 for find in (bisect_left, bisect_right)
             )
             self._completions[begin:end] = [completion]  # those after tokens taken back stay
-        return completion
+            return completion
+        return None
 
     def check_budget(self, budget: int, work: int = maxsize) -> None:
         """Raises `BudgetError` or `DeadEndError` if no text fits `budget` tokens, stop included.
@@ -269,7 +327,12 @@ class Matcher:
 
     def error(self, budget: int) -> GrammarError:
         """Return the error to raise if no text fits `budget` tokens, the stop included."""
-        return self._closing.error(self._state, self._keys, len(self._prefix.closing()), budget)
+        for before, state, keys in self._endings(self._prefix, self._state, self._keys, ENDLESS):
+            return self._closing.error(state, keys, len(before), budget)
+        return DeadEndError(
+            "the shortest answer begins with the marker that opens reasoning, and the reasoning's "
+            "budget has no room for both of its markers"
+        )
 
     def _fitting(self, budget: int) -> np.ndarray | None:
         """Return the tokens that fit the budget, as packed bits; None: all of the mask."""
@@ -277,21 +340,24 @@ class Matcher:
         reasoning = prefix.reasoning
         if reasoning is None or prefix.phase is Phase.ANSWER:
             return self._fitting_answer(budget)
-        if prefix.marker and prefix.phase is Phase.OPENING:
+        if prefix.phase is Phase.OPENING:
             return None  # only one token is allowed
         if prefix.phase is Phase.REASONING:  # any token may begin the marker
             continues = self._reasons_within(budget, 1 + reasoning.close.longest)
             return None if continues else masks.words(~reasoning.close.rest(prefix.marker)[0])
-        opens, close = reasoning.open.rest(0), reasoning.close.rest(0)
-        fitting = self._fitting_answer(budget)
-        fitting = (
-            masks.words(self._compiled.state_masks.mask(self._state))
-            if fitting is None
-            else fitting
-        )
-        if self._reasons_within(budget, len(opens) + len(close)):
-            fitting = fitting | masks.words(~opens[0])
-        return fitting
+        fitting, completion = self._fitting_answer(budget), self.completing(budget - 1)
+        opening = reasoning.open.beginnings(prefix.marker)
+        sure = None if completion is None else completion.next
+        fits = [t for t in opening if t == sure or self._closes_after(t, budget - 2)]
+        if fitting is None:
+            fitting = masks.words(self._compiled.state_masks.mask(self._state))
+        size = len(self._pieces)
+        return (fitting & ~token_words(opening, size)) | token_words(fits, size)
+
+    def _closes_after(self, token: int, tokens: int) -> bool:
+        """Whether the text can be completed in `tokens` tokens after `token`."""
+        place = self._after(token)
+        return place is not None and self._closes(*place[1:], tokens)
 
     def _reasons_within(self, budget: int, tokens: int) -> bool:
         """Whether `tokens` more of reasoning, then the answer and its stop, fit the budgets."""

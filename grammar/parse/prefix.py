@@ -1,7 +1,8 @@
 """The reasoning before an answer: where in it a text is, and how many tokens it may still take.
 
-The grammar does not constrain the reasoning. The module knows its markers and limits, and no
-grammar.
+The grammar does not constrain the reasoning. An opening marker that is text may begin as an answer
+does: such a text is reasoning as soon as the marker is complete, and an answer as soon as it
+differs from the marker. The module knows the markers and limits, and no grammar.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from dlm.grammar.vocabulary.markers import Reasoning
 class Phase(Enum):
     """The part of a text that is read next."""
 
-    OPENING = auto()  # reasoning or the answer may begin
+    EITHER = auto()  # reasoning or the answer: all that was read, if anything, begins both
+    OPENING = auto()  # the rest of the opening marker: no answer begins with what was read
     REASONING = auto()  # any text, up to the closing marker
     ANSWER = auto()  # text of the grammar
     ENDED = auto()  # a stop token was read
@@ -26,55 +28,79 @@ class Prefix:
     reasoning: Reasoning | None  # None: the text begins with the answer
     phase: Phase
     marker: int = 0  # symbols of a marker read so far
-    thought: int = 0  # tokens of reasoning so far, markers included
+    thought: int = 0  # tokens of reasoning so far, markers included; 0 from the answer on
 
     @classmethod
     def before(cls, reasoning: Reasoning | None) -> "Prefix":
         """Return the state before a text that may begin with `reasoning`."""
-        return cls(reasoning, Phase.ANSWER if reasoning is None else Phase.OPENING)
+        if reasoning is None:
+            return cls(reasoning, Phase.ANSWER)
+        return cls(reasoning, Phase.REASONING if reasoning.opened else Phase.EITHER)
 
     @property
     def between(self) -> bool:
         """Whether no reasoning has begun, or it is over: the answer may begin or go on."""
-        return self.phase in (Phase.OPENING, Phase.ANSWER) and not self.marker
+        return self.phase in (Phase.EITHER, Phase.ANSWER)
 
     def at(self, phase: Phase) -> "Prefix":
-        """Return this prefix in another phase."""
-        return self if phase is self.phase else replace(self, phase=phase)
+        """Return the prefix in the phase of the answer, or of its end."""
+        return self if phase is self.phase else Prefix(self.reasoning, phase)
 
     def opens(self, token: int) -> bool:
-        """Whether `token` continues the opening marker."""
-        return self.reasoning is not None and self.reasoning.open.rest(self.marker)[0] == token
+        """Whether `token` continues the opening marker in the spelling of `Marker.rest`."""
+        return self.reasoning is not None and self.reasoning.open.rest(self.marker)[:1] == [token]
 
-    def after(self, token: int) -> "Prefix | None":
-        """Return the prefix after a token of reasoning or of its markers; None: not allowed."""
+    def opening(self, token: int) -> "Prefix | None":
+        """Return the prefix after a token of the opening marker; None if it does not go on so."""
         if self.reasoning is None:
             return None
-        opening = self.phase is Phase.OPENING
-        marker = self.reasoning.open if opening else self.reasoning.close
+        done = self.reasoning.open.along(self.marker, token)
+        if done is None:
+            return None
+        if not self.reasoning.open.complete(done):
+            return replace(self, marker=done, thought=self.thought + 1)
+        return Prefix(self.reasoning, Phase.REASONING, 0, self.thought + 1)
+
+    def exceeds_marker(self, token: int) -> bool:
+        """Whether the opening marker would end within `token`."""
+        return self.reasoning is not None and self.reasoning.open.ends_within(self.marker, token)
+
+    def reasoned(self, token: int) -> "Prefix | None":
+        """Return the prefix after a token of reasoning or of its end; None: not allowed."""
+        if self.reasoning is None:
+            return None
+        marker = self.reasoning.close
         done = marker.after(self.marker, token)
         if done is None:
             return None
-        if not marker.complete(done):
-            return replace(self, marker=done, thought=self.thought + 1)
-        phase = Phase.REASONING if opening else Phase.ANSWER
-        return Prefix(self.reasoning, phase, 0, self.thought + 1)
+        if marker.complete(done):
+            return Prefix(self.reasoning, Phase.ANSWER)
+        return replace(self, marker=done, thought=self.thought + 1)
 
     def closing(self) -> list[int]:
-        """Return the tokens that end the reasoning; none if it has not begun, or has ended."""
-        if self.reasoning is None:
+        """Return the tokens that end the reasoning, and begin it before that if nothing has; none
+        if the answer has begun."""
+        if self.reasoning is None or self.phase in (Phase.ANSWER, Phase.ENDED):
             return []
         if self.phase is Phase.REASONING:
             return self.reasoning.close.rest(self.marker)
-        if self.phase is Phase.OPENING and self.marker:
-            return self.reasoning.open.rest(self.marker) + self.reasoning.close.rest(0)
-        return []
+        opening = self.reasoning.open.rest(self.marker)  # none if no tokens spell it
+        return opening and opening + self.reasoning.close.rest(0)
 
     def exceeds(self, tokens: int, budget: int) -> bool:
         """Whether `tokens` more of reasoning are over its own budget, or leave too few of `budget`,
-        which includes the stop."""
+        which includes the stop. Reasoning that the prompt has opened may always be closed at once.
+        """
         if self.reasoning is None:
+            return False
+        least = len(self.reasoning.close.rest(0)) if self.reasoning.opened else 0
+        if self.thought + tokens <= least:
             return False
         own = self.reasoning.budget
         over = own is not None and self.thought + tokens > own
         return over or budget - tokens < self.reasoning.reserve
+
+    def overspends(self, budget: int) -> bool:
+        """Whether reasoning that has begun exceeds its limits, its closing marker included."""
+        reasons = self.phase in (Phase.OPENING, Phase.REASONING)
+        return reasons and self.exceeds(len(self.closing()), budget)

@@ -6,7 +6,8 @@ bytes, so a marker is found in every spelling. The module knows no grammar.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from dlm.grammar.masks.bits import token_words
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _CONTROL = 256  # symbols below are bytes; from here on, control tokens
+_BLANKS = frozenset(b" \t\r\n")
+_MOST_BLANKS = 8  # tokens of blanks after a marker at the end of a prompt
 
 
 class Marker:
@@ -31,6 +34,7 @@ class Marker:
             done += len(self._read(token))
         self.longest = max(map(len, self._rest))  # the most tokens that `rest` returns
         self._allowed: dict[int, np.ndarray] = {}
+        self._longer: dict[int, list[int]] = {}
         self._back = [0] * (len(self.symbols) + 1)  # the longest border of each beginning
         for i in range(1, len(self.symbols)):
             self._back[i + 1] = self._matched(self._back[i], self.symbols[i])
@@ -50,6 +54,29 @@ class Marker:
             done = self._matched(done, symbol)
         return done
 
+    def along(self, done: int, token: int) -> int | None:
+        """Return the number of symbols matched after `token`, if all of its symbols are the next of
+        the marker after `done`; otherwise None."""
+        symbols = self._read(token)
+        end = done + len(symbols)
+        return end if self.symbols[done:end] == symbols else None
+
+    def ends_within(self, done: int, token: int) -> bool:
+        """Whether `token` has all symbols of the marker after `done`, and text after them."""
+        symbols, missing = self._read(token), self.symbols[done:]
+        return len(symbols) > len(missing) and symbols[: len(missing)] == missing
+
+    def leading(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Return the number of first `tokens` that spell the marker or its beginning, and the
+        number of its symbols that they spell."""
+        done = 0
+        for count, token in enumerate(tokens):
+            onward = None if self.complete(done) else self.along(done, token)
+            if onward is None:
+                return count, done
+            done = onward
+        return len(tokens), done
+
     def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
         """Return start and end of the marker's first occurrence in `tokens`; None if absent."""
         done, total, starts = 0, 0, []
@@ -68,6 +95,14 @@ class Marker:
         if first < 0:
             return 0
         return tokens.index(first) if first in tokens else len(tokens)
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Whether `tokens` end with the marker and blanks."""
+        last = tokens[-len(self.symbols) - _MOST_BLANKS :]
+        symbols = [symbol for token in last for symbol in self._read(token)]
+        while symbols and symbols[-1] in _BLANKS:
+            symbols.pop()
+        return symbols[-len(self.symbols) :] == self.symbols
 
     def begun(self, tokens: Sequence[int]) -> int:
         """Return the number of bytes at the end of `tokens` that may be the marker's beginning."""
@@ -90,6 +125,28 @@ class Marker:
         if done not in self._allowed:
             self._allowed[done] = self._compute_allowed(done)
         return self._allowed[done]
+
+    def beginnings(self, done: int) -> list[int]:
+        """Return the tokens for which `along` is not None."""
+        if self.symbols[done] >= _CONTROL:
+            return [self.symbols[done] - _CONTROL]
+        return self._vocabulary.beginnings(self._text(done))
+
+    def longer(self, done: int) -> list[int]:
+        """Return the tokens for which `ends_within` is true. The result is cached."""
+        if done not in self._longer:
+            text = self._text(done)
+            pieces = self.pieces if len(text) == len(self.symbols) - done else ()
+            self._longer[done] = [
+                token
+                for token, piece in enumerate(pieces)
+                if len(piece) > len(text) and piece.startswith(text)
+            ]
+        return self._longer[done]
+
+    def _text(self, done: int) -> bytes:
+        """Return the text after `done` symbols, up to a control token."""
+        return bytes(takewhile(_CONTROL.__gt__, self.symbols[done:]))
 
     def _compute_allowed(self, done: int) -> np.ndarray:
         next_, last, size = self.symbols[done], self.symbols[-1], len(self.pieces)
@@ -121,14 +178,16 @@ class Marker:
 class Reasoning:
     """The markers and the limits of reasoning, in tokens.
 
-    `budget` bounds the reasoning, both markers included; None: it has no limit of its own.
-    `reserve` is the part of the whole budget that is left to the answer and its stop.
+    `budget` bounds the reasoning, its markers included; None: it has no limit of its own.
+    `reserve` is the part of the whole budget that is left to the answer and its stop. `opened`: the
+    prompt ends with the opening marker, so that the text begins within the reasoning.
     """
 
     open: Marker
     close: Marker
     budget: int | None = None
     reserve: int = 0
+    opened: bool = False
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, budget: int | None = None) -> "Reasoning | None":
@@ -143,25 +202,37 @@ class Reasoning:
         """Whether anything but the answer's own needs limits it."""
         return self.budget is not None or self.reserve > 0
 
+    def after(self, prompt: Sequence[int]) -> "Reasoning":
+        """Return this reasoning, opened if `prompt` ends with the opening marker and blanks."""
+        return replace(self, opened=self.open.ends(prompt))
+
+    def opening(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """Return start and end of the opening marker in `tokens`; None if there is none.
+
+        A marker of text counts only at the beginning, since an answer may quote it.
+        """
+        if self.opened:
+            return 0, 0
+        if not self.open.size:
+            return self.open.find(tokens)
+        count, done = self.open.leading(tokens)
+        return (0, count) if self.open.complete(done) else None
+
     def answer_places(self, tokens: Sequence[int], ended: bool = True) -> list[int]:
         """Return the indices of the tokens that `split` returns as the answer."""
         removed = len(tokens) - len(self.split(tokens, ended)[1])
-        opened = self.open.find(tokens) if removed else None
+        opened = self.opening(tokens) if removed else None
         begin = 0 if opened is None else opened[0]
         return [*range(begin), *range(begin + removed, len(tokens))]
 
     def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
         """Return the text between the markers, and the tokens of the answer.
 
-        An opening marker of text counts only at the beginning, since an answer may quote it. Until
-        the answer has `ended`, a possible beginning of a marker belongs to neither.
+        Until the answer has `ended`, a possible beginning of a marker belongs to neither.
         """
-        opened = self.open.find(tokens)
-        if opened is None or (self.open.size and opened[0]):
-            waits = not ended and opened is None
-            if waits:
-                size = sum(map(len, map(self.open.pieces.__getitem__, tokens)))
-                waits = self.open.begun(tokens) == size
+        opened = self.opening(tokens)
+        if opened is None:
+            waits = not ended and self.open.leading(tokens)[0] == len(tokens)
             return b"", [] if waits else list(tokens)
         after = tokens[opened[1] :]
         closed = self.close.find(after)

@@ -81,11 +81,19 @@ TAGS_IN_REASONING = {
 }
 
 
+MARKERS = {
+    "control": (None, "<|channel>thought\n", "<channel|>"),
+    "text": (("<think>", "</think>"), "<think>", "</think>"),  # several tokens each
+}
+
+
+@pytest.mark.parametrize("kind", MARKERS)
 @pytest.mark.parametrize("case", TAGS_IN_REASONING)
-def test_tags_in_reasoning_are_text_whole_and_streamed(engine_of, tokens_of, case):
+def test_tags_in_reasoning_are_text_whole_and_streamed(engine_of, tokens_of, case, kind):
     spec, thought, answer = TAGS_IN_REASONING[case]
-    script = tokens_of(f"<|channel>thought\n{thought}<channel|>{answer}<turn|>")
-    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=32))
+    markers, opens, closes = MARKERS[kind]
+    script = [*tokens_of(opens), *tokens_of(f"{thought}{closes}{answer}<turn|>")]
+    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=32), thought=markers)
     request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=900)
     result, events = streamed(engine, request)
     calls = () if answer == "Hi." else (ToolCall("book", {"seats": 2}),)

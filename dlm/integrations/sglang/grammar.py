@@ -33,7 +33,6 @@ class RequestGrammar:
         """`reasoning` has the markers of the model; None: it has none."""
         self._compiled, self._policy, self._markers = compiled, policy, reasoning
         self._reasoning: Reasoning | None = None
-        self._opening: list[int] = []  # tokens of the marker that the prompt has opened
         self._constraint: Frontier | None = None
         self._output: Callable[[], Sequence[int]] | None = None
         self._prompt = 0  # tokens
@@ -75,10 +74,10 @@ class RequestGrammar:
         """
         self._prompt, self._output, self._budget = prompt, output, budget
         if thinks and self._markers is not None:
-            self._opening = list(self._markers.open.rest(0))
-            limit = None if thinking_budget is None else thinking_budget + len(self._opening)
             reserve = self._policy.reserve(budget)
-            self._reasoning = replace(self._markers, budget=limit, reserve=reserve)
+            self._reasoning = replace(
+                self._markers, opened=True, budget=thinking_budget, reserve=reserve
+            )
         self._check_budget()
 
     def _check_budget(self) -> None:
@@ -88,10 +87,7 @@ class RequestGrammar:
             self._constraint = self._made(self._policy.step_work)
 
     def _made(self, work: int) -> Frontier:
-        budget = self._budget + len(self._opening)
-        constraint = Frontier(self._compiled, budget, self._reasoning, work)
-        constraint.commit(self._opening)
-        return constraint
+        return Frontier(self._compiled, self._budget, self._reasoning, work)
 
     @property
     def position(self) -> int:

@@ -17,11 +17,13 @@ from trees import compiled_for, node_of, trees
 
 from dlm.grammar import (
     BudgetError,
+    DeadEndError,
     Frontier,
     JsonSchema,
     LeftToRight,
     Matcher,
     Reasoning,
+    Regex,
     Vocabulary,
 )
 from dlm.grammar.masks import tokens_in
@@ -132,6 +134,59 @@ def test_a_marker_of_text_that_has_begun_is_completed_within_the_budget(limit):
             return rng.choice(wanted if rng.random() < 0.5 and wanted else tokens)
 
         matcher_answer(Matcher(grammar, Reasoning(*markers, limit)), 16, often_a_marker)
+
+
+PATTERNS = [r"(.|\n)*", "<[a-z<>/]{0,9}", "<think>[a-z]?|ok", "<think>a", "(<thi|<t)x{1,3}"]
+SPELLINGS = ["<t", "<th", "thi", "nk>", "<think>", "k>a", "<think>a", "ink", "</", "think"]
+
+
+@pytest.mark.parametrize("canvas", [None, 3])
+@examples(80)
+@given(
+    pattern=st.sampled_from(PATTERNS),
+    pieces=st.sets(st.sampled_from(SPELLINGS)),
+    text=st.sampled_from(["<think>", "<think", "<thix", "<thinka", "ok"]),
+    limit=st.sampled_from([None, 4, 18]),
+    seed=st.integers(0, 1 << 32),
+)
+def test_a_text_is_reasoning_if_it_begins_with_the_marker_and_else_an_answer(
+    canvas, pattern, pieces, text, limit, seed
+):
+    """Whatever tokens spell the marker, and whatever the grammar's texts begin with."""
+    vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
+    size, rng = len(vocabulary), random.Random(seed)
+    rules = Regex(pattern).rules(None)
+    grammar, plain = (compiled_for(vocabulary, rules) for _ in range(2))
+    markers = [Marker(vocabulary.encode(text), vocabulary) for text in ("<think>", "</think>")]
+    reasoning, fewest = Reasoning(*markers, limit), sum(len(marker.rest(0)) for marker in markers)
+    if pattern == "<think>a" and limit is not None and limit < fewest:
+        with pytest.raises(DeadEndError, match="begins with the marker that opens reasoning"):
+            Matcher(grammar, reasoning).check_budget(99)
+        return
+    budget = least(grammar, reasoning) + rng.randrange(20)
+    spelled = vocabulary.fewest([text.encode()]) if rng.random() < 0.5 else vocabulary.encode(text)
+    wish = [*spelled, *(rng.randrange(2, size) for _ in range(60))]
+
+    def wished(tokens):
+        token = wish.pop(0)
+        return token if token in tokens else rng.choice(tokens)
+
+    if canvas is None:
+        tokens = matcher_answer(Matcher(grammar, reasoning), budget, wished)
+    else:
+        wanted = (torch.tensor(wish[at : at + canvas]) for at in range(0, 60, canvas))
+        logits = (
+            torch.nn.functional.one_hot(row, size) + torch.rand(canvas, size) for row in wanted
+        )
+        tokens = canvas_answer(Frontier(grammar, budget, reasoning), map(scores_of, logits))
+    assert len(tokens) <= budget
+    thought, answer = reasoning.split(tokens[:-1])
+    spoken = vocabulary.text(tokens)
+    assert spoken.startswith("<think>") == (len(answer) < len(tokens) - 1)
+    assert b"</think>" not in thought
+    assert limit is None or len(tokens) - 1 - len(answer) <= limit
+    judge = Matcher(plain)
+    assert judge.accept_all([*answer, tokens[-1]]) == len(answer) + 1
 
 
 def test_a_mask_is_a_copy_and_has_no_bits_beyond_the_vocabulary():

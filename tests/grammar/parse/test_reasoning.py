@@ -1,6 +1,7 @@
 """Reasoning before an answer: its markers, its budget, and its end."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,33 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
         assert thought == b"so" * (budget - len(opened) - len(closed))
     if budget < len(opened) + len(closed):
         assert spent == 0
+
+
+@pytest.mark.parametrize("reserve", [0, 100])
+@pytest.mark.parametrize("limit", [None, 0, 9])
+def test_a_text_after_a_prompt_that_opens_reasoning_begins_within_it(thinking, limit, reserve):
+    """The reasoning may be closed at once, whatever its limits."""
+    vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
+    opened, closed = markers(vocabulary)
+    prompt = [*vocabulary.encode("Who?"), *opened]
+    reasoning = reasoning_of(vocabulary, limit)
+    assert not reasoning.after(prompt[:-1]).opened
+    assert not reasoning.after([*prompt, *vocabulary.encode("so")]).opened
+    reasoning = replace(reasoning.after([*prompt, *vocabulary.encode("\n")]), reserve=reserve)
+    answer = [*vocabulary.encode('{"age": 7}'), STOP]
+    thought = vocabulary.encode("hm ") if limit != 0 and not reserve else []
+    text = [*thought, *closed, *answer]
+    matcher = Matcher(compiled, reasoning)
+    matcher.check_budget(len(closed) + len(answer))
+    for position, token in enumerate(text):
+        left = len(text) - position
+        assert token in tokens_in(matcher.allowed(left), len(vocabulary))
+        assert matcher.accept(token)
+        assert matcher.closes_within(left - 1)
+    spoken = vocabulary.text(thought).encode()
+    assert reasoning.split(text) == (spoken, answer)
+    assert reasoning.answer_places(text) == [*range(len(text) - len(answer), len(text))]
+    assert reasoning.split([*thought, *closed[:-1]], ended=False) == (spoken, [])
 
 
 @examples(40)
