@@ -2,9 +2,10 @@
 
     python scripts/train_masked.py --minutes 90 --out runs/masked
 
-It reads the built-in model's lessons, without tools and reasoning, by its tokenizer, and writes
-left to right and in blocks of masks. Stop it at any time: the same command goes on from its last
-checkpoint. `--minutes` are those of processor time.
+It starts from the built-in model's weights (`training/conversion.py`), not from random ones, and
+reads the built-in model's lessons, without tools and reasoning, by its tokenizer. It writes left to
+right and in blocks of masks. Stop it at any time: the same command goes on from its last
+checkpoint. `--minutes` are those of processor time, without half a minute of conversion.
 """
 
 import argparse
@@ -13,31 +14,34 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor
-from training import directory, masked, steps
+from training import batches, conversion, directory, masked, steps
 from training.objective import Loss, TrainingBatch
 from training.run import TrainingRun, parsed, parser_of
 from transformers import Ministral3Config, Ministral3ForCausalLM
 
+from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.families import BUILT_IN
 
 MASK = 4  # token of the tokenizer
+CANVASES = 4  # of each sample: canvases have more left to learn than the causal half
+MEASURED = 48  # samples that the conversion measures on
 CONFIG: dict[str, Any] = {
     "architectures": ["NemotronLabsDiffusionModel"],
     "model_type": "nemotron_labs_diffusion",
     "dtype": "float32",  # what to compute in; the file holds bf16
     "vocab_size": directory.VOCAB_SIZE,
     "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 6,
+    "intermediate_size": 480,
+    "num_hidden_layers": 8,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 48,
+    "head_dim": 64,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 2048,
@@ -52,11 +56,12 @@ CONFIG: dict[str, Any] = {
     "pad_token_id": 0,
     "rope_parameters": {
         "rope_type": "yarn",
-        "rope_theta": 10000.0,
+        # 14 pairs turn as the built-in model's do, and 18 hardly turn, as most of its do.
+        "rope_theta": 10 ** (16 / 3),
         "factor": 16.0,
-        "original_max_position_embeddings": 128,  # shorter than samples, so that YaRN is in use
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
+        "original_max_position_embeddings": 128,  # shorter than samples: queries are scaled
+        "beta_fast": 0.135,
+        "beta_slow": 0.135,
         "mscale": 1.0,
         "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1,
@@ -96,9 +101,20 @@ def main() -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(BUILT_IN / name, out)
     torch.manual_seed(args.seed)
-    network = initialised().to(args.device).train()
-    run = TrainingRun.begun(MaskedDiffusion(network), out, args.device)
-    run.train(args, steps.copied(*args.copied), time.process_time, plain=True)
+    network = initialised()
+    if not (out / directory.STATE).exists():
+        inherit(network, args.seed)
+    run = TrainingRun.begun(MaskedDiffusion(network.to(args.device).train()), out, args.device)
+    run.train(args, lambda step: 0.0, time.process_time, plain=True, canvases=CANVASES)
+
+
+def inherit(network: Ministral3ForCausalLM, seed: int) -> None:
+    """Set the weights to those nearest to the built-in model's, as measured on some lessons."""
+    model = cast(DiffusionGemma, checkpoint.load(BUILT_IN))
+    steps.prepare(model, compiled=False)
+    lessons = batches.BatchSource(directory=BUILT_IN, seed=seed, size=MEASURED, plain=True)
+    batch = next(batches.batches(lessons, 0, lambda step: 0.0, workers=0))
+    conversion.convert(model, network, batch, MASK)
 
 
 def initialised() -> Ministral3ForCausalLM:
@@ -113,10 +129,7 @@ def initialised() -> Ministral3ForCausalLM:
 
 def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__, "runs/masked")
-    purpose = "The steps up to which there is little but plain copying, and after which none."
-    parser.add_argument(
-        "--copied", type=int, nargs=2, default=(250, 600), metavar="N", help=purpose
-    )
+    parser.set_defaults(batch=12, pool=1, rise=20)
     return parsed(parser)
 
 

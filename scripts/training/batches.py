@@ -47,6 +47,7 @@ class BatchSource:
     context: int = MAX_TOKENS  # most tokens of a sample; from twice `MAX_TOKENS` on, the first
     # batch of each shelf has long texts, and as few of them as attention's memory asks for
     plain: bool = False  # no tools and no reasoning, for a model whose markup has neither
+    canvases: int = CANVASES  # of each sample
 
 
 def batches(
@@ -109,7 +110,7 @@ def shelf(source: BatchSource, number: int, copying: float) -> list[TrainingBatc
     cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
     if has_long:
         cut.append(_long_rows(source, tokenizer, random))
-    return [batch_of(part, random) for part in random.sample(cut, len(cut))]
+    return [batch_of(part, random, source.canvases) for part in random.sample(cut, len(cut))]
 
 
 def _long_rows(source: BatchSource, tokenizer: Any, random: Random) -> list[Row]:
@@ -128,13 +129,13 @@ def tokens_of(row: Row) -> int:
     return len(prompt) + len(answer)
 
 
-def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
+def batch_of(rows: list[Row], random: Random, canvases_each: int = CANVASES) -> TrainingBatch:
     size, longest = len(rows), max(map(tokens_of, rows))
     T = longest + -longest % STEP
     tokens = torch.zeros(size, T, dtype=torch.long)
     given = torch.zeros(size, T, dtype=torch.bool)
-    canvases = torch.zeros(size, CANVASES, CANVAS, dtype=torch.long)
-    starts = torch.zeros(size, CANVASES, dtype=torch.long)
+    canvases = torch.zeros(size, canvases_each, CANVAS, dtype=torch.long)
+    starts = torch.zeros(size, canvases_each, dtype=torch.long)
     for i, (prompt, answer, known) in enumerate(rows):
         end = len(prompt) + len(answer)
         tokens[i, :end] = torch.tensor(prompt + answer)
@@ -142,7 +143,7 @@ def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
         padded = answer + [0] * (-len(answer) % CANVAS)
         blocks = range(0, len(padded), CANVAS)
         filled = [min(CANVAS, len(answer) - begin) for begin in blocks]  # not padding
-        for k, begin in enumerate(random.choices(blocks, filled, k=CANVASES)):
+        for k, begin in enumerate(random.choices(blocks, filled, k=canvases_each)):
             canvases[i, k] = torch.tensor(padded[begin : begin + CANVAS])
             starts[i, k] = len(prompt) + begin
     return TrainingBatch(

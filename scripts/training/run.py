@@ -91,11 +91,12 @@ class TrainingRun:
         copying: Callable[[int], float],
         clock: Callable[[], float] = time.monotonic,
         plain: bool = False,
+        canvases: int = batches.CANVASES,
     ) -> None:
         """Take steps within the budget of `args`, and save.
 
         `copying(step)` is the share of plain copying. `clock` counts the seconds of the budget.
-        `plain` samples have neither tools nor reasoning.
+        `plain` samples have neither tools nor reasoning. Each has some `canvases`.
         """
         source = BatchSource(
             directory=self.out,
@@ -103,6 +104,7 @@ class TrainingRun:
             size=args.batch * args.pool,
             context=args.context,
             plain=plain,
+            canvases=canvases,
         )
         started = clock() - self.seconds
         kept = started + self.seconds

@@ -16,6 +16,8 @@ from dlm.models.families import BUILT_IN
 def run(tmp_path, monkeypatch):
     """Run a few small steps into a folder of this name."""
 
+    monkeypatch.setattr(train_masked, "MEASURED", 2)
+
     def train(name, *options):
         flags = ["--batch", "2", "--pool", "2", "--device", "cpu", "--save", "1"]
         out = tmp_path / name
