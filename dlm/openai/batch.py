@@ -36,6 +36,7 @@ _ROUTES: dict[Url, Route] = {
     "/v1/responses": (_response, ResponseAnswers),
 }
 _ID_PREFIX = "batch_req_"
+_EXPIRED = "the request did not run before its batch expired"
 
 
 class BatchLine(ClosedModel):
@@ -87,6 +88,11 @@ class BatchLines:
         status, body = status_of(error), describe_error(error)
         return _answer_row(row.number, _custom_id(row), status, body)
 
+    def expired(self, row: InputRow) -> AnswerRow:
+        """Make the line of a row that did not run before its batch expired."""
+        error = {"code": "batch_expired", "message": _EXPIRED}
+        return _bare_row(row.number, _custom_id(row)) | {"error": error}
+
     def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_ID_PREFIX))
 
@@ -98,9 +104,17 @@ def _custom_id(row: InputRow) -> str | None:
 
 def _answer_row(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:
     """Make a line of the answers; `error` repeats the body's error unless `status` is 200."""
+    return _bare_row(number, id) | {
+        "response": {"status_code": status, "request_id": token_hex(16), "body": body},
+        "error": None if status == 200 else body["error"],
+    }
+
+
+def _bare_row(number: int, id: str | None) -> AnswerRow:
+    """Make a line without a response and without an error."""
     return {
         "id": f"{_ID_PREFIX}{number:012}",
         "custom_id": id,
-        "response": {"status_code": status, "request_id": token_hex(16), "body": body},
-        "error": None if status == 200 else body["error"],
+        "response": None,
+        "error": None,
     }

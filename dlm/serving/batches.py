@@ -142,18 +142,21 @@ class Batches:
             return  # it was cancelled before its task began
         self._running[batch.id] = task
         file = self._files.get(batch.client, batch.body.input_file_id)
-        rows = BatchInput(file.path)
+        rows, writer = BatchInput(file.path), _Writer(self._files, batch)
         try:
             seconds_left = batch.created + batch.seconds - batch.now()
-            async with asyncio.timeout(max(0.0, seconds_left)):
-                await self._read(batch, partial(rows.check, self._form), file.size)
-                batch.total = len(rows)
-                batch.become("in_progress")
-                await self._answer(batch, rows)
-            batch.become("finalizing")
-            batch.become("completed")
-        except TimeoutError:
-            batch.become("expired")
+            await self._read(batch, partial(rows.check, self._form), file.size)
+            batch.total = len(rows)
+            try:
+                async with asyncio.timeout(max(0.0, seconds_left)):
+                    batch.become("in_progress")
+                    await self._answer(batch, rows, writer)
+            except TimeoutError:
+                await self._read(batch, partial(self._expire, rows, writer), file.size)
+                batch.become("expired")
+            else:
+                batch.become("finalizing")
+                batch.become("completed")
         except asyncio.CancelledError:
             if batch.status != "cancelling":
                 raise  # the server is shutting down
@@ -165,13 +168,13 @@ class Batches:
             batch.become("failed")
         finally:
             rows.stop()
+            writer.close()
             del self._running[batch.id]
             self._note_end(file)
 
-    async def _answer(self, batch: BatchState, rows: BatchInput) -> None:
+    async def _answer(self, batch: BatchState, rows: BatchInput, writer: "_Writer") -> None:
         """Answer all rows, and write their answers."""
         numbers = iter(range(len(rows)))
-        writer = _Writer(self._files, batch)
         tasks = [
             asyncio.ensure_future(self._answer_next(batch, rows, numbers, writer))
             for _ in range(min(self._slots.most, len(rows)))
@@ -182,7 +185,6 @@ class Batches:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            writer.close()
 
     async def _answer_next(
         self, batch: BatchState, rows: BatchInput, numbers: Iterator[int], writer: "_Writer"
@@ -207,9 +209,16 @@ class Batches:
         except Exception as error:
             refusal = partial(self._form.refusal, row, failure(error))
             line = await self._read(batch, lambda: _line(refusal()))
-            await self._read(batch, partial(writer.write_error, line))
+            await self._read(batch, partial(writer.write_error, number, line))
         else:
-            await self._read(batch, partial(writer.write, line))
+            await self._read(batch, partial(writer.write, number, line))
+
+    def _expire(self, rows: BatchInput, writer: "_Writer") -> None:
+        """Write an error for each row that has no line yet."""
+        for number in range(len(rows)):
+            if writer.awaits(number):
+                expired = self._form.expired(rows.row(number))
+                writer.write_error(number, _line(expired))
 
     def _job(self, batch: BatchState, row: InputRow) -> Job:
         endpoint = batch.body.endpoint
@@ -252,30 +261,38 @@ class _Writer:
         self._files, self._batch = files, batch
         self._output: StoredFile | None = None
         self._errors: StoredFile | None = None
+        self._written = set[int]()  # numbers of rows
         self._closed = False
         self._lock = Lock()  # one thread writes at a time
 
-    def write(self, line: bytes) -> None:
-        """Write the answer to a row, unless the batch has ended. Raises `StorageFullError`."""
+    def write(self, number: int, line: bytes) -> None:
+        """Write the answer to a row, unless it has a line or the batch has ended. Raises
+        `StorageFullError`."""
         with self._lock:
-            if self._closed:
+            if not self.awaits(number):
                 return
             if self._output is None:
                 self._output = self._created("output")
                 self._batch.output_file = self._output.id
             self._files.append(self._output, line)
+            self._written.add(number)
             self._batch.completed += 1
 
-    def write_error(self, line: bytes) -> None:
+    def write_error(self, number: int, line: bytes) -> None:
         """Write the error of a row, likewise."""
         with self._lock:
-            if self._closed:
+            if not self.awaits(number):
                 return
             if self._errors is None:
                 self._errors = self._created("error")
                 self._batch.error_file = self._errors.id
             self._files.append(self._errors, line)
+            self._written.add(number)
             self._batch.failed += 1
+
+    def awaits(self, number: int) -> bool:
+        """Whether a row has no line yet, and may still get one."""
+        return not self._closed and number not in self._written
 
     def close(self) -> None:
         """Write no more; a line that is being written is finished."""

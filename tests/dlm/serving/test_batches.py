@@ -99,11 +99,29 @@ async def test_a_cancelled_batch_keeps_its_answers_and_begins_no_more(work, gate
 
 
 @pytest.mark.anyio
-async def test_a_batch_expires(work):
-    async with work(seconds=0) as at:
+@pytest.mark.parametrize("done", [0, 2])
+async def test_rows_that_did_not_run_before_their_batch_expired_have_error_lines(
+    work, gate, monkeypatch, done
+):
+    async with work(seconds=3600 if done else 0) as at:
+        if done:
+            gate.open.set()
+
+            async def answer_some(batch, rows, writer):
+                for number in range(done):
+                    await at.batches._answer_row(batch, rows, number, writer)
+                raise TimeoutError
+
+            monkeypatch.setattr(at.batches, "_answer", answer_some)
         batch = at.begin(5)
         await until(lambda: batch.ended)
-        assert (batch.status, batch.total) == ("expired", 0)
+        assert (batch.status, batch.total) == ("expired", 5)
+        assert (batch.completed, batch.failed) == (done, 5 - done)
+        errors = at.files.get("a", batch.error_file).path.read_text().splitlines()
+        shown = [
+            (e["custom_id"], e["response"], e["error"]["code"]) for e in map(json.loads, errors)
+        ]
+        assert shown == [(str(i), None, "batch_expired") for i in range(done, 5)]
 
 
 @pytest.mark.anyio
