@@ -222,7 +222,7 @@ class ChatAnswers(Choices):
         match change:
             case Added(AnswerItem("reasoning"), text) if self._generation.reasoning:
                 return {"reasoning": text}
-            case Added(AnswerItem("text"), text):
+            case Added(AnswerItem("text"), text) if text:
                 return {"content": text}
             case Opened(AnswerItem("call" | "input" as kind, name=name)):
                 number = self._call_counts[index]

@@ -6,14 +6,16 @@ answer is what its changes add up to. This module knows neither of the two forms
 """
 
 import json
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dlm.events import Committed
 from dlm.grammar import Tools
 from dlm.grammar.calls import CallDelta, CallReader
 from dlm.grammar.json_scanner import CHARACTERS, STRING, JsonScanner
+from dlm.logprobs import TokenLogprob
 from dlm.request import Request, Result
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class AnswerItem:
     number: int  # index in the answer
     name: str = ""  # of the called tool
     text: str = ""  # of a call the JSON text of its arguments, of an input the input itself
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of a text's tokens, if requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Text that an item has got."""
+    """Text that an item has got. It is empty if tokens of earlier text are judged only now."""
 
     item: AnswerItem
     text: str
+    logprobs: Sequence[TokenLogprob] = ()  # of the tokens of a text that it completes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,15 @@ class ItemReader:
         self._calls = call_reader(request, vocabulary)
         self._custom = custom_tools(request)
         self._input = _Input()
+        self._text_tokens = _TextTokens(vocabulary)
         self.items: list[AnswerItem] = []  # all that have been opened
         self._open = False  # whether the last of them may still get text
 
     def feed(self, event: Committed) -> list[Change]:
         """Return the changes by an event."""
         changes = [*self._written("reasoning", event.reasoning)]
-        changes += self._written("text", event.text)
+        judged = self._text_tokens.feed(event.text, event.logprobs)
+        changes += self._written("text", event.text, judged)
         for delta in self._calls.feed(event.answer) if self._calls else ():
             changes += self._called(delta)
         return changes
@@ -101,16 +107,30 @@ class ItemReader:
         tokens, thought = result.token_ids, result.reasoning or ""
         answer = tokens[result.reasoning_tokens :]
         self.feed(
-            Committed(request=0, tokens=tokens, answer=answer, text=result.text, reasoning=thought)
+            Committed(
+                request=0,
+                tokens=tokens,
+                answer=answer,
+                text=result.text,
+                reasoning=thought,
+                logprobs=[*(result.logprobs or ())],
+            )
         )
         self.close()
         return self.items
 
-    def _written(self, kind: Kind, text: str) -> Iterator[Change]:
+    def _written(
+        self, kind: Kind, text: str, judged: Sequence[TokenLogprob] = ()
+    ) -> Iterator[Change]:
         if text:
             if not self._open or self.items[-1].kind != kind:
                 yield from self._begin(kind)
-            yield self._added(text)
+            yield self._added(text, judged)
+        elif judged:  # of earlier text
+            item = next(item for item in reversed(self.items) if item.kind == kind)
+            item.logprobs += judged
+            if self._open and item is self.items[-1]:
+                yield Added(item, "", judged)
 
     def _called(self, delta: CallDelta) -> Iterator[Change]:
         if delta.name is not None:
@@ -128,9 +148,34 @@ class ItemReader:
         self._open = True
         return [*changes, Opened(self.items[-1])]
 
-    def _added(self, text: str) -> Added:
-        self.items[-1].text += text
-        return Added(self.items[-1], text)
+    def _added(self, text: str, judged: Sequence[TokenLogprob] = ()) -> Added:
+        item = self.items[-1]
+        item.text += text
+        item.logprobs += judged
+        return Added(item, text, judged)
+
+
+class _TextTokens:
+    """Judged tokens of an answer, which are matched with its text by their bytes: those of calls
+    come after them. Tokens may be judged before their text has come, or later."""
+
+    def __init__(self, vocabulary: "Vocabulary"):
+        self._pieces = vocabulary.pieces
+        self._waiting = deque[TokenLogprob]()
+        self._unmatched = 0  # bytes of text
+
+    def feed(self, text: str, judged: Sequence[TokenLogprob]) -> list[TokenLogprob]:
+        """Return the tokens that end within the text so far, and have not been returned."""
+        self._unmatched += len(text.encode(errors="surrogatepass"))
+        self._waiting += judged
+        matched = []
+        while self._waiting and self._unmatched:
+            size = len(self._pieces[self._waiting[0].token])
+            if size > self._unmatched:
+                break
+            self._unmatched -= size
+            matched.append(self._waiting.popleft())
+        return matched
 
 
 class _Input:

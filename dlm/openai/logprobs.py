@@ -1,4 +1,4 @@
-"""Log-probabilities in bodies of chats and completions, and in their answers.
+"""Log-probabilities in bodies of chats, completions and responses, and in their answers.
 
 The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since to write them as
 JSON holds up the event loop.
@@ -13,7 +13,7 @@ from pydantic import Field
 from dlm.errors import RequestError
 from dlm.grammar.vocabulary.pieces import TokenPieces
 from dlm.logprobs import MOST_TOP, TokenLogprob
-from dlm.openai.body import Body, JsonModel, Takes, wrong
+from dlm.openai.body import Body, Each, JsonModel, Takes, wrong
 from dlm.request import Request
 
 _MOST_NUMBERS = 1 << 16  # of all answers to a body: 0.1 s to write
@@ -62,6 +62,30 @@ class TextLogprobFields(JsonModel):
         return _checked("logprobs", self.logprobs)
 
 
+TEXT_LOGPROBS = "message.output_text.logprobs"  # entry of `include`
+
+
+class ResponseLogprobFields(JsonModel):
+    """Fields of a response about log-probabilities."""
+
+    include: Each[str] | None = Field(
+        None,
+        description=f"`{TEXT_LOGPROBS}`: log-probabilities of the text's tokens (see \
+[Log-probabilities](serving.md#log-probabilities)). Other entries have no effect",
+    )
+    top_logprobs: int | None = Field(
+        None,
+        description=f"up to {MOST_TOP} of each token's likeliest alternatives; above 0 it asks for \
+log-probabilities without `include` too",
+    )
+
+    @property
+    def alternatives(self) -> int | None:
+        """`logprobs` of the request. Raises `RequestError`."""
+        count = _checked("top_logprobs", self.top_logprobs or 0)
+        return count if count or TEXT_LOGPROBS in (self.include or ()) else None
+
+
 def check_numbers(requests: Iterable[Request]) -> None:
     """Raise `RequestError` if the answers may have too many log-probabilities."""
     numbers = sum(
@@ -82,8 +106,8 @@ def _text(token: int, vocabulary: TokenPieces) -> str:
     return vocabulary.pieces[token].decode("utf-8", "replace") or f"token_id:{token}"
 
 
-def chat_logprobs(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Body:
-    """Return `logprobs` of a choice of a chat."""
+def token_bodies(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> list[Body]:
+    """Return the entries of tokens, in the form of chats and responses."""
 
     def body(token: int, logprob: float) -> Body:
         piece = vocabulary.pieces[token]
@@ -93,11 +117,15 @@ def chat_logprobs(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Bo
             "bytes": list(piece) or None,
         }
 
-    content = [
+    return [
         body(entry.token, entry.logprob) | {"top_logprobs": [body(*other) for other in entry.top]}
         for entry in judged
     ]
-    return {"content": content, "refusal": None}
+
+
+def chat_logprobs(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Body:
+    """Return `logprobs` of a choice of a chat."""
+    return {"content": token_bodies(judged, vocabulary), "refusal": None}
 
 
 class TextLogprobs:

@@ -13,10 +13,12 @@ from dlm.errors import RequestError
 from dlm.openai.body import JsonModel, shown
 from dlm.policy import Policy
 
-# Fields that label a request; they change no answer of OpenAI's either.
-LABELS = frozenset(
+# Fields that label a request, which change no answer of OpenAI's either; Ollama's about how a model
+# is run, and its settings of `repeat_penalty` and `mirostat`, which are refused by themselves.
+ACCEPTED = frozenset(
     """user metadata safety_identifier prompt_cache_key prompt_cache_retention
-    prompt_cache_options""".split()
+    prompt_cache_options num_ctx num_batch num_keep num_thread num_gpu use_mmap use_mlock keep_alive
+    repeat_last_n mirostat_eta mirostat_tau""".split()
 )
 
 _ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
@@ -34,6 +36,9 @@ NEUTRAL: NeutralFields = {
     "presence_penalty": ((0,), _ENTROPY),
     "repetition_penalty": ((1,), _ENTROPY),
     "length_penalty": ((1,), _ENTROPY),
+    "repeat_penalty": ((1,), _ENTROPY),
+    "mirostat": ((0,), _ENTROPY),
+    "tfs_z": ((1,), _ENTROPY),
     "logit_bias": (({},), _ENTROPY),
     "bad_words": (([],), "use structured_outputs"),
     "allowed_token_ids": (([],), "use structured_outputs"),
@@ -71,8 +76,8 @@ NEUTRAL: NeutralFields = {
 # Fields that an operator may let be ignored: without them an answer is another draw, and has still
 # all that its client asked for.
 IGNORABLE = frozenset(
-    """frequency_penalty presence_penalty repetition_penalty length_penalty logit_bias
-    use_beam_search best_of min_tokens ignore_eos priority service_tier verbosity
+    """frequency_penalty presence_penalty repetition_penalty length_penalty repeat_penalty mirostat
+    tfs_z logit_bias use_beam_search best_of min_tokens ignore_eos priority service_tier verbosity
     prediction""".split()
 )
 _SCHEMA = (
@@ -108,7 +113,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to se
         "send max_completion_tokens or max_tokens",
     ),
     **dict.fromkeys(
-        ("enable_thinking", "thinking", "reasoning"),
+        ("enable_thinking", "thinking", "think", "reasoning"),
         "send reasoning_effort, thinking_token_budget or chat_template_kwargs.enable_thinking",
     ),
     "stop_sequences": "send stop",
@@ -170,7 +175,7 @@ class RequestModel(JsonModel):
         names = cls.names()
         check_old(values, names)
         for field, value in values.items():
-            if field in names or field in LABELS or (value == "" and field in _ELSEWHERE):
+            if field in names or field in ACCEPTED or (value == "" and field in _ELSEWHERE):
                 continue
             if field in NEUTRAL:
                 check_neutral(field, value, *NEUTRAL[field])

@@ -16,6 +16,7 @@ from dlm.grammar import Vocabulary
 from dlm.openai.answers import CONTEXT_LENGTH, Answers, public_message
 from dlm.openai.body import Body
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
+from dlm.openai.logprobs import token_bodies
 from dlm.openai.response_items import StoredResponse
 from dlm.openai.responses import REPEATED, ResponseGeneration
 from dlm.request import Result
@@ -30,7 +31,7 @@ class ResponseAnswers(Answers):
 
     def __init__(self, generation: ResponseGeneration, model: str, vocabulary: Vocabulary):
         """`model` is the model's name in the answer."""
-        self._generation, self._model = generation, model
+        self._generation, self._model, self._vocabulary = generation, model, vocabulary
         self._reader = ItemReader(generation.requests[0], vocabulary)
         self.id = f"resp_{token_hex(24)}"
         self._created = int(time.time())
@@ -102,7 +103,6 @@ class ResponseAnswers(Answers):
             "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
             "service_tier": "default",
             "store": self._generation.responses is not None,
-            "top_logprobs": 0,
             "usage": None,
             **REPEATED,
             **json.loads(self._generation.repeated),
@@ -122,7 +122,7 @@ class ResponseAnswers(Answers):
         id, call_id = self._ids[item.number]
         in_progress = status == "in_progress"
         if item.kind == "reasoning":
-            part = _part(self._part_type(item), item.text)
+            part = self._part(item)
             summary = self._generation.summarized
             return {
                 "id": id,
@@ -133,7 +133,7 @@ class ResponseAnswers(Answers):
                 "status": status,
             }
         if item.kind == "text":
-            content = [] if in_progress else [_part("output_text", item.text)]
+            content = [] if in_progress else [self._part(item)]
             return {
                 "id": id,
                 "type": "message",
@@ -162,22 +162,27 @@ class ResponseAnswers(Answers):
             case Opened():
                 shown = self._item(item, "in_progress")
                 added = self._event("output_item.added", output_index=item.number, item=shown)
-                return [added, *self._part_events(item, "added", "")]
-            case Added(text=text):
-                return [self._delta(item, text)]
+                return [added, *self._part_events(item, "added", _part(self._part_type(item)))]
+            case Added():
+                return [self._delta(change)]
             case Closed():
-                done = [self._done(item), *self._part_events(item, "done", item.text)]
+                done = [self._done(item), *self._part_events(item, "done", self._part(item))]
                 shown = self._item(item, status)
                 ended = self._event("output_item.done", output_index=item.number, item=shown)
                 return [*done, ended]
 
-    def _part_events(self, item: AnswerItem, step: str, text: str) -> list[Body]:
+    def _part(self, item: AnswerItem) -> Body:
+        """Return the one part of a text, as far as it has been generated."""
+        logprobs = token_bodies(item.logprobs, self._vocabulary)
+        return _part(self._part_type(item), item.text, logprobs)
+
+    def _part_events(self, item: AnswerItem, step: str, part: Body) -> list[Body]:
         """Return the event at the beginning or the end of the one part of a text."""
         if item.kind in ("call", "input"):
             return []
-        type_ = self._part_type(item)
-        name = "reasoning_summary_part" if type_ == "summary_text" else "content_part"
-        return [self._event(f"{name}.{step}", **self._place(item), part=_part(type_, text))]
+        summary = part["type"] == "summary_text"
+        name = "reasoning_summary_part" if summary else "content_part"
+        return [self._event(f"{name}.{step}", **self._place(item), part=part)]
 
     def _place(self, item: AnswerItem) -> Body:
         """Return the fields that tell to which item, and to which part of it, an event belongs."""
@@ -197,9 +202,13 @@ class ResponseAnswers(Answers):
         type_ = self._part_type(item)
         return "reasoning_summary_text" if type_ == "summary_text" else type_
 
-    def _delta(self, item: AnswerItem, text: str) -> Body:
-        details: Body = {"logprobs": []} if item.kind == "text" else {}
-        return self._event(f"{self._stem(item)}.delta", **self._place(item), delta=text, **details)
+    def _delta(self, change: Added) -> Body:
+        item, details = change.item, Body()
+        if item.kind == "text":
+            details["logprobs"] = token_bodies(change.logprobs, self._vocabulary)
+        return self._event(
+            f"{self._stem(item)}.delta", **self._place(item), delta=change.text, **details
+        )
 
     def _done(self, item: AnswerItem) -> Body:
         match item.kind:
@@ -208,7 +217,10 @@ class ResponseAnswers(Answers):
             case "input":
                 details = {"input": item.text}
             case "text":
-                details = {"text": item.text, "logprobs": []}
+                details = {
+                    "text": item.text,
+                    "logprobs": token_bodies(item.logprobs, self._vocabulary),
+                }
             case _:
                 details = {"text": item.text}
         return self._event(f"{self._stem(item)}.done", **self._place(item), **details)
@@ -223,8 +235,8 @@ def _status(result: Result) -> str:
     return "incomplete" if result.finish_reason == "length" else "completed"
 
 
-def _part(type_: str, text: str) -> Body:
-    details: Body = {"annotations": [], "logprobs": []} if type_ == "output_text" else {}
+def _part(type_: str, text: str = "", logprobs: Sequence[Body] = ()) -> Body:
+    details: Body = {"annotations": [], "logprobs": [*logprobs]} if type_ == "output_text" else {}
     return {"type": type_, "text": text, **details}
 
 

@@ -32,6 +32,7 @@ from dlm.openai.body import (
     validated,
 )
 from dlm.openai.formats import Schema, StructuredOutputs
+from dlm.openai.logprobs import ResponseLogprobFields, check_numbers
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, admitted_tokens, choice_requests
@@ -168,14 +169,13 @@ def response_constraint_of(body: Any, policy: Policy) -> Spec | None:
 _LABELS = "repeated in the response, without an effect"
 
 
-class ResponsesBody(LenientModel, ResponseConstraintFields, DrawFields):
+class ResponsesBody(LenientModel, ResponseConstraintFields, ResponseLogprobFields, DrawFields):
     """Body of `/v1/responses`."""
 
     neutral: ClassVar[NeutralFields] = {
         "background": ((False,), "an answer is made while its client waits"),
         "conversation": ((), "use previous_response_id, or send all items"),
         "prompt": ((), "there are no templates of prompts here"),
-        "top_logprobs": ((0,), "chats and completions have log-probabilities"),
         "n": ((1,), "a response is one answer"),
         "stop": (([], ""), "the text ends where it is complete"),
         "stop_token_ids": (([],), "the text ends where it is complete"),
@@ -284,6 +284,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         "tools": forms if choice.mode != "none" else [],
         "thinking": thinking or None,
         "thinking_budget": thinking_budget,
+        "logprobs": parsed.alternatives,
     }
     fields = parsed.draws | {name: value for name, value in fields.items() if value is not None}
     if isinstance(parsed.input, str):
@@ -293,8 +294,10 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     stored = parsed.store is not False and responses.kept
     names = tuple(name for name in REPEATED if body.get(name) is not None)
     repeated = [b'"%s": %s' % (name.encode(), json_text(name, body[name])) for name in names]
+    requests = choice_requests([fields], None, policy)
+    check_numbers(requests)
     return ResponseGeneration(
-        requests=choice_requests([fields], None, policy),
+        requests=requests,
         model=parsed.model,
         stream=parsed.stream or False,
         tokens_field="max_output_tokens",
@@ -323,6 +326,7 @@ REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their de
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
+    "top_logprobs": 0,
     "top_p": None,
     "truncation": "disabled",
     "user": None,

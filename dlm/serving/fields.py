@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from dlm.anthropic.messages import MessagesBody
 from dlm.openai.body import JsonModel
-from dlm.openai.other_fields import LABELS, NEUTRAL, NeutralFields
+from dlm.openai.other_fields import ACCEPTED, NEUTRAL, NeutralFields
 from dlm.openai.requests import ChatBody, CompletionBody
 from dlm.openai.responses import ResponsesBody
 
@@ -24,7 +24,7 @@ _NEUTRAL_HEAD = "| field and values | otherwise a 400 with the reason |\n|---|--
 def chat_tables() -> str:
     """Return the tables of chats and completions in Markdown."""
     rows = _rows(_CHATS)
-    rows["accepted, without an effect"] = [f"`{name}`" for name in sorted(LABELS)]
+    rows["accepted, without an effect"] = [f"`{name}`" for name in sorted(ACCEPTED)]
     neutral = {
         name: values for name, values in NEUTRAL.items() if name not in ChatBody.model_fields
     }

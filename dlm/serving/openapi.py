@@ -17,7 +17,7 @@ from dlm.anthropic.messages import MessagesBody, PromptBody
 from dlm.openai.batches import BatchBody
 from dlm.openai.body import Body, JsonModel
 from dlm.openai.decisions import DecisionFields
-from dlm.openai.other_fields import LABELS, NEUTRAL, RequestModel
+from dlm.openai.other_fields import ACCEPTED, NEUTRAL, RequestModel
 from dlm.openai.requests import ChatBody, CompletionBody
 from dlm.openai.responses import ResponsesBody
 from dlm.openai.tokenizing import DetokenizeBody, TokenizeBody, TokenizeChatBody
@@ -85,7 +85,7 @@ def _accepted(model: type[JsonModel]) -> Body:
     """Return the schemas of fields that a body may have without an effect."""
     names = model.names()
     accepted: Body = {
-        name: {"description": "Without an effect."} for name in sorted(LABELS - {*names})
+        name: {"description": "Without an effect."} for name in sorted(ACCEPTED - {*names})
     }
     for name, (values, reason) in NEUTRAL.items():
         if name not in names:

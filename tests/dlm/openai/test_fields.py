@@ -4,7 +4,7 @@ import pytest
 
 from dlm import Request, RequestError, Tools
 from dlm.openai.messages import EFFORT
-from dlm.openai.other_fields import LABELS
+from dlm.openai.other_fields import ACCEPTED
 from dlm.openai.requests import chat_of, completion_of, request_of
 from dlm.policy import Policy
 
@@ -175,7 +175,7 @@ def test_labels_and_neutral_values_are_accepted():
         "modalities": ["text"],
         "n": 1,
     }
-    body = HI | neutral | dict.fromkeys(LABELS, "x") | {"seed": 1}
+    body = HI | neutral | dict.fromkeys(ACCEPTED, "x") | {"seed": 1}
     assert chat_of(body, LIBRARY) == chat_of(HI | {"seed": 1}, LIBRARY)
 
 
@@ -194,6 +194,9 @@ def test_labels_and_neutral_values_are_accepted():
         ),
         ({"presence_penalty": -1}, "presence_penalty is"),
         ({"repetition_penalty": 1.1}, "repetition_penalty is"),
+        ({"repeat_penalty": 1.1}, "repeat_penalty is"),
+        ({"mirostat": 2}, "mirostat is 2"),
+        ({"think": True}, "think is not supported: send reasoning_effort"),
         ({"logit_bias": {"50": 1}}, "logit_bias is an object of 50"),
         ({"logprobs": 0}, "logprobs must be true or false, got 0"),
         ({"top_logprobs": 3}, "top_logprobs must have logprobs beside it"),

@@ -2,11 +2,14 @@
 
 import pytest
 
-from dlm import Policy, RequestError, Result, Stats, request_of
+from dlm import Policy, Request, RequestError, Result, Stats, request_of
 from dlm.events import Committed
 from dlm.logprobs import TokenLogprob
 from dlm.openai.answers import ChatAnswers, TextAnswers
+from dlm.openai.items import Added, ItemReader
 from dlm.openai.requests import chat_of, completion_of
+from dlm.openai.response_items import ResponseStore
+from dlm.openai.responses import response_of
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
@@ -163,3 +166,50 @@ def test_an_answer_that_without_a_request_for_them_has_none():
         piece = committed([0], "hi ")
         (chunk,) = answers.progress(0, piece)
         assert chunk["choices"][0]["logprobs"] is None
+
+
+RESPONSE = {"input": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "top"),
+    [
+        ({}, None),
+        ({"include": ["reasoning.encrypted_content"], "top_logprobs": 0}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 20}, 20),
+        ({"top_logprobs": 5}, 5),
+    ],
+)
+def test_a_response_asks_for_log_probabilities(fields, top):
+    generation = response_of(RESPONSE | fields, POLICY, ResponseStore(0).of(""))
+    assert generation.requests[0].logprobs == top
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, got 21"),
+        ({"top_logprobs": 20, "max_output_tokens": 4000}, "at most 65536, got 84000"),
+    ],
+)
+def test_other_values_of_a_response_are_refused(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        response_of(RESPONSE | fields, POLICY, ResponseStore(0).of(""))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_log_probabilities_of_a_text_stand_by_it_when_they_come_with_it_or_later(late):
+    """The control token at the end, with which a call would begin, is none of the text."""
+    text = {"text": "hi é", "tokens": [0, 1, 2, 3], "answer": [0, 1, 2, 3]}
+    events = [Committed(request=0, reasoning="", **text, logprobs=[] if late else [*JUDGED])]
+    if late:
+        none = {"text": "", "tokens": [], "answer": []}
+        events += [Committed(request=0, reasoning="", **none, logprobs=[e]) for e in JUDGED]
+    reader = ItemReader(Request(prompt="hi", logprobs=0), Pieces())
+    changes = [change for event in events for change in reader.feed(event)]
+    of_text = [entry for entry in JUDGED if entry.token != 3]
+    assert reader.items[0].logprobs == of_text
+    added = [change for change in changes if isinstance(change, Added)]
+    assert [entry for change in added for entry in change.logprobs] == of_text
+    assert "".join(change.text for change in added) == "hi é"

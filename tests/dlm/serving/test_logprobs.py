@@ -24,6 +24,30 @@ def test_a_chat_has_the_log_probabilities_of_its_text_whole_and_streamed(tiny):
         assert streamed == entries
 
 
+def test_a_response_has_the_log_probabilities_of_its_text_whole_and_streamed(tiny):
+    fields = {"model": "tiny", "max_output_tokens": 48, "input": [MESSAGE]}
+    fields |= {"extra_body": {"seed": 1}, "top_logprobs": 3}
+    fields["include"] = ["message.output_text.logprobs"]
+    form = {"text": {"format": {"type": "json_object"}}}
+    for more in (form, {"reasoning": {"effort": "low"}}):
+        whole = tiny.client.responses.create(**fields, **more)
+        assert whole.top_logprobs == 3
+        (part,) = whole.output[-1].content
+        assert "".join(entry.token for entry in part.logprobs) == part.text == whole.output_text
+        assert all(0 < exp(entry.logprob) <= 1 for entry in part.logprobs)
+        assert all(len(entry.top_logprobs) in (1, 3) for entry in part.logprobs)
+        streamed = []
+        for event in tiny.client.responses.create(**fields, **more, stream=True):
+            if event.type == "response.output_text.delta":
+                streamed += event.logprobs
+            if event.type == "response.output_text.done":
+                done = event.logprobs
+        (same,) = event.response.output[-1].content
+        assert same.logprobs == part.logprobs
+        numbers = [entry.logprob for entry in part.logprobs]
+        assert [entry.logprob for entry in streamed] == [entry.logprob for entry in done] == numbers
+
+
 def test_a_completion_has_the_log_probabilities_of_its_text(tiny):
     fields = FIELDS | {"prompt": "Olga Lopez is", "logprobs": 2, "max_tokens": 12}
     (choice,) = tiny.client.completions.create(**fields).choices

@@ -1,4 +1,5 @@
-"""Recorded bodies of real clients, with their texts replaced: all are served.
+"""Recorded bodies of real clients, with their texts replaced: all are served. Those of Open WebUI
+are rebuilt from its source, and those of LibreChat made by its client library with its settings.
 
 Each line of `recorded_bodies.jsonl` is one request: client, method, path, names of headers, body.
 The models are doubles that stop as soon as they may.
