@@ -240,7 +240,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/parse": 5_500,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
-    "grammar/schema": 5_400,
+    "grammar/schema": 5_450,
     "grammar/specs": 1_700,
     "grammar/vocabulary": 650,
     "kernels": 5_350,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.parse.construction import (
     Construction,
     Edge,
@@ -20,7 +21,8 @@ from dlm.grammar.parse.construction import (
 )
 from dlm.grammar.parse.groups import AFTER, AT, WITHIN, Group, Situation, TerminalBounds
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.regex.nodes import Terminal
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.rules.rules import Rules
 
 _GROUPED = 1 << 40  # states from this number on are situations of groups
@@ -230,15 +232,12 @@ class Network:
 
         Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length.
         """
-        scanners = [scanner_of(terminal) for terminal in self.terminals]
-        fewest: TerminalBytes = {}
-        for bounds in {(edge.terminal, edge.low, edge.high) for edge in self.reads()}:
-            terminal, low, high = bounds
-            scanner = scanners[terminal]
-            if low and isinstance(scanner, Scanner):
-                scanner.check(low, high)
-            fewest[bounds] = scanner.cost(scanner.start, low, high)
-        return fewest
+        return {
+            (terminal, low, high): _fewest_bytes(self.terminals[terminal], low, high)
+            for terminal, low, high in {
+                (edge.terminal, edge.low, edge.high) for edge in self.reads()
+            }
+        }
 
     def _through(self, edge: Edge, reads: TerminalBytes | None = None) -> int | None:
         """Return the cost of a path that begins with `edge`; None if it is not known yet."""
@@ -351,6 +350,26 @@ class Network:
         if shortest.parts:
             return self._separator_edge(number, used, count)
         return EpsilonEdge(group.onward)
+
+
+def _fewest_bytes(terminal: Terminal | bytes, low: int, high: int | None) -> int | None:
+    """Return the fewest bytes of a text of `low` to `high` characters; None if there is none.
+
+    Raises `InvalidGrammarError` if the terminal is too intricate for these bounds.
+    """
+    if isinstance(terminal, bytes):
+        return len(terminal)
+    return _fewest_within(terminal.automaton, terminal.spelling, low, high)
+
+
+@RESULTS.remembered
+def _fewest_within(
+    automaton: Automaton, spelling: Spelling, low: int, high: int | None
+) -> int | None:
+    scanner = Scanner(automaton, spelling)
+    if low:
+        scanner.check(low, high)
+    return scanner.cost(scanner.start, low, high)
 
 
 def _reading(terminal: TerminalBounds, to: int) -> TerminalEdge:

@@ -160,11 +160,17 @@ class Automaton:
 
         Then 64 texts leave another one that is at most two characters longer than any of them.
         """
-        return all(
-            sum(_printable(low, high) for low, high, to in self.edges[state] if to in self.final)
-            >= _ROOMY
-            for state in self.final
-        )
+        return all(map(self._has_room, self.final))
+
+    def _has_room(self, state: int) -> bool:
+        """Whether eight ASCII characters or more lead from `state` to a final state."""
+        count = 0
+        for low, high, to in self.edges[state]:
+            if to in self.final:
+                count += _printable(low, high)
+                if count >= _ROOMY:
+                    return True
+        return False
 
     def variety(self, state: int) -> tuple[int, int]:
         """Return at least how many texts lead from `state` to acceptance (0: they were not

@@ -6,6 +6,7 @@ Both are the least solution of the same equations, found in time linear in the r
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import is_
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.nodes import (
@@ -63,20 +64,26 @@ def _ends(leaf: Node) -> bool:
 
 
 def _freed(node: Node, endless: Set[str]) -> Node:
+    """Return `node` without parts that have no finite text; the same object if all have one."""
     match node:
         case Reference(name) if name in endless:
             return NOTHING
         case Concatenation(parts):
-            freed = tuple(_freed(part, endless) for part in parts)
-            return NOTHING if NOTHING in freed else Concatenation(freed)
+            freed = [_freed(part, endless) for part in parts]
+            if any(map(_is_nothing, freed)):
+                return NOTHING
+            same = all(map(is_, freed, parts))
+            return node if same else Concatenation(tuple(freed))
         case Alternation(options):
-            freed = (_freed(option, endless) for option in options)
-            return alternation(*(option for option in freed if option != NOTHING))
+            freed = [_freed(option, endless) for option in options]
+            kept = [option for option in freed if not _is_nothing(option)]
+            same = len(kept) == len(options) > 1 and all(map(is_, kept, options))
+            return node if same else alternation(*kept)
         case Repetition(part, low, high):
-            part = _freed(part, endless)
-            if part == NOTHING:
+            freed = _freed(part, endless)
+            if _is_nothing(freed):
                 return NOTHING if low else EMPTY
-            return Repetition(part, low, high)
+            return node if freed is part else Repetition(freed, low, high)
         case AnyOrder():
             return _freed_parts(node, endless)
         case Terminal() if not _ends(node):
@@ -89,14 +96,23 @@ def _freed_parts(node: AnyOrder, endless: Set[str]) -> Node:
     kept = []
     for part in node.parts:
         freed = _freed(part.node, endless)
-        if freed != NOTHING:
-            kept.append(replace(part, node=freed))
+        if not _is_nothing(freed):
+            kept.append(part if freed is part.node else replace(part, node=freed))
         elif part.required:
             return NOTHING
     repeats = any(part.repeats for part in kept)
     if len(kept) < max(1, node.low) and not repeats:
         return NOTHING
-    return replace(node, parts=tuple(kept), separator=_freed(node.separator, endless))
+    separator = _freed(node.separator, endless)
+    same = len(kept) == len(node.parts) and all(map(is_, kept, node.parts))
+    if same and separator is node.separator:
+        return node
+    return replace(node, parts=tuple(kept), separator=separator)
+
+
+def _is_nothing(node: Node) -> bool:
+    """Whether `node` equals `NOTHING`; comparing dataclasses takes longer."""
+    return isinstance(node, Alternation) and not node.options
 
 
 def nullable(rules: Rules) -> set[str]:

@@ -7,6 +7,7 @@ The module knows no keyword.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import zip_longest
 from math import prod
 
@@ -118,13 +119,21 @@ class Arrays:
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clause:
     """Schemas of properties: by name, by pattern of the name, and `rest` for all others."""
 
     properties: tuple[tuple[str, Formula], ...] = ()
     patterns: tuple[tuple[str, Formula], ...] = ()
     rest: Formula = TRUE
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Formula]]:
+        """The schemas of each named property."""
+        schemas: dict[str, list[Formula]] = {}
+        for name, schema in self.properties:
+            schemas.setdefault(name, []).append(schema)
+        return schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,12 @@ class Objects:
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
-        names = (*(self.order or self.all_names()), *(other.order or other.all_names()))
+        names: Iterable[str] = ()
+        if self.order or other.order:
+            names = (*(self.order or self.all_names()), *(other.order or other.all_names()))
+        depending = self.depending or other.depending
+        if depending:
+            depending = {*self.required, *other.required} - self.in_order() - other.in_order()
         return Objects(
             _joined(self.clauses, other.clauses),
             tuple(dict.fromkeys(self.names + other.names)),
@@ -160,9 +174,9 @@ class Objects:
             self.opened or other.opened,
             self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
-            () if not self.order and not other.order else tuple(dict.fromkeys(names)),
+            tuple(dict.fromkeys(names)),
             tuple(dict.fromkeys(self.choices + other.choices)),
-            frozenset({*self.required, *other.required} - self.in_order() - other.in_order()),
+            frozenset(depending),
         )
 
     @property
@@ -232,11 +246,16 @@ class Alternative:
 
     def bare(self) -> "Alternative":
         """Return the alternative without `typed` and `hints`."""
-        return replace(self, typed=False, hints=frozenset())
+        return Alternative(self.facets, self.values)
+
+
+_NO_CLAUSE = Clause()
 
 
 def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Clause, ...]:
     """Return all clauses, with those that have only named properties merged into one."""
+    if len(ones) + len(others) == 1:
+        return tuple(clause for clause in ones + others if clause != _NO_CLAUSE)
     together: dict[Clause, None] = {}
     named: dict[str, Formula] = {}
     for clause in ones + others:
@@ -253,7 +272,9 @@ def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Claus
 
 def lesser(limit: int | None, other: int | None) -> int | None:
     """Return the lesser of two upper limits, where None is no limit."""
-    return min((bound for bound in (limit, other) if bound is not None), default=None)
+    if limit is None or other is None:
+        return other if limit is None else limit
+    return min(limit, other)
 
 
 Shapes = tuple[Alternative, ...]
@@ -329,6 +350,8 @@ def disjoint(sets: Iterable[set[Constant]]) -> bool:
 
 def merged(shapes: Sequence[Alternative]) -> Shapes:
     """Return `shapes` without repetitions, merging those that differ only in their `values`."""
+    if not shapes or (len(shapes) == 1 and shapes[0].values is None):
+        return tuple(shapes)
     values_of: dict[Alternative, dict[Constant, None] | None] = {}
     for shape in shapes:
         if shape.values is None:

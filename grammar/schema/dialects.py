@@ -187,6 +187,7 @@ def is_bare(name: str) -> bool:
     return not any(BARE_VALUE.match(name, at + 1) for at in colons)
 
 
+@RESULTS.remembered
 def choice(texts: tuple[str, ...]) -> Node:
     """Return a node that matches one of `texts`, character for character."""
     return Literal(texts[0]) if len(texts) == 1 else Terminal(Automaton.words(texts))

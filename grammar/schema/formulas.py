@@ -3,7 +3,7 @@
 Equal conditions compare equal, so that results about them can be cached in dictionaries.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from dlm.grammar.schema.documents import Source
 
@@ -17,7 +17,7 @@ class Formula:
         try:
             return self._hash
         except AttributeError:
-            values = (getattr(self, field.name) for field in fields(self))  # pyright: ignore[reportArgumentType]
+            values = [getattr(self, name) for name in self.__match_args__]  # pyright: ignore[reportAttributeAccessIssue]
             object.__setattr__(self, "_hash", hash((type(self), *values)))
             return self._hash
 
@@ -75,6 +75,8 @@ TRUE, FALSE = Every(()), Some(())
 
 def every(*parts: Formula) -> Formula:
     """Return the conjunction of `parts`, flattened and simplified."""
+    if len(parts) == 1:  # any other conjunction is made here, so it is simple
+        return parts[0]
     return _flat(Every, FALSE, parts)
 
 

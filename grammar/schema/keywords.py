@@ -122,11 +122,11 @@ class Keywords:
 
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
         """Return the constraints of the other keywords; None if no value of that type fits."""
+        if not accepts(source, kind):
+            return None
         node = source.node
         named = node.get("type")
         integer = named is not None and kind == "number" and "number" not in named
-        if named is not None and kind not in named and not (integer and "integer" in named):
-            return None
         values = whole(kind).values
         for listed in self.listed(source):
             fitting = tuple(value for value in listed if value.kind == kind)
@@ -233,6 +233,12 @@ class Keywords:
             return objects
         seen = frozenset(node.get("properties", ())), frozenset(node.get("patternProperties", ()))
         return objects.both(Objects(evaluated=(*seen, additional is not None)))
+
+
+def accepts(source: Source, kind: str) -> bool:
+    """Whether `type` in `source` allows values of the type `kind`."""
+    named = source.node.get("type")
+    return named is None or kind in named or (kind == "number" and "integer" in named)
 
 
 def _condition(source: Source) -> Formula:

@@ -51,7 +51,7 @@ from dlm.grammar.schema.formulas import (
     every,
     pointer_of,
 )
-from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
+from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, accepts, whole
 from dlm.grammar.schema.languages import most_characters
 from dlm.grammar.schema.overlaps import OverlapError
 
@@ -76,7 +76,7 @@ class NormalForm:
         self._negated = NegatedKeywords(keywords)
         self._shapes: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
-        self._possible: dict[Formula, bool] = {}
+        self._possible: dict[Formula, bool] = {TRUE: True, FALSE: False}
         self._extents: dict[Formula, Extent] = {}
         self._deep = 0
         self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
@@ -88,18 +88,18 @@ class NormalForm:
         """
         annotate = annotate and kind in ("array", "object")
         key = formula, kind, annotate
-        if key not in self._shapes:
-            if key in self._reading:
-                reason = "it refers to itself, for the same value"
-                raise InvalidGrammarError("JSON schema", reason, pointer_of(formula) or "/")
-            self._reading.add(key)
-            self.work.count(1, "")
-            try:
-                alternatives = self._read(formula, kind, annotate)
-            finally:
-                self._reading.discard(key)
-            self._shapes[key] = merged(alternatives)
-        return self._shapes[key]
+        if (shapes := self._shapes.get(key)) is not None:
+            return shapes
+        if key in self._reading:
+            reason = "it refers to itself, for the same value"
+            raise InvalidGrammarError("JSON schema", reason, pointer_of(formula) or "/")
+        self._reading.add(key)
+        self.work.count(1, "")
+        try:
+            shapes = self._shapes[key] = merged(self._read(formula, kind, annotate))
+        finally:
+            self._reading.discard(key)
+        return shapes
 
     def narrowed(self, formula: Formula, kind: str) -> Shapes:
         """Return the alternatives for `kind`, without those that only imply other types."""
@@ -135,6 +135,8 @@ class NormalForm:
 
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
+        if not accepts(source, kind):
+            return ()
         word, unevaluated = _UNEVALUATED.get(kind), None
         if word in source.node:
             unevaluated = self._keywords.formula(source.node[word], source)
@@ -142,10 +144,15 @@ class NormalForm:
         own = self._keywords.own(source, kind, noted)
         if own is None:
             return ()
-        combined = self.shapes(self._keywords.combined(source, kind, noted), kind, noted)
-        alternatives = self._both((own,), combined, leaf)
-        if kind == "object" and not self._closed:
-            alternatives = last_named(own, combined, alternatives)
+        schemas = self._keywords.combined(source, kind, noted)
+        combined = self.shapes(schemas, kind, noted)
+        if schemas == TRUE:
+            self.work.count(1 + weight_of(own), source.where)
+            alternatives = (own,)
+        else:
+            alternatives = self._both((own,), combined, leaf)
+            if kind == "object" and not self._closed:
+                alternatives = last_named(own, combined, alternatives)
         if unevaluated is None:
             return alternatives
         return [
@@ -315,16 +322,16 @@ class NormalForm:
 
     def possible(self, formula: Formula) -> bool:
         """Whether a value may fit `formula`; if False, none does."""
-        if formula in (TRUE, FALSE):
-            return formula == TRUE
-        if formula not in self._possible:
-            if self._deep >= _DEEPEST_LOOK:
-                return True
-            self._possible[formula] = True  # assumed while it is examined
-            with self._looking():
-                self._possible[formula] = any(
-                    self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
-                )
+        known = self._possible.get(formula)
+        if known is not None:
+            return known
+        if self._deep >= _DEEPEST_LOOK:
+            return True
+        self._possible[formula] = True  # assumed while it is examined
+        with self._looking():
+            self._possible[formula] = any(
+                self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
+            )
         return self._possible[formula]
 
     def fits_some(self, shape: Alternative) -> bool:
@@ -360,8 +367,7 @@ class NormalForm:
 
         If regex engines disagree whether a pattern matches the name, both cases have to hold.
         """
-        parts = [value for key, value in clause.properties if key == name]
-        doubtful = []
+        parts, doubtful = [*clause.by_name.get(name, ())], []
         for pattern, value in clause.patterns:
             if self.languages.of("pattern", pattern).accepts(name):
                 parts.append(value)
@@ -373,7 +379,7 @@ class NormalForm:
         """Return the condition on the property `name`; FALSE if the property is not allowed."""
         if not all(self.admits(key, constant(name)) for key in objects.names):
             return FALSE
-        return every(*(self.property_of(clause, name) for clause in objects.clauses))
+        return every(*[self.property_of(clause, name) for clause in objects.clauses])
 
     def admits(self, formula: Formula, value: Constant) -> bool:
         """Whether `value` fits `formula`."""

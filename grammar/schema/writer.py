@@ -190,17 +190,20 @@ class Writer:
     def value(self, formula: Formula, kinds: Sequence[str] = KINDS) -> Node:
         """Return the node of the values of the types `kinds` that fit `formula`."""
         key = formula, tuple(kinds)
-        if key not in self._nodes:
+        node = self._nodes.get(key)
+        if node is None:
             shapes = self.shapes(formula, kinds)
-            if shapes not in self._alike:
-                self._alike[shapes] = self._new(list(shapes), formula)
-            self._nodes[key] = self._alike[shapes]
-        return self._nodes[key]
+            node = self._alike.get(shapes)
+            if node is None:
+                node = self._alike[shapes] = self._new(list(shapes), formula)
+            self._nodes[key] = node
+        return node
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
         alternatives = (s for kind in kinds for s in self.alternatives(formula, kind))
-        return tuple(dict.fromkeys(s.bare() for s in alternatives if self._normal.fits_some(s)))
+        bare = [s.bare() for s in alternatives if self._normal.fits_some(s)]
+        return tuple(bare if len(bare) < 2 else dict.fromkeys(bare))
 
     def _new(self, shapes: list[Alternative], formula: Formula) -> Node:
         if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
