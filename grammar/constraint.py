@@ -72,7 +72,7 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """Restrictions of one step on a canvas.
+    """Restrictions of one step on a canvas, which a constraint may keep: they do not change.
 
     A sampler that unmasks positions leaves tokens that stand, perhaps with holes between them: they
     are `held`. Each must have been at its position in the guess of the step before.

@@ -1,5 +1,6 @@
 """One pass over a canvas, as far as the frontier has read it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jaxtyping import Int32
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from dlm.grammar.constraint import Fixed, Guidance
 from dlm.grammar.masks.table import Mask
+from dlm.grammar.vocabulary.spelling import common_prefix
 
 
 @dataclass(slots=True)
@@ -23,6 +25,35 @@ class CanvasPass:
     suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
     reached: list[int] = field(default_factory=list)  # after the guess, up to the last held token
+
+    def resumed(self, fixed: Fixed, wanted: list[int]) -> "CanvasPass":
+        """Return a pass under `fixed` with the choices `wanted`, read as far as it is this pass."""
+        keep = min(self.agreed, common_prefix(wanted, self.guess))
+        masks = self.masks[:keep]
+        if fixed != self.fixed:
+            keep = min([keep, *self._released(fixed)])
+            alone = {*range(len(fixed.pinned)), *fixed.held}
+            masks = [~self.guess[p] if p in alone else self.masks[p] for p in range(keep)]
+        return CanvasPass(
+            fixed,
+            wanted,
+            self.guess[:keep],
+            masks,
+            self.forced_at.get(keep - 1, [])[1:],
+            {p: forced for p, forced in self.forced_at.items() if p < keep},
+        )
+
+    def _released(self, fixed: Fixed) -> Iterator[int]:
+        """Yield the positions from which on the pass has to be read anew under `fixed`, since more
+        tokens may stand there than in this pass, or other ones are banned."""
+        before = self.fixed
+        for position in before.banned.keys() | fixed.banned.keys():
+            if before.banned.get(position) != fixed.banned.get(position):
+                yield position
+        if len(fixed.pinned) < len(before.pinned):
+            yield len(fixed.pinned)
+        if before.held.keys() - fixed.held.keys() - {*range(len(fixed.pinned))}:
+            yield 0  # tokens were accepted since they lead to one that stood
 
     def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
         """Return the guidance for the canvas. `ended`: the guess's last token is its stop."""

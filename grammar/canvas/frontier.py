@@ -81,8 +81,9 @@ class Frontier:
         if last.repair is not None and fixed.banned != last.fixed.banned:
             self._squeezes.note_bans(last.guess[: last.repair], fixed.banned)
         here = self._resume(scores.argmax, fixed)
-        if self._guidance is not None and len(here.guess) == self._guidance.scored:
-            return self._guidance  # nothing has changed
+        unchanged = self._guidance is not None and len(here.guess) == self._guidance.scored
+        if self._guidance is not None and unchanged and fixed == last.fixed:
+            return self._guidance
         self._last, self._guidance = CanvasPass(NOTHING), None
         here.reached = self._witness.text[len(here.guess) : 1 + max(fixed.held, default=-1)]
         meter = self._compiled.meter
@@ -151,17 +152,9 @@ class Frontier:
         wanted = [*pinned, *argmax[len(pinned) :]]
         for position in fixed.held.keys() - set(fixed.edits):
             wanted[position] = fixed.held[position]
-        if fixed != last.fixed or self._age != self._masks.age:
+        if self._age != self._masks.age:
             return CanvasPass(fixed, wanted)
-        keep = min(last.agreed, common_prefix(wanted, last.guess))
-        return CanvasPass(
-            fixed,
-            wanted,
-            last.guess[:keep],
-            last.masks[:keep],
-            last.forced_at.get(keep - 1, [])[1:],
-            {p: forced for p, forced in last.forced_at.items() if p < keep},
-        )
+        return last.resumed(fixed, wanted)
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
         """Extend the guess to the stop, the canvas's end, or the second refusal, and from there to
@@ -213,9 +206,7 @@ class Frontier:
                 forced = self._spelled(here.guess, parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
-                alone = (
-                    is_forced or position < pinned or (position in held and here.stands(position))
-                )
+                alone = is_forced or position < pinned or position in held
                 mask = ~token if alone else self._compiled.known_mask(state, keys)
                 if mask is None:
                     break

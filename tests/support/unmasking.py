@@ -83,6 +83,6 @@ def _block(
         trusted = [p for p in range(guidance.suspect) if p not in held]
         assert trusted  # each pass can unmask a position
         picked = sampler.pick(guidance, logits, trusted)
-        held |= {p: guidance.guess[p] for p in (*changed, *picked)}
+        held = held | {p: guidance.guess[p] for p in (*changed, *picked)}
         passes += 1
     return [held[p] for p in range(L)], passes

@@ -178,16 +178,21 @@ def test_guidance_that_reuses_rows_of_the_last_step_is_that_of_a_fresh_frontier(
         '{"total',
         "7",
     ]
-    pinned = []
+    pinned, banned = [], {}
     for _ in range(data.draw(st.integers(2, 6))):
         tokens = vocabulary.encode(data.draw(st.sampled_from(texts)))
         tokens = tokens[: data.draw(st.integers(0, len(tokens)))]
         filler = data.draw(st.sampled_from([0, 106, 523, vocabulary.encode("A")[0]]))
         scores = scores_of(logits_of(vocabulary, (tokens + [filler] * L)[:L], L))
-        guidance = Frontier(compiled, BUDGET).guide(scores, Fixed(pinned=pinned))
-        assert outcome(guidance) == outcome(used.guide(scores, Fixed(pinned=pinned)))
+        fixed = Fixed(pinned=pinned, banned=banned, last=data.draw(st.booleans()))
+        guidance = Frontier(compiled, BUDGET).guide(scores, fixed)
+        assert outcome(guidance) == outcome(used.guide(scores, fixed))
         if data.draw(st.booleans()):
             pinned = guidance.guess[: data.draw(st.integers(len(pinned), guidance.suspect))]
+        elif guidance.choice >= len(pinned):
+            banned = banned | {guidance.choice: {guidance.guess[guidance.choice]}}
+        elif data.draw(st.booleans()):
+            banned = {}
 
 
 @examples(100)

@@ -9,11 +9,12 @@ import torch
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from masked import outcome
 from oracle import judge
 from scores import logits_of, scores_of
 from unmasking import Unmasking, unmask
 
-from dlm.grammar import Fixed, Frontier, Grammar, GrammarError, JsonSchema, Regex
+from dlm.grammar import Compiler, Fixed, Frontier, Grammar, GrammarError, JsonSchema, Regex
 
 INVOICE = {
     "type": "object",
@@ -100,6 +101,54 @@ def test_any_order_of_unmasking_ends_in_a_valid_text_within_the_budget(
     if isinstance(SPECS[name], JsonSchema):
         jsonschema.validate(json.loads(text), SPECS[name].schema)
     assert judge(SPECS[name], vocabulary).accept_string(text)
+
+
+class Compared:
+    """A frontier whose passes are compared with those of one that begins each of them anew."""
+
+    def __init__(self, compiled, other, budget):
+        self._anew = other.masks
+        self._frontiers = Frontier(compiled, budget), Frontier(other, budget)
+
+    def guide(self, scores, fixed):
+        self._anew.clear()  # masks of an earlier pass are lost, and its positions with them
+        resumed, anew = (frontier.guide(scores, fixed) for frontier in self._frontiers)
+        assert outcome(resumed) == outcome(anew)
+        assert resumed.read == anew.read
+        return resumed
+
+    def commit(self, tokens):
+        for frontier in self._frontiers:
+            frontier.commit(tokens)
+
+
+@pytest.mark.parametrize("order", ["joint", "prefix", "any"])
+@pytest.mark.parametrize("editing", [False, True])
+@given(
+    name=st.sampled_from(sorted(SPECS)),
+    L=st.sampled_from([7, 32]),
+    wrong=st.sampled_from([0.0, 0.1, 0.5]),
+    more=st.sampled_from([0, 7, 40]),
+    seed=st.integers(0, 2**20),
+)
+@examples(40)
+def test_a_pass_that_goes_on_from_the_last_one_gives_what_one_from_the_beginning_gives(
+    compiled, vocabulary, order, editing, name, L, wrong, more, seed
+):
+    budget, rng, size = least(compiled[name]) + more, Random(seed), len(vocabulary)
+    sampler = Unmasking(order=order, editing=editing, rng=rng)
+    anything, stops = garbage(size, L, seed, 12.0), vocabulary.stops
+    valid = unmask(Frontier(compiled[name], budget), anything, sampler, L, budget, stops).tokens
+
+    def model(before, held):  # it wants a valid text, but for some tokens
+        wanted = valid[len(before) : len(before) + L]
+        wanted = [rng.randrange(size) if rng.random() < wrong else token for token in wanted]
+        return logits_of(vocabulary, wanted, L) + anything(before, held) / 100
+
+    other = Compiler(vocabulary).compile(SPECS[name])
+    frontier = Compared(compiled[name], other, budget)
+    answer = unmask(frontier, model, sampler, L, budget, stops)
+    assert wrong or answer.tokens == valid
 
 
 TEXT = '{"id": "KL-4071", "customer": "Silver", "lines": [{"name": "lamp", "count": 3}]}'
