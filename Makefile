@@ -9,6 +9,7 @@ UV := $(shell command -v uv)
 # Without bytecode, which Python makes for the modules that it imports.
 INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip install --quiet --no-compile)
 INSTALL += --constraint constraints.txt
+TOKENIZER ?= models/tiny/tokenizer.json
 VLLM := .venv-vllm
 IN_VLLM := tests/integrations/vllm
 SGLANG := .venv-sglang
@@ -31,7 +32,7 @@ suite: $(STAMP)
 
 # Marked tests too, and five times the examples of hypothesis: over half an hour.
 test-all: CASES := -m "" --hypothesis-profile exhaustive
-test-all: lint suite vectors without-c
+test-all: lint suite vectors without-c contrary
 
 # What walks along a trie in numpy, where the extension in C is not built.
 without-c: $(STAMP)
@@ -44,6 +45,14 @@ vectors: $(STAMP)
 	  ATEN_CPU_CAPABILITY=$$width $(BIN)/python -m pytest --numprocesses 3 --dist loadfile \
 	    tests/kernels tests/models tests/dlm/logits --ignore tests/kernels/test_compiles.py || exit 1; \
 	done
+
+# Masked samplers under models that work against the grammar, with SCHEMAS=FILE: each schema that
+# compiles, in one combination after another. About six minutes of CPU time for 261 schemas.
+MODELS := random spiteful endless
+MASKED := threshold surest edits threshold-prefix surest-prefix edits-prefix
+contrary: $(STAMP)
+	$(if $(SCHEMAS),$(BIN)/python scripts/stress.py --schemas $(SCHEMAS) --tokenizer $(TOKENIZER) --share 0 \
+	  --model $(MODELS) --sampler $(MASKED) --block 4 32 --budget roomy shortest,)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -130,4 +139,4 @@ $(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
 clean:
 	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models grammar/_walk*.so
 
-.PHONY: demo test test-all suite vectors without-c lint card vllm sglang clients docs install clean
+.PHONY: demo test test-all suite vectors without-c contrary lint card vllm sglang clients docs install clean

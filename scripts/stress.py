@@ -5,8 +5,9 @@
       --sampler threshold surest edits --block 4 32 --budget roomy shortest --share 0.25
 
 Every schema is decoded at the tokenizer's whole vocabulary, in each combination of denoiser,
-sampler, canvas length and budget, or in a `--share` of them that is drawn by schema. `roomy` is
-max(512, 2 x the shortest answer) tokens, `shortest` is the shortest answer alone.
+sampler, canvas length and budget, or in a `--share` of them: at least one, and schemas take the
+combinations in turn. `roomy` is max(512, 2 x the shortest answer) tokens, `shortest` is the
+shortest answer alone. About every half minute, a line on stderr shows how far the run is.
 
 The denoiser has no weights: `random` has random logits, `spiteful` prefers forbidden tokens, stop
 tokens first, `endless` never prefers to stop, and `forgetful` wants an instance of the file, with
@@ -27,7 +28,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import cycle, islice, product
 from typing import Any, get_args
 
 import numpy as np
@@ -103,13 +104,15 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(flag, nargs="+", choices=choices, default=default, help=purpose)
     purpose = "The positions of a canvas."
     parser.add_argument("--block", nargs="+", type=int, default=[L], metavar="N", help=purpose)
-    purpose = "The share of the combinations in which a schema is decoded."
+    purpose = "The share of the combinations in which a schema is decoded; at least one."
     parser.add_argument("--share", type=float, default=1.0, metavar="X", help=purpose)
+    purpose = "The least seconds between two lines of progress."
+    parser.add_argument("--every", type=float, default=30.0, metavar="S", help=purpose)
     args = parser.parsed()
     if min(args.block) < 1:
         parser.error(f"--block must be at least 1, got {min(args.block)}")
-    if not 0 < args.share <= 1:
-        parser.error(f"--share must be above 0 and at most 1, got {args.share:g}")
+    if not 0 <= args.share <= 1:
+        parser.error(f"--share must be at least 0 and at most 1, got {args.share:g}")
     return args
 
 
@@ -122,13 +125,26 @@ def stress(args: argparse.Namespace) -> Iterator[DecodedSchema]:
         StressCase(model=model, sampler=sampler, block=block, budget=budget)
         for model, sampler, block, budget in settings
     ]
-    shown = Console(stderr=True)
-    with shown.status("") as status:
-        for i, entry in enumerate(entries[: args.limit]):
-            status.update(f"{i + 1}: {entry['id']}")
-            drawn = random.Random(f"{args.seed}/{entry['id']}")
-            count = max(1, round(args.share * len(cases)))
-            yield from decode(entry, compiler, drawn.sample(cases, count), args.seed)
+    random.Random(args.seed).shuffle(cases)
+    count, turn = max(1, round(args.share * len(cases))), cycle(cases)
+    entries, rows, shown = entries[: args.limit], list[DecodedSchema](), time.monotonic()
+    for number, entry in enumerate(entries):
+        for row in decode(entry, compiler, [*islice(turn, count)], args.seed):
+            rows.append(row)
+            yield row
+            if time.monotonic() - shown >= args.every:
+                shown = time.monotonic()
+                print(progress_line(rows, number, len(entries)), file=sys.stderr, flush=True)
+
+
+def progress_line(rows: Sequence[DecodedSchema], schemas: int, of: int) -> str:
+    """Return how far a run is, after `schemas` schemas and a part of the next."""
+    ran = [row for row in rows if row.refused is None]
+    good, refused = sum(row.good for row in ran), len(rows) - len(ran)
+    return (
+        f"{schemas} of {of} schemas done, {refused} refused; {good} of {len(ran)} answers good; "
+        f"at {rows[-1].id}"
+    )
 
 
 def decode(

@@ -108,6 +108,18 @@ def test_masked_canvases_end_valid_and_complete_in_every_case(rows_of, share, se
     assert len(ran) == 5 * round(share * 4 * len(masked) * 4)
 
 
+def test_schemas_take_the_combinations_in_turn_at_least_one_each(rows_of, capsys):
+    flags = "--model", "random", "spiteful", "--block", 4, 32, "--share", 0, "--every", 0
+    rows = rows_of(*flags, "--sampler", "surest")
+    ran = [row for row in rows if row.refused is None]
+    assert [row.id for row in rows] == [*dict.fromkeys(row.id for row in rows)]
+    assert len(ran) == len(SCHEMAS) - 1
+    assert len({row.case for row in rows_of(*flags, "--sampler", "surest")[:4] if row.case}) >= 3
+    assert [row.case for row in rows_of(*flags, "--sampler", "surest")] == [r.case for r in rows]
+    lines = capsys.readouterr().err.splitlines()[: len(rows)]
+    assert lines[-1] == f"5 of 6 schemas done, 1 refused; 5 of 5 answers good; at {rows[-1].id}"
+
+
 class Lazy(Reveal):
     """Sampler that accepts no position: the loop pins them at last."""
 
@@ -157,7 +169,7 @@ def test_a_benchmark_is_a_table_for_people(capsys):
         (["--limit", "0"], "--limit must be at least 1, got 0"),
         (["--schemas", "/no"], "there is no file /no"),
         (["--block", "4", "0"], "--block must be at least 1, got 0"),
-        (["--share", "0"], "--share must be above 0 and at most 1, got 0"),
+        (["--share", "-0.5"], "--share must be at least 0 and at most 1, got -0.5"),
     ],
 )
 def test_shared_flags_are_checked(file, flags, problem, refusal_of):
