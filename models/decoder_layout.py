@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dlm.kernels.nvfp4 import tensor_scale
 from dlm.models.adapting import Naming
-from dlm.models.calibration import LargestActivations
+from dlm.models.calibration import LargestActivations, denoise_and_encode
 from dlm.models.decoder import DecoderConfig, PlainDecoder
 from dlm.models.formats import MODELOPT
 from dlm.models.layout import Quantisation
@@ -21,7 +20,6 @@ _MATRICES = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
-_PASSES = 4  # denoising passes over a calibration canvas
 
 
 def quantisation(name_of: Naming, ignored: tuple[str, ...]) -> Quantisation[Any, Any]:
@@ -79,14 +77,3 @@ def _input_scales(name_of: Naming, model: PlainDecoder[Any], canvases: int) -> d
     for hook in hooks:
         hook.remove()
     return largest.scales()
-
-
-def denoise_and_encode(model: PlainDecoder[Any], canvases: int) -> None:
-    """Denoise and encode `canvases` canvases one after another, in a few passes each."""
-    rng, cache = torch.Generator().manual_seed(0), model.new_cache(1)
-    for _ in range(canvases):
-        canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
-        canvas = canvas.to(model.device)
-        for _ in range(_PASSES):
-            canvas = model.denoise(canvas, None, cache, [0]).argmax(-1)
-        model.encode(canvas.tolist(), cache, [0])

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import tensor_scale
-from dlm.models import adapting, decoder_layout
-from dlm.models.calibration import LargestActivations
+from dlm.models import adapting
+from dlm.models.calibration import LargestActivations, denoise_and_encode
 from dlm.models.decoder import PlainAttention, SiluMLP
 from dlm.models.experts import Experts
 from dlm.models.formats import MODELOPT, Format
@@ -154,7 +154,7 @@ def _input_scales(names: Names, model: RoutedDecoder, canvases: int) -> dict[str
     dense = model.config.routing is None
     for name, module in _named(model, SiluMLP if dense else Experts).items():
         module.register_forward_pre_hook(partial(watch_dense if dense else watch_experts, name))
-    decoder_layout.denoise_and_encode(model, canvases)
+    denoise_and_encode(model, canvases)
     measured, scales = largest.scales(), dict[str, Tensor]()
     for path in _quantised(names, model.config):
         module, _, matrix = path.rpartition(".")

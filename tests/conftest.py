@@ -68,8 +68,8 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that wait for processes first: other tests run beside them."""
-    first = [shapes.ROOT / "tests" / "scripts", shapes.ROOT / "tests" / "dlm" / "cli"]
-    items.sort(key=lambda item: not any(map(item.path.is_relative_to, first)))
+    first = str(shapes.ROOT / "tests" / "scripts"), str(shapes.ROOT / "tests" / "dlm" / "cli")
+    items.sort(key=lambda item: not str(item.path).startswith(first))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

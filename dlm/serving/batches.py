@@ -209,16 +209,16 @@ class Batches:
         except Exception as error:
             refusal = partial(self._form.refusal, row, failure(error))
             line = await self._read(batch, lambda: _line(refusal()))
-            await self._read(batch, partial(writer.write_error, number, line))
+            await self._read(batch, partial(writer.write, number, line, failed=True))
         else:
-            await self._read(batch, partial(writer.write, number, line))
+            await self._read(batch, partial(writer.write, number, line, failed=False))
 
     def _expire(self, rows: BatchInput, writer: "_Writer") -> None:
         """Write an error for each row that has no line yet."""
         for number in range(len(rows)):
             if writer.awaits(number):
                 expired = self._form.expired(rows.row(number))
-                writer.write_error(number, _line(expired))
+                writer.write(number, _line(expired), failed=True)
 
     def _job(self, batch: BatchState, row: InputRow) -> Job:
         endpoint = batch.body.endpoint
@@ -255,40 +255,30 @@ class Batches:
 
 
 class _Writer:
-    """Files of a batch's answers, which are made with their first lines. Threads write them."""
+    """Writer of a batch's two files, of answers and of errors. Threads call it. A file is created
+    with its first line."""
 
-    def __init__(self, files: FileStore, batch: BatchState):
-        self._files, self._batch = files, batch
-        self._output: StoredFile | None = None
-        self._errors: StoredFile | None = None
+    def __init__(self, store: FileStore, batch: BatchState):
+        self._store, self._batch = store, batch
+        self._files: dict[bool, StoredFile] = {}  # by whether their rows have failed
         self._written = set[int]()  # numbers of rows
         self._closed = False
         self._lock = Lock()  # one thread writes at a time
 
-    def write(self, number: int, line: bytes) -> None:
-        """Write the answer to a row, unless it has a line or the batch has ended. Raises
-        `StorageFullError`."""
+    def write(self, number: int, line: bytes, failed: bool) -> None:
+        """Write the answer to a row, or the error of one that has `failed`, unless it has a line or
+        the batch has ended. Raises `StorageFullError`."""
         with self._lock:
             if not self.awaits(number):
                 return
-            if self._output is None:
-                self._output = self._created("output")
-                self._batch.output_file = self._output.id
-            self._files.append(self._output, line)
+            if failed not in self._files:
+                self._create(failed)
+            self._store.append(self._files[failed], line)
             self._written.add(number)
-            self._batch.completed += 1
-
-    def write_error(self, number: int, line: bytes) -> None:
-        """Write the error of a row, likewise."""
-        with self._lock:
-            if not self.awaits(number):
-                return
-            if self._errors is None:
-                self._errors = self._created("error")
-                self._batch.error_file = self._errors.id
-            self._files.append(self._errors, line)
-            self._written.add(number)
-            self._batch.failed += 1
+            if failed:
+                self._batch.failed += 1
+            else:
+                self._batch.completed += 1
 
     def awaits(self, number: int) -> bool:
         """Whether a row has no line yet, and may still get one."""
@@ -298,13 +288,16 @@ class _Writer:
         """Write no more; a line that is being written is finished."""
         with self._lock:
             self._closed = True
-            for file in (self._output, self._errors):
-                if file is not None:
-                    self._files.release(file)
+            for file in self._files.values():
+                self._store.release(file)
 
-    def _created(self, kind: str) -> StoredFile:
-        name = f"{self._batch.id}_{kind}.jsonl"
-        return self._files.create(self._batch.client, name, OUTPUT)
+    def _create(self, failed: bool) -> None:
+        name = f"{self._batch.id}_{'error' if failed else 'output'}.jsonl"
+        file = self._files[failed] = self._store.create(self._batch.client, name, OUTPUT)
+        if failed:
+            self._batch.error_file = file.id
+        else:
+            self._batch.output_file = file.id
 
 
 def _line(answer: AnswerRow) -> bytes:

@@ -4,12 +4,11 @@ embedding stay as they are."""
 from collections.abc import Iterator
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import tensor_scale
-from dlm.models.calibration import LargestActivations
+from dlm.models.calibration import LargestActivations, denoise_and_encode
 from dlm.models.diffusion_gemma.config import ModelConfig
 from dlm.models.diffusion_gemma.model import DiffusionGemma
 from dlm.models.diffusion_gemma.tensors import tensor_name
@@ -20,7 +19,6 @@ IGNORED = (
     *("lm_head", "*embed_vision*", "*mlp*", "*router*", "*self_attn*", "*self_conditioning*"),
     "*vision_tower*",
 )
-_PASSES = 4  # denoising passes over a calibration canvas
 
 
 def blocks(config: ModelConfig) -> dict[str, int]:
@@ -55,7 +53,7 @@ def names(config: ModelConfig) -> list[str]:
 def input_scales(model: DiffusionGemma, canvases: int) -> dict[str, Tensor]:
     """Return the input scales by the names of the stacks of experts on disk: the largest activation
     of all experts of a layer, before gate and up and before down, divided by the largest numbers of
-    both formats. It is measured while the model denoises and commits `canvases` canvases."""
+    both formats. It is measured while the model denoises and encodes `canvases` canvases."""
     largest = LargestActivations()
 
     def hook(name: str, experts: nn.Module, args: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -66,21 +64,11 @@ def input_scales(model: DiffusionGemma, canvases: int) -> dict[str, Tensor]:
             gate, up = F.linear(rows, experts.get_parameter("gate_up_proj")[e]).chunk(2, -1)
             largest.note(tensor_name(f"{name}.down_proj"), F.gelu(gate, approximate="tanh") * up)
 
+    def carried(logits: Tensor) -> Tensor:
+        return model.soft_embedding(model.softcapped(logits).softmax(-1))
+
     for name, module in model.named_modules():
         if isinstance(module, Experts):
             module.register_forward_pre_hook(partial(hook, name))
-    denoise_and_commit(model, canvases)
+    denoise_and_encode(model, canvases, model.no_soft_embedding()[None], carried)
     return largest.scales()
-
-
-def denoise_and_commit(model: DiffusionGemma, canvases: int) -> None:
-    """Denoise and commit `canvases` canvases one after another, in a few passes each."""
-    rng, cache = torch.Generator().manual_seed(0), model.new_cache(1)
-    for _ in range(canvases):
-        canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
-        canvas, soft_embedding = canvas.to(model.device), model.no_soft_embedding()[None]
-        for _ in range(_PASSES):
-            logits = model.denoise(canvas, soft_embedding, cache, [0])
-            probabilities = model.softcapped(logits).softmax(-1)
-            canvas, soft_embedding = logits.argmax(-1), model.soft_embedding(probabilities)
-        model.encode(canvas.tolist(), cache, [0])

@@ -14,7 +14,7 @@ import dlm.models
 from dlm.kernels.moe import matrix
 from dlm.kernels.nvfp4 import quantize, tensor_scale
 from dlm.models import CheckpointError, checkpoint, tensor_files
-from dlm.models.diffusion_gemma.quantisation import denoise_and_commit
+from dlm.models.diffusion_gemma.quantisation import input_scales
 from dlm.models.experts import Experts
 from dlm.models.quantise import quantise as quantise_directory
 from dlm.models.tensor_files import tensors
@@ -118,7 +118,7 @@ def test_input_scales_are_of_the_largest_activation_of_a_layer(written, monkeypa
 
     monkeypatch.setattr(Experts, "forward", spied)
     model = checkpoint.load(TINY)
-    denoise_and_commit(model, 2)
+    input_scales(model, 2)
     found = tensors_of(written)
     for index, layer in enumerate(model.layers):
         gate_up = layer.experts.get_parameter("gate_up_proj")

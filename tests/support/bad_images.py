@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import cache
 from io import BytesIO
 
 from pictured import content, picture
@@ -21,6 +22,7 @@ def _changed(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
+@cache
 def bad_images() -> dict[str, bytes]:
     png, jpeg = content(picture()), content(picture(), "JPEG")
     webp, gif = content(picture(), "WEBP"), content(picture(), "GIF")

@@ -39,7 +39,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(tmp_path, refusal_of, model, more
 
 def test_a_place_that_cannot_be_written_is_found_before_any_work(tmp_path, refusal_of, monkeypatch):
     monkeypatch.setattr(
-        "dlm.models.diffusion_gemma.quantisation.denoise_and_commit",
+        "dlm.models.diffusion_gemma.quantisation.denoise_and_encode",
         lambda *_: pytest.fail("it calibrates"),
     )
     args = "--model", BUILT_IN, "--out", "/dev/null/out", "--canvases", 1
