@@ -129,7 +129,7 @@ def initialised() -> Ministral3ForCausalLM:
 
 def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__, "runs/masked")
-    parser.set_defaults(batch=12, pool=1, rise=20)
+    parser.set_defaults(batch=12, pool=2, rise=20)
     return parsed(parser)
 
 

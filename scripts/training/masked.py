@@ -55,11 +55,19 @@ def loss(network: Any, batch: TrainingBatch, mask_token: int, rng: torch.Generat
     rows = canvases == mask_token
     logits = network.lm_head(rearrange(states[:, T:], "b (k l) h -> b k l h", k=K)[rows])
     diffusion = F.cross_entropy(logits, batch.canvases[rows], reduction="none")
-    weights = (batch.weights[:, None, None] * ~given)[rows]
-    total = balanced(diffusion, clutter(rows)[rows], weights)
+    kinds = clutter(rows)[rows]
+    weights = (batch.weights[:, None, None] * ~given)[rows] * evened(kinds)
+    total = balanced(diffusion, kinds, weights)
     causal, weights = causal[answered], batch.weights[answered.nonzero()[:, 0]]
     total = total + balanced(causal, torch.zeros_like(weights, dtype=torch.long), weights)
     return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
+
+
+def evened(kinds: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return weights, 1 on average, by which every kind of position weighs the same. Most masks are
+    far from all that is known, and little can be known about them."""
+    weights = 1 / kinds.bincount()[kinds]
+    return weights / weights.mean()
 
 
 def next_tokens(

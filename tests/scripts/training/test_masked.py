@@ -70,6 +70,13 @@ def test_clean_tokens_see_no_canvas_and_masks_alone_are_scored(network, batch):
     assert gradient[train_masked.MASK].abs().sum() > 0
 
 
+def test_rare_kinds_of_masks_weigh_as_much_as_frequent_ones():
+    weights = masked.evened(torch.tensor([5, 0, 5, 5, 2, 5, 0, 5]))
+    assert weights.mean().item() == pytest.approx(1)
+    torch.testing.assert_close(weights[[1, 4, 6]], torch.tensor([4, 8, 4]) / 3)
+    torch.testing.assert_close(weights[[0, 2, 3, 5, 7]], torch.full((5,), 8 / 15))
+
+
 def test_tokens_that_a_grammar_gives_are_not_masked(network, batch, monkeypatch):
     seen, run = [], masked.run
     monkeypatch.setattr(masked, "noise_rates", lambda unsure, rng: torch.ones_like(unsure))
