@@ -17,6 +17,8 @@ IN_SGLANG := tests/integrations/sglang
 CLIENTS := .venv-clients
 IN_CLIENTS := tests/clients
 OPENAI_2 := $(IN_CLIENTS)/test_instructor.py $(IN_CLIENTS)/test_llama_index.py
+GUIDELLM := $(IN_CLIENTS)/test_guidellm.py
+PROMPTFOO := $(IN_CLIENTS)/promptfoo
 CLIENT_TESTS := -m pytest -c $(IN_CLIENTS)/pytest.ini --rootdir $(IN_CLIENTS)
 
 demo: $(READY)
@@ -74,11 +76,13 @@ sglang: $(SGLANG)/installed
 	$(SGLANG)/bin/python -m pytest -c $(IN_SGLANG)/pytest.ini --rootdir $(IN_SGLANG) $(IN_SGLANG) \
 	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
 
-# Real clients, in environments apart: Python's, in two since some need openai-python 2, and npm's.
-# The server runs in the development environment.
-clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(IN_CLIENTS)/node_modules/installed
-	DLM_PYTHON=$(BIN)/python $(CLIENTS)/bin/python $(CLIENT_TESTS) $(OPENAI_2:%=--ignore %) $(IN_CLIENTS)
+# Real clients, in environments apart: Python's, since some need openai-python 2 and guidellm needs
+# torch, and npm's. The server runs in the development environment.
+clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(CLIENTS)-guidellm/installed \
+    $(IN_CLIENTS)/node_modules/installed $(PROMPTFOO)/node_modules/installed
+	DLM_PYTHON=$(BIN)/python $(CLIENTS)/bin/python $(CLIENT_TESTS) $(OPENAI_2:%=--ignore %) --ignore $(GUIDELLM) $(IN_CLIENTS)
 	DLM_PYTHON=$(BIN)/python $(CLIENTS)-openai-2/bin/python $(CLIENT_TESTS) $(OPENAI_2) $(IN_CLIENTS)/test_recipes.py
+	DLM_PYTHON=$(BIN)/python $(CLIENTS)-guidellm/bin/python $(CLIENT_TESTS) $(GUIDELLM)
 
 # The site, in build/site: every page, the API from docstrings, all links and anchors checked.
 docs: .venv/docs
@@ -125,9 +129,10 @@ $(SGLANG)/installed: pyproject.toml $(IN_SGLANG)/environment/requirements.txt
 
 $(CLIENTS)/installed: $(IN_CLIENTS)/requirements.txt
 $(CLIENTS)-openai-2/installed: $(IN_CLIENTS)/requirements-openai-2.txt
-$(CLIENTS)/installed $(CLIENTS)-openai-2/installed:
+$(CLIENTS)-guidellm/installed: $(IN_CLIENTS)/requirements-guidellm.txt
+$(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(CLIENTS)-guidellm/installed:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install --quiet --requirement $<
+	$(@D)/bin/pip install --quiet --requirement $< $(TORCH:--index-url=--extra-index-url)
 	touch $@
 
 # Without npm, or without a package, its tests are skipped.
@@ -136,7 +141,13 @@ $(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
 	mkdir -p $(@D)
 	touch $@
 
+# Without its optional packages, of which there are over a hundred: browsers and clouds.
+$(PROMPTFOO)/node_modules/installed: $(PROMPTFOO)/package.json
+	-npm install --prefix $(PROMPTFOO) --omit=optional --ignore-scripts --no-package-lock --no-audit --no-fund
+	mkdir -p $(@D)
+	touch $@
+
 clean:
-	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models grammar/_walk*.so
+	rm -rf .venv $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS)-openai-2 $(CLIENTS)-guidellm $(IN_CLIENTS)/node_modules $(PROMPTFOO)/node_modules dlm/kernels dlm/grammar dlm/models grammar/_walk*.so
 
 .PHONY: demo test test-all suite vectors without-c contrary lint card vllm sglang clients docs install clean

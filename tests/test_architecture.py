@@ -28,7 +28,8 @@ MOST_LINES = 450  # of a file
 def sources(*folders: str) -> list[Path]:
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     assert found
-    return [path for path in found if not path.is_relative_to(ROOT / "models" / "tiny")]
+    own = [path for path in found if "node_modules" not in path.parts]
+    return [path for path in own if not path.is_relative_to(ROOT / "models" / "tiny")]
 
 
 def imported(source: str) -> Iterator[str]:

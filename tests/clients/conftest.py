@@ -42,15 +42,16 @@ def programs() -> Path:
 
 @pytest.fixture(scope="session")
 def node_package() -> Callable[[str], Path]:
-    """Return the folder of an npm package; skip a test without Node.js or without the package."""
+    """Return the folder of an npm package; skip a test without Node.js or without the package.
+    `project` is the folder of the packages with which it is installed."""
 
-    def folder(name: str) -> Path:
+    def folder(name: str, project: Path = HERE) -> Path:
         if shutil.which("node") is None:
             pytest.skip("there is no Node.js")
-        found = HERE / "node_modules" / name
-        if not found.is_dir():
+        package = project / "node_modules" / name
+        if not package.is_dir():
             pytest.skip(f"the npm package {name} is not installed")
-        return found
+        return package
 
     return folder
 
@@ -60,8 +61,10 @@ def command(node_package) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a command of an npm package with a home of its own. It reaches no other machine: its
     proxy is a port on which nothing listens."""
 
-    def run(package: str, *words: str, cwd: Path, home: Path, **variables: str):
-        node_package(package)
+    def run(
+        package: str, *words: str, cwd: Path, home: Path, project: Path = HERE, **variables: str
+    ):
+        node_package(package, project)
         nowhere = "http://127.0.0.1:9"
         environment = {
             "PATH": os.environ["PATH"],
@@ -73,7 +76,7 @@ def command(node_package) -> Callable[..., subprocess.CompletedProcess[str]]:
         }
         name, *others = words
         return subprocess.run(
-            [HERE / "node_modules" / ".bin" / name, *others],
+            [project / "node_modules" / ".bin" / name, *others],
             cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,

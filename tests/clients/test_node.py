@@ -58,3 +58,12 @@ def test_ai_sdk(run):
         "reasoned": [TEXT, "Paris it is."],
         "chats": whole,
     }
+
+
+def test_librechat(run):
+    title = {"language": "English", "title": "Weather in Paris"}
+    assert run("librechat.mjs", "@langchain/core", "@langchain/openai", "zod") == {
+        "chat": ["weather", PARIS, TEXT, True],
+        "dropped": TEXT,
+        "titles": [title, title],
+    }
