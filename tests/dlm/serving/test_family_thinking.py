@@ -7,6 +7,7 @@ from itertools import chain
 import calling
 import pytest
 from asks import turn
+from exhaustive import by_default
 from revealing import MASK, Revealing, endless
 
 from dlm import Autoregressive, DecodeConfig, Diffusion, Engine
@@ -22,8 +23,8 @@ THOUGHT = f"Shall I write {CALL} or <tool_call> alone?"
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 WAYS = {
     "joint": (Diffusion(), {}),
-    "prefix": (Diffusion(), {"order": "prefix"}),
     "left to right": (Autoregressive(), {}),
+    "prefix": (Diffusion(), {"order": "prefix"}),
 }
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 BODIES = {
@@ -71,7 +72,7 @@ def encoded(chat, text):
     return chat.tokenizer.encode(text, add_special_tokens=False)
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=by_default([*WAYS]))
 def served(request, tmp_path_factory, serve):
     """Servers of one way to write, by whether the prompt opens the reasoning."""
     decoding, settings = WAYS[request.param]
