@@ -132,15 +132,15 @@ class Canvas(Progress):
     # Of tokens that are fixed, by position, if the request asks for them.
     logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
 
-    def unjudged(self, guidance: Guidance, settled: bool) -> list[int]:
-        """Return the positions that the last pass has fixed: pinned, standing, or all up to the
-        stop if the canvas has `settled`."""
+    def without_logprobs(self, guidance: Guidance, settled: bool) -> list[int]:
+        """Return the positions whose tokens are fixed (pinned, standing, or all up to the stop if
+        the canvas has `settled`) and have no log-probability yet."""
         end = min(guidance.stop + 1, len(guidance.guess)) if settled else len(self.pinned)
-        judged = self.logprobs
+        logprobs = self.logprobs
         return [
             position
             for position in sorted({*range(end), *self.held})
-            if position not in judged or judged[position].token != guidance.guess[position]
+            if position not in logprobs or logprobs[position].token != guidance.guess[position]
         ]
 
     def show_pinned(self) -> None:

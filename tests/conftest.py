@@ -70,8 +70,10 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that wait for processes first: other tests run beside them."""
-    first = str(shapes.ROOT / "tests" / "scripts"), str(shapes.ROOT / "tests" / "dlm" / "cli")
+    """Run tests that wait for processes first: other tests run beside them. So do long files that
+    would otherwise come last, when no other test is left to run beside them."""
+    tests = shapes.ROOT / "tests"
+    first = tuple(map(str, (tests / "scripts", tests / "dlm" / "cli", tests / "test_")))
     items.sort(key=lambda item: not str(item.path).startswith(first))
 
 

@@ -4,9 +4,9 @@ A step runs two passes then: one for the texts, and one over the canvases of que
 decoder sees the requests of the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlm.events import Event
 from dlm.grammar import Compiled, Reasoning
@@ -19,14 +19,29 @@ from dlm.sequence import Sequence
 class PlanWithQuestions(PassPlan):
     """Plan of a step: the pass of the texts, and a second one for the questions."""
 
-    deciding: PassPlan = field(default_factory=PassPlan)
+    question_pass: PassPlan = field(default_factory=PassPlan)
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.errors or self.deciding)
+        return bool(self.runs or self.errors or self.question_pass)
 
 
-def _deciding(plan: PassPlan) -> PassPlan:
-    return plan.deciding if isinstance(plan, PlanWithQuestions) else PassPlan()
+class OutputWithQuestions(NamedTuple):
+    """Outputs of the two passes of a step."""
+
+    texts: Any
+    questions: Any
+    text_slots: Container[int]  # slots of the canvases in the pass of the texts
+
+
+class GuidanceWithQuestions(NamedTuple):
+    """Guidance of the two passes of a step."""
+
+    texts: Any
+    questions: Any
+
+
+def _question_pass(plan: PassPlan) -> PassPlan:
+    return plan.question_pass if isinstance(plan, PlanWithQuestions) else PassPlan()
 
 
 class BesideQuestions(Decoder):
@@ -38,50 +53,52 @@ class BesideQuestions(Decoder):
         super().__init__(context)
         self._texts, self._questions = texts, questions
 
-    def _of(self, sequence: Sequence) -> Decoder:
+    def _decoder_of(self, sequence: Sequence) -> Decoder:
         return self._texts if sequence.question is None else self._questions
 
     def constrain(
         self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
     ) -> None:
-        self._of(sequence).constrain(sequence, compiled, reasoning)
+        self._decoder_of(sequence).constrain(sequence, compiled, reasoning)
 
     def plan(self, running: Mapping[int, Sequence]) -> PassPlan:
-        asking = {slot: s for slot, s in running.items() if s.question is not None}
-        texts = self._texts.plan({slot: s for slot, s in running.items() if slot not in asking})
-        deciding = self._questions.plan(asking) if asking else PassPlan()
+        questions = {slot: s for slot, s in running.items() if s.question is not None}
+        texts = self._texts.plan({slot: s for slot, s in running.items() if slot not in questions})
+        second = self._questions.plan(questions) if questions else PassPlan()
         return PlanWithQuestions(
-            texts.encode, texts.canvases, texts.questions, texts.errors, texts.seconds, deciding
+            texts.encode, texts.canvases, texts.questions, texts.errors, texts.seconds, second
         )
 
-    def run(self, plan: PassPlan) -> Any:
-        deciding = self._questions.run(_deciding(plan))
-        return self._texts.run(plan), deciding, plan.canvases.keys()
+    def run(self, plan: PassPlan) -> OutputWithQuestions:
+        questions = self._questions.run(_question_pass(plan))
+        return OutputWithQuestions(self._texts.run(plan), questions, plan.canvases.keys())
 
-    def guide(self, output: Any) -> Any:
-        texts, questions, _ = output
-        return self._texts.guide(texts), self._questions.guide(questions)
+    def guide(self, output: OutputWithQuestions) -> GuidanceWithQuestions:
+        texts = self._texts.guide(output.texts)
+        return GuidanceWithQuestions(texts, self._questions.guide(output.questions))
 
-    def settle(self, plan: PassPlan, output: Any, guidance: Any) -> dict[int, Any]:
-        outcomes = self._texts.settle(plan, output[0], guidance[0])
-        return outcomes | self._questions.settle(_deciding(plan), output[1], guidance[1])
+    def settle(
+        self, plan: PassPlan, output: OutputWithQuestions, guidance: GuidanceWithQuestions
+    ) -> dict[int, Any]:
+        texts = self._texts.settle(plan, output.texts, guidance.texts)
+        second = _question_pass(plan)
+        return texts | self._questions.settle(second, output.questions, guidance.questions)
 
     def draft(
         self,
-        output: Any,
+        output: OutputWithQuestions,
         outcomes: Mapping[int, Any],
         running: Mapping[int, Sequence],
         events: list[Event],
     ) -> dict[int, Exception]:
-        texts, _, slots = output
-        written = {slot: outcome for slot, outcome in outcomes.items() if slot in slots}
-        return self._texts.draft(texts, written, running, events)
+        texts = {slot: o for slot, o in outcomes.items() if slot in output.text_slots}
+        return self._texts.draft(output.texts, texts, running, events)
 
     def _start(self, sequence: Sequence) -> None:
-        self._of(sequence)._start(sequence)
+        self._decoder_of(sequence)._start(sequence)
 
     def commit(self, sequence: Sequence, outcome: Any, events: list[Event]) -> None:
-        self._of(sequence).commit(sequence, outcome, events)
+        self._decoder_of(sequence).commit(sequence, outcome, events)
 
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
-        self._of(sequence)._go_back(slot, sequence, at)
+        self._decoder_of(sequence)._go_back(slot, sequence, at)

@@ -66,7 +66,7 @@ def denoise(context: EngineContext, plan: PassPlan) -> PassOutput | None:
     if not running:
         model.encode(list(plan.encode.values()), cache, list(plan.encode))
         return None
-    tokens, soft_embeddings = shown([sequence.canvas for sequence in running])
+    tokens, soft_embeddings = canvas_inputs([sequence.canvas for sequence in running])
     replays = _replays(model)
     logits = model.denoise(tokens, soft_embeddings, cache, list(plan.canvases), plan.encode)
     graphed = _replays(model) > replays
@@ -77,7 +77,7 @@ def denoise(context: EngineContext, plan: PassPlan) -> PassOutput | None:
     return replace(output, seconds=perf_counter() - start, graphed=graphed)
 
 
-def shown(
+def canvas_inputs(
     canvases: list[Canvas],
 ) -> tuple[Int[Tensor, "B L"], Float[Tensor, "B L hidden"] | None]:
     """Return what the model sees of canvases: tokens, and soft embeddings if they are carried."""
@@ -200,7 +200,7 @@ def _advance(
             free[i, sequence.canvas.prompted :][sequence.canvas.masked(answer)] = True
     accepted = sampler.accept(distributions, free) & free
     if sampler.mask is None:
-        chosen = distributions.draws([min(1.0, _requested(s)) for s in running])
+        chosen = distributions.draws([min(1.0, _requested_temperature(s)) for s in running])
     else:
         chosen = torch.full(accepted.shape, -1)
         for i, (sequence, answer) in enumerate(zip(running, guided, strict=True)):
@@ -209,7 +209,7 @@ def _advance(
                 chosen[i, begin:] = torch.tensor(answer.guess)
                 accepted[i, begin:][sequence.canvas.standing] = True  # what stands already
     (kept,) = distributions.copies.to_device(torch.where(accepted, chosen, -1))
-    before, _ = shown([sequence.canvas for sequence in running])
+    before, _ = canvas_inputs([sequence.canvas for sequence in running])
     rngs = [
         s.rng if isinstance(g, Guidance) else None for s, g in zip(running, guided, strict=True)
     ]
@@ -230,7 +230,7 @@ def _advance(
             outcomes[slot] = outcome = _update_canvas(sequence, answer, *row, config)
             top = sequence.request.logprobs
             if top is not None and isinstance(outcome, Outcome):
-                _judge_fixed(sequence.canvas, outcome, top, partial(distributions.logprobs, i))
+                _note_logprobs(sequence.canvas, outcome, top, partial(distributions.logprobs, i))
     return outcomes
 
 
@@ -251,7 +251,7 @@ def exclude_(logits: Float[Tensor, "*n V"], config: DecodeConfig) -> None:
         logits[..., token] = -torch.inf
 
 
-def _requested(sequence: Sequence) -> float:
+def _requested_temperature(sequence: Sequence) -> float:
     """Return the request's temperature; 1 if it has none."""
     temperature = sequence.request.temperature
     return 1.0 if temperature is None else temperature
@@ -262,9 +262,9 @@ def _temperature(sequence: Sequence, config: DecodeConfig) -> float:
     temperature below 1 only sharpens the draws. Entropies must stay those of the schedule:
     otherwise unsure positions would count as sure."""
     if sequence.question is not None:
-        return max(1.0, _requested(sequence))
+        return max(1.0, _requested_temperature(sequence))
     scheduled = config.sampler.temperature(sequence.canvas.steps)
-    return scheduled * max(1.0, _requested(sequence))
+    return scheduled * max(1.0, _requested_temperature(sequence))
 
 
 def _cut(sequence: Sequence) -> Cut | None:
@@ -273,7 +273,7 @@ def _cut(sequence: Sequence) -> Cut | None:
     temperature above 1 applies before it; one below 1 does not change it."""
     if sequence.question is not None:
         return None
-    return Cut.of(sequence.request, max(1.0, _requested(sequence)))
+    return Cut.of(sequence.request, max(1.0, _requested_temperature(sequence)))
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
@@ -323,20 +323,20 @@ def _guide(
     return guidance
 
 
-def _judge_fixed(
+def _note_logprobs(
     canvas: Canvas, outcome: Outcome, top: int, logprobs: Callable[..., list[TokenLogprob]]
 ) -> None:
     """Note the log-probabilities of the tokens that the pass has fixed, each once."""
     guidance, chosen = outcome.guidance, list[int]()
     guess = guidance.guess
-    for position in canvas.unjudged(guidance, outcome.settled):
+    for position in canvas.without_logprobs(guidance, outcome.settled):
         if is_forced(row_at(guidance, position)):
             canvas.logprobs[position] = TokenLogprob.forced(guess[position], top)
         else:
             chosen.append(position)
     if chosen:
-        judged = logprobs(chosen, [guess[position] for position in chosen], top)
-        canvas.logprobs |= zip(chosen, judged, strict=True)
+        computed = logprobs(chosen, [guess[position] for position in chosen], top)
+        canvas.logprobs |= zip(chosen, computed, strict=True)
 
 
 def _update_canvas(

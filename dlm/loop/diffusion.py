@@ -203,13 +203,13 @@ class CanvasDecoder(Decoder):
 
     def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
         begin = self._grid.begin(len(sequence.prompt), at)
-        canvas = max(0, begin - len(sequence.prompt))
-        sequence.constraint.rollback(len(sequence.tokens) - canvas)
+        first = max(0, begin - len(sequence.prompt))  # token of the answer in the canvas
+        sequence.constraint.rollback(len(sequence.tokens) - first)
         self._cache.rewind(slot, begin)
-        pinned, judged = sequence.tokens[canvas:at], sequence.logprobs[canvas:at]
-        barred = sequence.go_back(at, canvas)
+        pinned, logprobs = sequence.tokens[first:at], sequence.logprobs[first:at]
+        barred = sequence.go_back(at, first)
         self._begin_canvas(sequence)
-        sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}
-        sequence.canvas.logprobs = dict(enumerate(judged))
+        sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - first: barred}
+        sequence.canvas.logprobs = dict(enumerate(logprobs))
         if self._config.sampler.mask is not None:
             sequence.canvas.show_pinned()

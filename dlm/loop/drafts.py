@@ -19,12 +19,12 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import (
     Outcome,
+    canvas_inputs,
     exclude_,
     first_embedding,
     guide,
     pass_output,
     settle,
-    shown,
 )
 from dlm.loop.interfaces import DraftingLM
 from dlm.loop.pass_plan import PassPlan
@@ -53,7 +53,9 @@ class Drafts:
         for slot, sequence in predicted.items():
             self._move_canvas(sequence, drafts[slot])
             sequence.stats.denoiser_calls += 1
-        canvas, soft_embeddings = shown([sequence.canvas for sequence in predicted.values()])
+        canvas, soft_embeddings = canvas_inputs(
+            [sequence.canvas for sequence in predicted.values()]
+        )
         return self._model.predict_and_denoise(tokens, last, canvas, soft_embeddings, cache)
 
     @torch.inference_mode()

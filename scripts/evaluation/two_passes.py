@@ -16,7 +16,7 @@ import dlm
 from dlm.canvas import Canvas
 from dlm.grammar import Unfinished
 from dlm.loop.decoding import EngineContext
-from dlm.loop.denoise import Outcome, exclude_, guide, pass_output, settle, shown
+from dlm.loop.denoise import Outcome, canvas_inputs, exclude_, guide, pass_output, settle
 from dlm.loop.drafts import Drafts
 from dlm.loop.left_to_right import CausalOutput, StepResult, TokenDecoder
 from dlm.loop.pass_plan import PassPlan
@@ -86,7 +86,7 @@ class _OwnPass(Drafts):
             sequence.canvas = Canvas(tokens=tokens, soft_embedding=None, stats=dlm.Stats())
             sequence.canvas.prompted = len(unread)
             sequence.stats.causal_calls += 1
-        canvas, _ = shown([sequence.canvas for sequence in written.values()])
+        canvas, _ = canvas_inputs([sequence.canvas for sequence in written.values()])
         nothing = {slot: [] for slot in written}
         nowhere = dict.fromkeys(written, 0)
         _, logits = self._model.predict_and_denoise(nothing, nowhere, canvas, None, self._cache)
