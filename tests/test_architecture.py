@@ -243,7 +243,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/rules": 1_600,
     "grammar/schema": 5_450,
     "grammar/specs": 1_700,
-    "grammar/vocabulary": 650,
+    "grammar/vocabulary": 700,
     "kernels": 5_350,
     "models": 4_250,
     "models/diffusion_gemma": 1_100,

@@ -144,11 +144,16 @@ class Keys:
     def item_suspects(self, tokens: QuotedTokens) -> UInt32[np.ndarray, " words"]:
         """Return a superset of the tokens that may end a repeated item, as packed bits.
 
-        Beginnings of `taken_continuations` are not included.
+        Beginnings of `taken_continuations` are not included, nor are tokens that spell one of them.
         """
         if not self.watched:
             return tokens.packed["opening"]
         if self.string:
+            # The end of a string that no earlier item has makes a new item, unless an escape hides
+            # which string it is.
+            begun = max(0, self.text.rfind(b'"') - 1)  # an escaped quote has its backslash here
+            if b"\\" not in self.text[begun:]:
+                return tokens.packed["joining"]
             arrays = (container for container in self.open if isinstance(container, SeenItems))
             return tokens.packed["ending" if any(map(self._may_repeat, arrays)) else "joining"]
         return tokens.packed["after a digit" if self.text[-1:].isdigit() else "structural"]

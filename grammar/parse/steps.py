@@ -70,7 +70,10 @@ class Steps:
         vocabulary, quoted = self._vocabulary, self._vocabulary.quoted
         tokens = keys.dead_end_suspects(quoted) if self.few_keys else keys.suspects(quoted)
         if self.may_run_out:
-            tokens = tokens.union(*map(vocabulary.beginnings, keys.taken_continuations))
+            taken = keys.taken_continuations
+            tokens = tokens.union(*map(vocabulary.beginnings, taken))
+            if keys.watched:
+                tokens = tokens.union(*map(quoted.spelling, taken))
         suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
         if self.uniqueness.distinct:
             suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())

@@ -33,6 +33,11 @@ class QuotedTokens:
             self.ending.setdefault(first, []).append(token)
             for text in enclosed:
                 self.whole.setdefault(text, []).append(token)
+        self._by_escape: dict[bytes, list[int]] = {}  # by the bytes before the first backslash
+        for token in self.escapes:
+            before, _, _ = pieces[token].partition(b"\\")
+            self._by_escape.setdefault(before, []).append(token)
+        self._longest = max(map(len, self._by_escape), default=0)
         opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
         structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
         spaced = {t for t, piece in enumerate(pieces) if _SPACE.search(piece)}
@@ -47,3 +52,14 @@ class QuotedTokens:
         # Tokens that change no keys, within a string and outside of strings.
         self.within = np.array([not _ENDS_STRING.search(piece) for piece in pieces], bool)
         self.outside = np.array([not _STRUCTURES.search(piece) for piece in pieces], bool)
+
+    def spelling(self, continuation: bytes) -> set[int]:
+        """Return the tokens that may spell `continuation`, which ends a string with its quote.
+
+        They end a string likewise, or agree with it up to an escape, which may spell any character.
+        Beginnings of `continuation` are not included.
+        """
+        tokens = {*self.ending.get(continuation[:-1], ())}
+        for size in range(min(len(continuation), self._longest + 1)):
+            tokens.update(self._by_escape.get(continuation[:size], ()))
+        return tokens

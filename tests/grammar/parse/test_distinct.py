@@ -5,12 +5,16 @@ import random
 from typing import Any
 
 import pytest
-from exhaustive import by_default
+from exhaustive import by_default, examples
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from maskbench import of_bytes
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks import tokens_in
+from dlm.grammar.parse import Keys
+from dlm.grammar.vocabulary import QuotedTokens
 
 BYTES = of_bytes()
 BYTE_COMPILER = Compiler(BYTES)
@@ -230,3 +234,54 @@ def test_white_space_after_a_repeated_number_is_not_allowed(text: bytes):
     for token in allowed:
         assert matcher.accept(token)
         matcher.rollback(1)
+
+
+TEXTS = st.text('ab"\\\\\n\u00e9', max_size=3)
+ITEMS = st.recursive(
+    TEXTS,
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=2)
+        | st.dictionaries(TEXTS, inner, min_size=1, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@examples(80)
+@given(items=st.lists(ITEMS, min_size=1, max_size=2), ascii_=st.booleans(), data=st.data())
+def test_a_mask_within_the_strings_of_items_has_the_tokens_that_can_be_read(
+    compiler, vocabulary, items, ascii_, data
+):
+    """Tokens with quotes or backslashes end strings, or spell them anew: each is read alone."""
+    schema = unique({"anyOf": [{"type": kind} for kind in ("string", "array", "object")]})
+    grammar = compiler.compile(JsonSchema(schema, additional_properties="schema"))
+    texts = [json.dumps(item, ensure_ascii=ascii_) for item in items]
+    last = json.dumps(data.draw(st.sampled_from(items) | ITEMS))
+    text = f"[{','.join(texts)},{last[: data.draw(st.integers(1, len(last)))]}"
+    matcher = Matcher(grammar)
+    for token in vocabulary.encode(text):
+        if not matcher.accept(token):
+            return
+    allowed = {*tokens_in(matcher.allowed()).tolist()}
+    for token in {*vocabulary.quoted.pieces, *vocabulary.quoted.escapes}:
+        accepted = matcher.accept(token)
+        assert accepted == (token in allowed), (text, vocabulary.pieces[token])
+        if accepted:
+            matcher.rollback(1)
+
+
+def test_only_a_string_of_an_earlier_item_can_end_a_repeated_item():
+    keys = Keys().after(b'[{"n":"some"},{"n":"so', lambda place: place == 0)
+    assert keys is not None
+    pieces = [b'me"', b'me"}', b'x"', b'"]', b"\\n", b"m\\u", b"x\\n", b'",']
+    tokens = QuotedTokens(pieces)
+    spelling = set().union(*map(tokens.spelling, keys.taken_continuations))
+    assert {pieces[token] for token in spelling} == {b'me"', b'me"}', b"\\n", b"m\\u"}
+    assert tokens_in(keys.item_suspects(tokens)).tolist() == [pieces.index(b'",')]
+
+
+@pytest.mark.parametrize("begun", [b"\\u0073o", b'\\"', b"\\"])
+def test_escapes_may_hide_the_string_of_an_earlier_item(begun: bytes):
+    keys = Keys().after(b'["some","' + begun, lambda place: place == 0)
+    assert keys is not None
+    assert tokens_in(keys.item_suspects(QuotedTokens([b'me"', b"me"]))).tolist() == [0]
