@@ -14,6 +14,8 @@ from dlm.openai.batch import BatchLines
 from dlm.openai.body import parse_json
 
 _MOST_ROWS = 50_000  # as OpenAI has it
+_PIECE_ROWS = 256  # at most in one piece
+_PIECE_BYTES = 1 << 18  # after which a piece ends
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -50,20 +52,41 @@ class BatchInput:
             opened.seek(self._starts[number])
             return _row(number, opened.read(self._sizes[number]))
 
+    def pieces(self) -> Iterator[list[InputRow]]:
+        """Read all rows once, in order, in pieces of bounded work, which may be empty. No check
+        needs to be before. Raises `RequestError` for too many rows."""
+        piece, size = list[InputRow](), 0
+        for number, _, text in self._lines():
+            if text.strip():
+                piece.append(_row(number, text))
+            size += len(text)
+            if len(piece) == _PIECE_ROWS or size >= _PIECE_BYTES:
+                yield piece
+                piece, size = [], 0
+        yield piece
+
     def _rows(self) -> Iterator[InputRow]:
-        start = 0
+        """Read all rows, and note where they are."""
+        for number, start, text in self._lines():
+            if self._stopped:
+                raise CancelledError
+            if text.strip():
+                self._starts.append(start)
+                self._sizes.append(len(text))
+                yield _row(number, text)
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Read all lines, blank ones too: the number of the row that is in the line or comes next,
+        the line's start in bytes, and its text. Raises `RequestError` for too many rows."""
+        number = start = 0
         with self._path.open("rb") as opened:
             for line in opened:
-                if self._stopped:
-                    raise CancelledError
                 text = line.removeprefix(_BOM) if not start else line
-                if text.strip():
-                    number = len(self._starts)
-                    if number >= _MOST_ROWS:
-                        raise RequestError(f"the file must have at most {_MOST_ROWS} rows")
-                    self._starts.append(start + len(line) - len(text))
-                    self._sizes.append(len(text))
-                    yield _row(number, text)
+                is_row = bool(text.strip())
+                if is_row and number >= _MOST_ROWS:
+                    raise RequestError(f"the file must have at most {_MOST_ROWS} rows")
+                yield number, start + len(line) - len(text), text
+                number += is_row
                 start += len(line)
 
 

@@ -7,7 +7,7 @@ slots, passes and readers are shared with it as with any other; `BatchSlots` bou
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -24,7 +24,7 @@ from dlm.request import Request, Result
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.batch_input import BatchInput
 from dlm.serving.batch_slots import BatchSlots
-from dlm.serving.file_store import DAY, FileStore, StoredFile
+from dlm.serving.file_store import DAY, FileStore, StorageFullError, StoredFile
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -144,15 +144,15 @@ class Batches:
         file = self._files.get(batch.client, batch.body.input_file_id)
         rows, writer = BatchInput(file.path), _Writer(self._files, batch)
         try:
-            seconds_left = batch.created + batch.seconds - batch.now()
-            await self._read(batch, partial(rows.check, self._form), file.size)
-            batch.total = len(rows)
             try:
-                async with asyncio.timeout(max(0.0, seconds_left)):
+                async with asyncio.timeout(batch.created + batch.seconds - batch.now()):
+                    await self._read(batch, partial(rows.check, self._form), file.size)
+                    batch.total = len(rows)
                     batch.become("in_progress")
                     await self._answer(batch, rows, writer)
             except TimeoutError:
-                await self._read(batch, partial(self._expire, rows, writer), file.size)
+                rows.stop()
+                await self._expire(batch, rows, writer, file.size)
                 batch.become("expired")
             else:
                 batch.become("finalizing")
@@ -209,16 +209,31 @@ class Batches:
         except Exception as error:
             refusal = partial(self._form.refusal, row, failure(error))
             line = await self._read(batch, lambda: _line(refusal()))
-            await self._read(batch, partial(writer.write, number, line, failed=True))
+            await self._read(batch, partial(writer.write, {number: line}, failed=True))
         else:
-            await self._read(batch, partial(writer.write, number, line, failed=False))
+            await self._read(batch, partial(writer.write, {number: line}, failed=False))
 
-    def _expire(self, rows: BatchInput, writer: "_Writer") -> None:
-        """Write an error for each row that has no line yet."""
-        for number in range(len(rows)):
-            if writer.awaits(number):
-                expired = self._form.expired(rows.row(number))
-                writer.write(number, _line(expired), failed=True)
+    async def _expire(
+        self, batch: BatchState, rows: BatchInput, writer: "_Writer", size: int
+    ) -> None:
+        """Write an error for each row that has no line yet. Between two pieces of the file, which
+        has `size` bytes, other clients have their turns. If the store has no room for some of the
+        errors, the batch says so."""
+        pieces, problem = rows.pieces(), None
+        while (piece := await self._read(batch, lambda: next(pieces, None), size)) is not None:
+            if piece:
+                batch.total = max(batch.total, piece[-1].number + 1)
+            try:
+                await self._read(batch, partial(self._write_expired, piece, writer), size)
+            except StorageFullError as error:
+                problem = error
+        if problem is not None:
+            missing = batch.total - batch.completed - batch.failed
+            batch.error = f"{missing} rows that did not run have no error line: {problem}"
+
+    def _write_expired(self, rows: list[InputRow], writer: "_Writer") -> None:
+        expired = {row.number: _line(self._form.expired(row)) for row in rows}
+        writer.write(expired, failed=True)
 
     def _job(self, batch: BatchState, row: InputRow) -> Job:
         endpoint = batch.body.endpoint
@@ -265,27 +280,25 @@ class _Writer:
         self._closed = False
         self._lock = Lock()  # one thread writes at a time
 
-    def write(self, number: int, line: bytes, failed: bool) -> None:
-        """Write the answer to a row, or the error of one that has `failed`, unless it has a line or
-        the batch has ended. Raises `StorageFullError`."""
+    def write(self, lines: Mapping[int, bytes], failed: bool) -> None:
+        """Write the answers to rows, or the errors of rows that have `failed`, by their numbers:
+        those of rows that have no line yet, all or none, and none if the batch has ended. Raises
+        `StorageFullError`."""
         with self._lock:
-            if not self.awaits(number):
+            new = {} if self._closed else {n: lines[n] for n in lines if n not in self._written}
+            if not new:
                 return
             if failed not in self._files:
                 self._create(failed)
-            self._store.append(self._files[failed], line)
-            self._written.add(number)
+            self._store.append(self._files[failed], b"".join(new.values()))
+            self._written.update(new)
             if failed:
-                self._batch.failed += 1
+                self._batch.failed += len(new)
             else:
-                self._batch.completed += 1
-
-    def awaits(self, number: int) -> bool:
-        """Whether a row has no line yet, and may still get one."""
-        return not self._closed and number not in self._written
+                self._batch.completed += len(new)
 
     def close(self) -> None:
-        """Write no more; a line that is being written is finished."""
+        """Write no more; lines that are being written are finished."""
         with self._lock:
             self._closed = True
             for file in self._files.values():

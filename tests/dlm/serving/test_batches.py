@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from waiting import PATIENCE
 from dlm import DlmError, Policy, Request
 from dlm.openai.batch import BatchLines
 from dlm.openai.batches import BatchBody
+from dlm.openai.body import LARGE
 from dlm.serving import batches as batches_module
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.batches import Batches
@@ -35,10 +37,10 @@ def work(engine_of, gate, tmp_path):
     """The engine of a gated model, its batches, and the files they read."""
 
     class Work:
-        def __init__(self, seconds=3600, slots=2):
+        def __init__(self, seconds=3600, slots=2, room=4 << 20):
             engine = engine_of(gate, slots=slots, policy=Policy())
             self.engine = AsyncEngine(engine, max_queue=8)
-            self.files = FileStore(tmp_path, 4 << 20)
+            self.files = FileStore(tmp_path, room)
             self.batches = Batches(self.engine, self.files, ("tiny",), seconds)
 
         def begin(self, count, client="a", **body):
@@ -98,30 +100,134 @@ async def test_a_cancelled_batch_keeps_its_answers_and_begins_no_more(work, gate
             at.batches.cancel("a", batch.id)
 
 
+def error_lines(at, batch):
+    """Ids of the rows in a batch's file of errors, each of which has to be `batch_expired`."""
+    errors = at.files.get(batch.client, batch.error_file).path.read_text().splitlines()
+    shown = [(e["custom_id"], e["response"], e["error"]["code"]) for e in map(json.loads, errors)]
+    assert [line[1:] for line in shown] == [(None, "batch_expired")] * len(shown)
+    return [id for id, _, _ in shown]
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("done", [0, 2])
 async def test_rows_that_did_not_run_before_their_batch_expired_have_error_lines(
-    work, gate, monkeypatch, done
+    work, gate, monkeypatch
 ):
-    async with work(seconds=3600 if done else 0) as at:
-        if done:
-            gate.open.set()
+    async with work(seconds=2) as at:
+        opened, open_ = [], at.engine.open
 
-            async def answer_some(batch, rows, writer):
-                for number in range(done):
-                    await at.batches._answer_row(batch, rows, number, writer)
-                raise TimeoutError
+        async def noted(*args, **more):
+            opened.append(gate.open.set() if len(opened) < 2 else gate.open.clear())
+            return await open_(*args, **more)
 
-            monkeypatch.setattr(at.batches, "_answer", answer_some)
-        batch = at.begin(5)
+        monkeypatch.setattr(at.engine, "open", noted)
+        batch = at.begin(5)  # one row at a time
         await until(lambda: batch.ended)
-        assert (batch.status, batch.total) == ("expired", 5)
-        assert (batch.completed, batch.failed) == (done, 5 - done)
-        errors = at.files.get("a", batch.error_file).path.read_text().splitlines()
-        shown = [
-            (e["custom_id"], e["response"], e["error"]["code"]) for e in map(json.loads, errors)
-        ]
-        assert shown == [(str(i), None, "batch_expired") for i in range(done, 5)]
+        assert (batch.status, batch.total, batch.error) == ("expired", 5, None)
+        assert at.engine.under_way == 0
+        answered = []
+        if batch.output_file is not None:  # else the machine was too busy for any
+            output = at.files.get("a", batch.output_file).path.read_text().splitlines()
+            answered = [json.loads(text)["custom_id"] for text in output]
+        assert answered + error_lines(at, batch) == list("01234")
+        assert (batch.completed, batch.failed) == (len(answered), 5 - len(answered))
+        assert batch.completed < 3
+
+
+@pytest.mark.anyio
+async def test_a_batch_expires_while_its_file_is_checked(work, monkeypatch):
+    go_on, ends = threading.Event(), []
+
+    def check(_, rows):
+        try:
+            for _row in rows:
+                go_on.wait(PATIENCE)
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    monkeypatch.setattr(BatchLines, "check", check)
+    async with work(seconds=1) as at:
+        try:
+            batch = at.begin(5)
+            await until(lambda: batch.ended)
+        finally:
+            go_on.set()
+        assert (batch.status, batch.total, batch.failed) == ("expired", 5, 5)
+        assert error_lines(at, batch) == list("01234")
+        await until(lambda: ends)
+        assert ends == [CancelledError]  # at its next row
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_expires_with_a_full_store_says_what_is_not_written(work):
+    async with work(seconds=0, room=256 << 10) as at:
+        batch = at.begin(600)
+        await until(lambda: batch.ended)
+        assert (batch.status, batch.total) == ("expired", 600)
+        assert 0 < batch.failed < 600
+        assert error_lines(at, batch) == [str(number) for number in range(batch.failed)]
+        (problem,) = batch.answer()["errors"]["data"]
+        missing = 600 - batch.failed
+        assert f"{missing} rows that did not run have no error line: the file" in problem["message"]
+
+
+@pytest.mark.anyio
+async def test_a_batch_may_be_cancelled_while_it_expires(work, monkeypatch):
+    begun, go_on, expired = threading.Event(), threading.Event(), BatchLines.expired
+    ended = threading.Event()
+
+    def wait(form, row):
+        begun.set()
+        go_on.wait(PATIENCE)
+        if row.number == 4:
+            ended.set()
+        return expired(form, row)
+
+    monkeypatch.setattr(BatchLines, "expired", wait)
+    async with work(seconds=0) as at:
+        batch = at.begin(5)
+        await until(begun.is_set)
+        assert at.batches.cancel("a", batch.id).status == "cancelling"
+        await until(lambda: batch.ended)
+        go_on.set()
+        await until(ended.is_set)
+        assert (batch.status, batch.failed, batch.error_file) == ("cancelled", 0, None)
+        at.files.delete("a", batch.body.input_file_id)
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_expires_reads_its_file_once_and_lets_others_read_meanwhile(
+    work, monkeypatch
+):
+    begun, go_on, expired = threading.Event(), threading.Event(), BatchLines.expired
+    paths, open_ = [], Path.open
+
+    def wait(form, row):
+        begun.set()
+        go_on.wait(PATIENCE)
+        return expired(form, row)
+
+    def noted(path, *args, **more):
+        paths.append(path)
+        return open_(path, *args, **more)
+
+    monkeypatch.setattr(BatchLines, "expired", wait)
+    async with work(seconds=0) as at:
+        monkeypatch.setattr(Path, "open", noted)
+        batch = at.begin(2_000)
+        await until(begun.is_set)
+        path = at.files.get("a", batch.body.input_file_id).path
+        count = paths.count(path)
+        other = asyncio.ensure_future(
+            at.engine.run_in_reader(lambda: batch.failed, LARGE, client="b")
+        )
+        await asyncio.sleep(0)  # it waits for its turn
+        go_on.set()
+        assert await other < 1_000
+        await until(lambda: batch.ended)
+        assert (batch.status, batch.failed) == ("expired", 2_000)
+        assert paths.count(path) == count
+        assert len(paths) < 20  # for files of 2,000 lines
 
 
 @pytest.mark.anyio
