@@ -24,11 +24,3 @@ class KnownCompletion(NamedTuple):
         return self._replace(
             position=self.position + 1, written=self.written + 1, within=self.within - 1
         )
-
-    def before(self, tokens: list[int]) -> Self:
-        """Return the completion of the text without `tokens`, the last ones before this one."""
-        count, written = len(tokens), self.written
-        moved = self._replace(position=self.position - count, within=self.within + count)
-        if self.tokens[max(0, written - count) : written] == tokens:  # it holds them
-            return moved._replace(written=written - count)
-        return moved._replace(tokens=tokens + self.tokens[written:], written=0)

@@ -24,7 +24,6 @@ from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import Reasoning
 
 _POSITION = attrgetter("position")
-_COMPLETIONS = 1024  # cached completions of a text, before the leftmost half of them is dropped
 CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 
 Place = tuple[int, Prefix, State, Keys | None]  # a token (-1: the text begins), what holds after it
@@ -49,7 +48,6 @@ class Matcher:
         # Along the text, then along the tokens taken back.
         self._places: list[Place] = [(-1, self._prefix, self._state, self._keys)]
         self._completions: list[KnownCompletion] = []  # from the left to the right
-        self._dropped = 0  # the position before which completions were dropped
 
     @property
     def ended(self) -> bool:
@@ -119,12 +117,8 @@ class Matcher:
 
     def _forget(self, position: int) -> None:
         """Forget the tokens taken back from `position` on."""
-        index = bisect_left(self._completions, position, key=_POSITION)
-        before = None if index else self._through(position - 1, maxsize)
-        del self._completions[index:]
-        if before is not None:
-            self._completions.append(before)
         del self._places[position:]
+        del self._completions[bisect_left(self._completions, position, key=_POSITION) :]
 
     def _completion(self, tokens: int) -> KnownCompletion | None:
         """Return the known completion of the text so far; None if it may exceed `tokens` tokens."""
@@ -135,26 +129,7 @@ class Matcher:
             if completion is not None:
                 self._completions.insert(number, completion)
                 number += 1
-        self._drop()
         return completion if completion is not None and completion.within <= tokens else None
-
-    def _through(self, position: int, tokens: int) -> KnownCompletion | None:
-        """Return the completion at `position` that goes along the text to the leftmost known one;
-        None if no completion was dropped there, or it may exceed `tokens` tokens.
-
-        If the budget has not changed, it fits as those that were dropped did."""
-        if not self._completions or position >= self._dropped:
-            return None
-        leftmost = self._completions[0]
-        along = self._places[position + 1 : leftmost.position + 1]
-        through = leftmost.before([token for token, *_ in along])
-        return through if through.within <= tokens else None
-
-    def _drop(self) -> None:
-        """Bound the completions: the text leads from those that are dropped to those that stay."""
-        if len(self._completions) > _COMPLETIONS:
-            del self._completions[: _COMPLETIONS // 2]
-            self._dropped = self._completions[0].position
 
     def _after(self, token: int) -> Place | None:
         """Return the place after `token`; None if it is not allowed here."""
@@ -244,10 +219,7 @@ class Matcher:
             return True
         if self._completion(tokens) is not None:
             return not self._prefix.overspends(tokens + 1)
-        if self._closes(self._prefix, self._state, self._keys, tokens):
-            return True
-        along = self._through(self._position, tokens)
-        return along is not None and not self._prefix.overspends(tokens + 1)
+        return self._closes(self._prefix, self._state, self._keys, tokens)
 
     def _closes(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether a text can be completed in `tokens` tokens, given what holds after it."""
@@ -341,9 +313,8 @@ class Matcher:
                 for find in (bisect_left, bisect_right)
             )
             self._completions[begin:end] = [completion]  # those after tokens taken back stay
-            self._drop()
             return completion
-        return self._through(self._position, tokens)
+        return None
 
     def check_budget(self, budget: int, work: int = maxsize) -> None:
         """Raises `BudgetError` or `DeadEndError` if no text fits `budget` tokens, stop included.

@@ -3,9 +3,7 @@
 The vocabularies are random, so texts of equally many bytes take different numbers of tokens.
 """
 
-import gc
 import random
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,8 +27,6 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.masks import tokens_in
-from dlm.grammar.parse.closing import Closing
-from dlm.grammar.parse.known_completion import KnownCompletion
 from dlm.grammar.regex import Literal, Reference
 from dlm.grammar.rules import Rules
 from dlm.grammar.vocabulary import Marker
@@ -203,74 +199,6 @@ def test_a_mask_is_a_copy_and_has_no_bits_beyond_the_vocabulary():
     assert tokens_in(words)[-1] == len(odd) - 1
     words[:] = 0
     assert matcher.allowed().any()
-
-
-def completed(matcher, budget) -> int:
-    """Return the tokens of a text once it is completed, its stop included."""
-    while (token := matcher.completing(budget - 1 - matcher.position).next) is not None:
-        assert matcher.accept(token)
-    return matcher.position + 1
-
-
-def test_cached_completions_are_bounded():
-    vocabulary = vocabulary_of([])
-    matcher = Matcher(compiled_for(vocabulary, JsonSchema({"type": "string"}).rules(None)))
-    gc.collect()
-    before, budget = count_of(KnownCompletion), 4000
-    for byte in b'"' + b"a" * 3000:
-        assert matcher.accept(BYTES + byte)
-        assert matcher.completing(budget - 1 - matcher.position).next == BYTES + ord('"')
-    assert count_of(KnownCompletion) - before <= 1100
-    matcher.rollback(2990)
-    assert completed(matcher, budget) == 13
-
-
-def test_a_text_taken_back_completes_those_before_it_where_their_own_completions_were_dropped():
-    vocabulary = vocabulary_of([])
-    matcher = Matcher(compiled_for(vocabulary, JsonSchema({"type": "string"}).rules(None)))
-    text, budget = [BYTES + byte for byte in b'"abcdef'], 20
-    with patch("dlm.grammar.parse.matcher._COMPLETIONS", 2):
-        for token in text:
-            assert matcher.accept(token)
-            assert matcher.completing(budget - 1 - matcher.position)
-    matcher.rollback(5)
-    with (
-        patch.object(Closing, "fits", return_value=False),
-        patch.object(Closing, "beginning", return_value=(None, True)),
-    ):
-        assert not matcher.closes_within(16)
-        for token in text[2:6]:
-            assert matcher.closes_within(budget - 1 - matcher.position)
-            assert matcher.completing(budget - 1 - matcher.position).next == token
-            assert matcher.accept(token)
-        matcher.rollback(4)
-        assert matcher.accept(text[1])  # another token than before
-        assert matcher.completing(budget - 1 - matcher.position) is None
-        matcher.rollback(1)
-        assert matcher.completing(budget - 1 - matcher.position).next == text[2]
-
-
-def count_of(kind) -> int:
-    return sum(isinstance(thing, kind) for thing in gc.get_objects())
-
-
-@pytest.mark.parametrize("most", [2, 5])
-@examples(40)
-@given(tree=TREES, pieces=st.sets(st.text("abc", min_size=2, max_size=4)), seed=st.integers(0, 99))
-def test_the_least_budget_is_kept_when_few_completions_are_cached(most, tree, pieces, seed):
-    vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
-    rules, rng = Rules(), random.Random(seed)
-    rules.define(Reference("root"), node_of(tree))
-    grammar = compiled_for(vocabulary, rules)
-    matcher, budget = Matcher(grammar), least(grammar) + rng.randrange(3)
-    with patch("dlm.grammar.parse.matcher._COMPLETIONS", most):
-        for _ in range(40):
-            back = rng.randint(0, matcher.position) if rng.random() < 0.3 else 0
-            matcher.rollback(back)
-            if not matcher.ended:
-                tokens = tokens_in(matcher.allowed(budget - matcher.position)).tolist()
-                assert matcher.accept(rng.choice(tokens))
-        matcher_answer(matcher, budget - matcher.position, rng.choice)
 
 
 def test_more_tokens_than_a_text_has_are_not_taken_back():
