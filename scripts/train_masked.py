@@ -14,6 +14,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -112,9 +113,10 @@ def inherit(network: Ministral3ForCausalLM, seed: int) -> None:
     """Set the weights to those nearest to the built-in model's, as measured on some lessons."""
     model = cast(DiffusionGemma, checkpoint.load(BUILT_IN))
     steps.prepare(model, compiled=False)
-    lessons = batches.BatchSource(directory=BUILT_IN, seed=seed, size=MEASURED, plain=True)
-    batch = next(batches.batches(lessons, 0, lambda step: 0.0, workers=0))
-    conversion.convert(model, network, batch, MASK)
+    source = batches.BatchSource(directory=BUILT_IN, seed=seed, size=MEASURED, plain=True)
+    random = Random(f"{seed}/measured")
+    rows = batches.drawn_rows(source, MEASURED, random, copying=0.0)
+    conversion.convert(model, network, batches.batch_of(rows, random), MASK)
 
 
 def initialised() -> Ministral3ForCausalLM:

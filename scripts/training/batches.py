@@ -95,22 +95,28 @@ def tokenizer_of(directory: Path) -> Any:
 
 def shelf(source: BatchSource, number: int, copying: float) -> list[TrainingBatch]:
     """Return `SHELF` batches in random order, each of samples of similar length."""
-    tokenizer = tokenizer_of(source.directory)
     random = Random(f"{source.seed}/{number}")
-    rows: list[Row] = []
     has_long = source.context >= 2 * MAX_TOKENS
-    while len(rows) < (SHELF - has_long) * source.size:
+    rows = drawn_rows(source, (SHELF - has_long) * source.size, random, copying)
+    rows.sort(key=tokens_of)
+    cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
+    if has_long:
+        cut.append(_long_rows(source, tokenizer_of(source.directory), random))
+    return [batch_of(part, random, source.canvases) for part in random.sample(cut, len(cut))]
+
+
+def drawn_rows(source: BatchSource, count: int, random: Random, copying: float) -> list[Row]:
+    """Draw `count` samples of up to `MAX_TOKENS` tokens."""
+    tokenizer = tokenizer_of(source.directory)
+    rows: list[Row] = []
+    while len(rows) < count:
         item = sample(random, "train", copying)
         if source.plain and (item.tools or item.thought is not None):
             continue
         row = encode(tokenizer, item, random, source.plain)
         if tokens_of(row) <= MAX_TOKENS:
             rows.append(row)
-    rows.sort(key=tokens_of)
-    cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
-    if has_long:
-        cut.append(_long_rows(source, tokenizer, random))
-    return [batch_of(part, random, source.canvases) for part in random.sample(cut, len(cut))]
+    return rows
 
 
 def _long_rows(source: BatchSource, tokenizer: Any, random: Random) -> list[Row]:

@@ -32,15 +32,31 @@ RIDGE = 1e-3  # of the mean square of a feature
 GELU = 1.702  # gelu(x) is nearly x * sigmoid(1.702 x)
 SLOW = 5e-3  # radians a position; pairs below are taken for standing still
 SPARE = 0.02  # standard deviation of rows that have no source
+JITTER = 1e-5  # of a diagonal's mean; rounding in fp32 leaves some moments not positive definite
 
 
 @dataclass(frozen=True)
 class PassInput:
-    """Input of a pass: tokens, positions, and which tokens each of them sees."""
+    """Input of a pass over clean tokens and, after them, canvases."""
 
     tokens: Int[Tensor, "B N"]
     positions: Int[Tensor, "B N"]
-    mask: Bool[Tensor, "B 1 N N"]
+    window_ends: Int[Tensor, "B N"]  # where the window of each ends: a canvas's at its first token
+    encoded: Bool[Tensor, "N 1"]  # which are clean
+    mask: Bool[Tensor, "B 1 N N"]  # which tokens each of them sees, without a window
+
+
+def pass_input(batch: TrainingBatch, canvases: Int[Tensor, "B K L"]) -> PassInput:
+    """Return the input of a pass over a batch's tokens and over these canvases in place of its."""
+    T, (K, L) = batch.tokens.shape[1], canvases.shape[1:]
+    column = torch.arange(T).expand_as(batch.tokens)
+    return PassInput(
+        tokens=torch.cat((batch.tokens, canvases.flatten(1)), 1),
+        positions=torch.cat((column, batch.columns.flatten(1)), 1),
+        window_ends=torch.cat((column, batch.starts.repeat_interleave(L, 1)), 1),
+        encoded=torch.arange(T + K * L)[:, None] < T,
+        mask=masked.seen(batch),
+    )
 
 
 @torch.no_grad()
@@ -50,12 +66,7 @@ def convert(model: DiffusionGemma, network: Any, batch: TrainingBatch, mask_toke
     T = batch.tokens.shape[1]
     column = torch.arange(T).expand_as(batch.tokens)
     hidden = torch.rand(batch.canvases.shape) < torch.rand(*batch.starts.shape, 1)
-    canvases = torch.where(hidden, mask_token, batch.canvases).flatten(1)
-    read = PassInput(
-        torch.cat((batch.tokens, canvases), 1),
-        torch.cat((column, batch.columns.flatten(1)), 1),
-        masked.seen(batch),
-    )
+    read = pass_input(batch, torch.where(hidden, mask_token, batch.canvases))
     table = embeddings(model, mask_token)
     inner = network.model
     inner.embed_tokens.weight.copy_(table)
@@ -104,7 +115,7 @@ def run_layer(
     layer, config = cast(Layer, model.layers[index]), model.config.layers[index]
     angles = rotary_angles(model.config.rotary[config.kind], config.head_dim, read.positions)
     window = model.config.window_of(config.kind)
-    apart = read.positions[:, None, :, None] - read.positions[:, None, None]
+    apart = read.window_ends[:, None, :, None] - read.positions[:, None, None]
     mask = read.mask if window is None else read.mask & (apart < window)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -114,7 +125,7 @@ def run_layer(
 
     attended = layer.self_attn(layer.input_layernorm(x), *angles, attend)
     between = x + layer.post_attention_layernorm(attended)
-    return between, layer(x, *angles, attend, layer.layer_scalar)
+    return between, layer(x, *angles, attend, model.scalars(read.encoded)[index])
 
 
 def frequencies_of(model: DiffusionGemma, index: int) -> Float[Tensor, " p"]:
@@ -160,8 +171,12 @@ def fold_heads(
     source_frequencies: Float[Tensor, " p"],
     frequencies: Float[Tensor, " pairs"],
 ) -> None:
-    """Set the projections of queries, keys and values. Rows without a source are random where
-    nothing reads them yet."""
+    """Set the projections of queries, keys and values.
+
+    Rows without a source are zero in queries and random in keys, so that they add nothing to
+    products but can be trained. In values they are random: `o_proj`, which is fitted afterwards,
+    reads them as further features.
+    """
     D, d = to.head_dim, source.head_dim
     turning, standing = places(source_frequencies, frequencies)
     values = source.k_proj if source.v_proj is None else source.v_proj
@@ -208,8 +223,14 @@ def places(
     source: Float[Tensor, " p"], frequencies: Float[Tensor, " pairs"]
 ) -> tuple[Places, Places]:
     """Return the places of pairs that turn, each at the nearest free frequency, and the numbers
-    that stand still."""
+    that stand still. Raises `ValueError` if more pairs turn than have a place."""
     free = [j for j, f in enumerate(frequencies.tolist()) if f >= SLOW]
+    turning_pairs = int((source >= SLOW).sum())
+    if turning_pairs > len(free):
+        raise ValueError(
+            f"`frequencies` must have a place of at least {SLOW} radians a position for each of "
+            f"{turning_pairs} pairs that turn, got {len(free)}"
+        )
     of, to = [], []
     for i, f in enumerate(source.tolist()):
         if f >= SLOW:
@@ -242,7 +263,7 @@ def correlated(
         return q, k
     moment = normed.T @ normed / len(normed)
     roots = [
-        torch.linalg.cholesky(m + 1e-5 * m.diagonal().mean() * torch.eye(len(m)))
+        torch.linalg.cholesky(m + JITTER * m.diagonal().mean() * torch.eye(len(m)))
         for m in ((q @ moment @ q.mT).mean(0), k @ moment @ k.T)
     ]
     u, s, vh = torch.linalg.svd(roots[0].T @ roots[1])

@@ -7,6 +7,7 @@ import pytest
 import torch
 import train_masked
 from safetensors.torch import load_file
+from training import conversion
 
 from dlm import Engine, JsonSchema, Request
 from dlm.models.families import BUILT_IN
@@ -38,6 +39,17 @@ def test_a_run_in_two_parts_ends_as_one_run(run):
     assert {tensor.dtype for tensor in parts.values()} == {torch.bfloat16}
     for name, tensor in straight.items():
         assert torch.equal(tensor, parts[name]), name
+
+
+def test_the_conversion_is_measured_on_samples_of_all_lengths(monkeypatch):
+    measured = []
+    monkeypatch.setattr(conversion, "convert", lambda _, __, batch, ___: measured.append(batch))
+    for _ in range(2):
+        train_masked.inherit(train_masked.initialised(), 5)
+    lengths, again = (batch.lengths for batch in measured)
+    assert torch.equal(lengths, again)
+    assert len(lengths) == train_masked.MEASURED
+    assert lengths.max() > 2 * lengths.min()
 
 
 def test_the_files_are_a_model_directory_that_an_engine_loads(run):

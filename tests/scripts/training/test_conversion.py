@@ -8,6 +8,7 @@ import torch
 import train_masked
 from training import batches, conversion, masked, steps
 from training.batches import BatchSource
+from training.objective import TrainingBatch
 
 from dlm.models import DiffusionGemma, checkpoint
 from dlm.models.families import BUILT_IN
@@ -24,6 +25,40 @@ def model():
 def network():
     torch.manual_seed(0)
     return train_masked.initialised().eval()
+
+
+@torch.no_grad()
+def test_layers_have_the_states_of_the_model_past_its_window_too(model, rng):
+    """The last canvases see other tokens than a window from each of their positions would have."""
+    model = copy.deepcopy(model)
+    for layer in model.layers:
+        layer.encoder_scalar.fill_(0.9)
+        layer.layer_scalar.fill_(1.1)
+    tokens = torch.randint(5, model.vocab_size, (1, 300), generator=rng)
+    canvases = torch.randint(5, model.vocab_size, (1, 3, model.canvas_length), generator=rng)
+    batch = TrainingBatch(
+        tokens=tokens,
+        lengths=torch.tensor([300]),
+        answers=torch.tensor([8]),
+        canvases=canvases,
+        starts=torch.tensor([[10, 262, 300]]),
+        given=torch.zeros(1, 300, dtype=torch.bool),
+        weights=torch.ones(1),
+    )
+    read = conversion.pass_input(batch, canvases)
+    x = model.embed(read.tokens)
+    x = torch.cat((x[:, :300], model.self_conditioning.post_norm(x[:, 300:])), 1)
+    for index in range(len(model.layers)):
+        _, x = conversion.run_layer(model, index, x, read)
+    states = model.norm(x)[0]
+    encoded = model.encode([tokens[0].tolist()], model.new_cache(1), [0])
+    torch.testing.assert_close(states[:300], encoded, rtol=1e-4, atol=1e-4)
+    of_canvases = model.logits(states[300:]).unflatten(0, (3, -1))
+    for k, start in enumerate(batch.starts[0].tolist()):
+        cache = model.new_cache(1)
+        model.encode([tokens[0, :start].tolist()], cache, [0])
+        logits = model.denoise(canvases[:, k], model.no_soft_embedding()[None], cache, [0])
+        torch.testing.assert_close(of_canvases[k], logits[0], rtol=1e-4, atol=1e-4)
 
 
 def products(q, k, frequencies, positions):
@@ -77,6 +112,12 @@ def test_pairs_move_to_the_nearest_free_frequency_and_slow_ones_stand_still():
     assert turning.to.tolist() == [0, 1, 2, 5, 6, 7]
     assert standing.of.tolist() == [3, 7]
     assert standing.to.tolist() == [3, 4, 8, 9]
+
+
+def test_more_pairs_that_turn_than_places_are_refused():
+    message = "a place of at least 0.005 radians a position for each of 3 pairs that turn, got 2"
+    with pytest.raises(ValueError, match=message):
+        conversion.places(torch.tensor([1.0, 0.5, 0.4, 0.0]), torch.tensor([1.0, 0.1, 0.001]))
 
 
 def test_fewer_directions_have_the_same_products_where_the_others_are_empty(rng):
