@@ -135,7 +135,7 @@ class TheirEngine:
 def main() -> None:
     parser = MeasureParser(__doc__, "tokenizer", "limit", "seed", "json")
     add = parser.add_argument
-    add("--data", type=Path, metavar="FILE", help="Cases, a .jsonl or .xz file. Required.")
+    add("--data", type=Path, required=True, metavar="FILE", help="Cases, a .jsonl or .xz file.")
     purpose = (
         "Cases that are measured: tools, parameters of functions; schemas, others. Default: all."
     )
@@ -146,8 +146,6 @@ def main() -> None:
     purpose = "The number of cases whose tokens are timed."
     add("--timed", type=int, default=120, metavar="N", help=purpose)
     args = parser.parsed()
-    if args.data is None:
-        parser.error("--data is missing: it must be a file of cases of MaskBench, one a line")
     if args.beside and not args.tokenizer:
         parser.error("--beside needs --tokenizer: llguidance reads tokens")
     cases = [case for case in read_schemas(args.data) if args.kind in (None, kind_of(case))]

@@ -5,9 +5,10 @@
       --sampler threshold surest edits --block 4 32 --budget roomy shortest --share 0.25
 
 Every schema is decoded at the tokenizer's whole vocabulary, in each combination of denoiser,
-sampler, canvas length and budget, or in a `--share` of them: at least one, and schemas take the
-combinations in turn. `roomy` is max(512, 2 x the shortest answer) tokens, `shortest` is the
-shortest answer alone. About every half minute, a line on stderr shows how far the run is.
+sampler, canvas length and budget, or in a `--share` of them: at least one, and schemas that are not
+refused take the combinations in turn. `roomy` is max(512, 2 x the shortest answer) tokens,
+`shortest` is the shortest answer alone. About every half minute, a line on stderr shows how far the
+run is.
 
 The denoiser has no weights: `random` has random logits, `spiteful` prefers forbidden tokens, stop
 tokens first, `endless` never prefers to stop, and `forgetful` wants an instance of the file, with
@@ -26,7 +27,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice, product
 from typing import Any, get_args
@@ -113,6 +114,8 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--block must be at least 1, got {min(args.block)}")
     if not 0 <= args.share <= 1:
         parser.error(f"--share must be at least 0 and at most 1, got {args.share:g}")
+    if not args.every >= 0:  # nan is not
+        parser.error(f"--every must be at least 0, got {args.every:g}")
     return args
 
 
@@ -128,8 +131,8 @@ def stress(args: argparse.Namespace) -> Iterator[DecodedSchema]:
     random.Random(args.seed).shuffle(cases)
     count, turn = max(1, round(args.share * len(cases))), cycle(cases)
     entries, rows, shown = entries[: args.limit], list[DecodedSchema](), time.monotonic()
-    for number, entry in enumerate(entries):
-        for row in decode(entry, compiler, [*islice(turn, count)], args.seed):
+    for number, entry in enumerate(entries, 1):
+        for row in decode(entry, compiler, islice(turn, count), args.seed):
             rows.append(row)
             yield row
             if time.monotonic() - shown >= args.every:
@@ -137,21 +140,21 @@ def stress(args: argparse.Namespace) -> Iterator[DecodedSchema]:
                 print(progress_line(rows, number, len(entries)), file=sys.stderr, flush=True)
 
 
-def progress_line(rows: Sequence[DecodedSchema], schemas: int, of: int) -> str:
-    """Return how far a run is, after `schemas` schemas and a part of the next."""
+def progress_line(rows: Sequence[DecodedSchema], number: int, schemas: int) -> str:
+    """Return how far a run is: its last row is of schema `number` of all its `schemas`."""
     ran = [row for row in rows if row.refused is None]
     good, refused = sum(row.good for row in ran), len(rows) - len(ran)
     return (
-        f"{schemas} of {of} schemas done, {refused} refused; {good} of {len(ran)} answers good; "
-        f"at {rows[-1].id}"
+        f"schema {number} of {schemas}, {rows[-1].id}: {refused} refused so far, "
+        f"{good} of {len(ran)} answers good"
     )
 
 
 def decode(
-    entry: dict[str, Any], compiler: Compiler, cases: Sequence[StressCase], seed: int
+    entry: dict[str, Any], compiler: Compiler, cases: Iterable[StressCase], seed: int
 ) -> Iterator[DecodedSchema]:
     """Yield the outcome of a schema in each case; the first one also has what is wrong with the
-    file's instances."""
+    file's instances. A schema that is refused takes none of the cases."""
     row = DecodedSchema(id=entry["id"], split=entry["split"])
     schema = entry["schema"]
     started = time.perf_counter()

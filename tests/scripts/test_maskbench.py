@@ -68,7 +68,7 @@ def test_a_kind_chooses_cases_by_their_names(run, tmp_path, kind, names):
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        ([], "--data is missing"),
+        ([], "the following arguments are required: --data"),
         (["--data", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--data", "{file}", "--kind", "tools"], "has no cases of the kind tools"),
         (["--data", "{file}", "--kind", "maths"], "choose from"),
