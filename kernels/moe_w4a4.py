@@ -1,8 +1,9 @@
 """Grouped products of experts in W4A4: NVFP4 in rows, as in files, by activations in NVFP4.
 
 Block-scaled tensor cores multiply codes of four bits as they are, and nothing is decoded, on the
-GPUs of `FOUR_BIT_SMS`. `moe.py` defines the experts' result, quantises the inputs of both products,
-and checks arguments. This module does not know where input scales come from.
+GPUs of `FOUR_BIT_SMS`. `moe` in `moe.py` has the reference, checks arguments, and quantises the
+inputs of both products: launchers check nothing. This module does not know where input scales come
+from.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
