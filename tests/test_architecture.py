@@ -254,7 +254,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "scripts/evaluation": 2_100,
     "scripts/loads": 1_250,
     "scripts/measure": 1_550,
-    "scripts/training": 3_850,
+    "scripts/training": 3_900,
 }
 
 
