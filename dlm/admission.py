@@ -107,9 +107,11 @@ class Admission:
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
-        reasoning = self._reasoning if spec is None or request.thinking else None
-        if reasoning is not None and request.thinking:
+        reasoning, is_chat = self._reasoning, request.text is None and request.token_ids is None
+        if reasoning is not None and (is_chat or request.thinking):
             reasoning = reasoning.after(prompt.tokens)
+        if reasoning is not None and spec is not None:
+            reasoning = reasoning.constrained(request.thinking)
         stream = Stream(
             vocabulary=self._vocabulary,
             reasoning=reasoning,

@@ -54,9 +54,7 @@ class ConstraintBuilder:
         if sequence.question is not None:
             return
         request, reasoning = sequence.request, sequence.stream.reasoning
-        if not request.thinking:
-            reasoning = None
-        elif reasoning is not None:
+        if reasoning is not None and request.thinking:
             budget, reserve = request.thinking_budget, self._policy.reserve(request.max_tokens)
             reasoning = replace(reasoning, budget=budget, reserve=reserve)
         try:

@@ -206,6 +206,13 @@ class Reasoning:
         """Return this reasoning, opened if `prompt` ends with the opening marker and blanks."""
         return replace(self, opened=self.open.ends(prompt))
 
+    def constrained(self, requested: bool) -> "Reasoning | None":
+        """Return the reasoning before an answer under a constraint. Unless it is `requested`, there
+        is none, or what the prompt has opened is closed at once."""
+        if requested:
+            return self
+        return replace(self, budget=0) if self.opened else None
+
     def opening(self, tokens: Sequence[int]) -> tuple[int, int] | None:
         """Return start and end of the opening marker in `tokens`; None if there is none.
 

@@ -135,3 +135,47 @@ def test_a_call_within_reasoning_is_reasoning_whole_and_streamed(served, path, o
     expected = THOUGHT, "\n\nHi.", [], ends[path]
     assert whole(path, answer) == expected
     assert streamed(path, [json.loads(line) for line in lines]) == expected
+
+
+UNREQUESTED = {"tools", "reasoning_effort", "reasoning", "thinking"}  # fields that are left out
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_reasoning_that_the_prompt_opens_is_apart_though_nobody_requests_it(served, path):
+    fields = {name: value for name, value in BODIES[path].items() if name not in UNREQUESTED}
+    body = {"model": "reasoner"} | fields
+    answer = served[True].post(path, json=body).json()
+    stream = served[True].post(path, json=body | {"stream": True}).text
+    lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
+    ends = {CHAT: "stop", RESPONSES: "completed", MESSAGES: "end_turn"}
+    expected = THOUGHT, "\n\nHi.", [], ends[path]
+    assert whole(path, answer) == expected
+    assert streamed(path, [json.loads(line) for line in lines]) == expected
+
+
+@pytest.mark.parametrize("effort", ["none", "high"])
+def test_reasoning_that_the_prompt_opens_is_closed_at_once_before_a_constrained_answer(
+    served, effort
+):
+    """Unless it is requested: then the model reasons first."""
+    body = {
+        "model": "reasoner",
+        "messages": turn("Who?"),
+        "reasoning_effort": effort,
+        "structured_outputs": {"choice": ["yes", "no"]},
+        "max_tokens": 300,
+    }
+    answer = served[True].post(CHAT, json=body).json()
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] in ("yes", "no")
+    assert choice["message"]["reasoning"] == (None if effort == "none" else THOUGHT)
+    assert choice["finish_reason"] == "stop"
+    if effort == "none":
+        details = answer["usage"]["completion_tokens_details"]
+        assert details["reasoning_tokens"] == 1  # the closing marker
+
+
+def test_a_text_that_opens_reasoning_is_continued_as_text(served):
+    body = {"model": "reasoner", "prompt": f"{TURN}<think>\n", "max_tokens": 300}
+    answer = served[False].post("/v1/completions", json=body).json()
+    assert answer["choices"][0]["text"] == f"{THOUGHT}\n</think>\n\nHi."

@@ -285,6 +285,20 @@ def test_a_text_after_a_prompt_that_opens_reasoning_begins_within_it(thinking, l
     assert reasoning.split([*thought, *closed[:-1]], ended=False) == (spoken, [])
 
 
+def test_reasoning_before_a_constrained_answer_is_requested_or_closed_at_once(thinking):
+    vocabulary = thinking.vocabulary
+    opened, closed = markers(vocabulary)
+    reasoning = reasoning_of(vocabulary)
+    assert reasoning.constrained(requested=False) is None
+    assert reasoning.constrained(requested=True) is reasoning
+    after = reasoning.after(opened)
+    assert after.constrained(requested=True) is after
+    matcher = Matcher(thinking.compile(PERSON), after.constrained(requested=False))
+    for token in closed:
+        assert tokens_in(matcher.allowed(100), len(vocabulary)) == {token}
+        assert matcher.accept(token)
+
+
 @examples(40)
 @given(data=st.data())
 def test_rollback_leaves_no_trace_in_the_reasoning_and_the_answer(thinking, data):
