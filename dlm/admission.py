@@ -107,8 +107,12 @@ class Admission:
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
-        reasoning, is_chat = self._reasoning, request.text is None and request.token_ids is None
-        if reasoning is not None and (is_chat or request.thinking):
+        reasoning, is_raw = (
+            self._reasoning,
+            request.text is not None or request.token_ids is not None,
+        )
+        continues = is_raw and spec is None and not request.thinking  # a text, as it stands
+        if reasoning is not None and not continues:
             reasoning = reasoning.after(prompt.tokens)
         if reasoning is not None and spec is not None:
             reasoning = reasoning.constrained(request.thinking)

@@ -17,7 +17,7 @@ the first difference, since beams replace each other.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from sys import maxsize
 
 import torch
@@ -38,16 +38,23 @@ from dlm.integrations.causal_lm import special_tokens
 from dlm.integrations.unmasking import standing
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
+Prompt = Sequence[int]  # tokens
 _OTHER_PROMPTS = "the prompts have changed: each call of `generate` needs new processors"
 
 
 class CanvasProcessor(LogitsProcessor):
     """Processor for one call of `generate` with canvases: `B` prompts, `L` positions, `V` ids."""
 
-    def __init__(self, constraints: Sequence[Frontier | None], vocabulary: Vocabulary):
-        """`constraints` has one for each prompt; None leaves its logits as they are."""
-        self._constraints, self._vocabulary = list(constraints), vocabulary
-        self._ended = [False] * len(self._constraints)
+    def __init__(
+        self,
+        constraints: Sequence[Callable[[Prompt], Frontier] | None],
+        vocabulary: Vocabulary,
+    ):
+        """`constraints` has a function for each prompt that makes its constraint; None leaves its
+        logits as they are."""
+        self._makers, self._vocabulary = list(constraints), vocabulary
+        self._constraints: list[Frontier | None] = []
+        self._ended = [False] * len(self._makers)
         self._committed: Tensor | None = None  # [B, n] prompts and committed canvases
         self._guide = LogitsGuide(len(vocabulary), work=maxsize)
 
@@ -77,11 +84,16 @@ class CanvasProcessor(LogitsProcessor):
 
     def _follow(self, input_ids: Int[Tensor, "B n"]) -> None:
         """Commit the canvas that `input_ids` has gained since the last call, if any."""
-        if len(input_ids) != len(self._constraints):
+        if len(input_ids) != len(self._makers):
             raise DlmError(
-                f"{len(self._constraints)} constraints for a batch of {len(input_ids)} prompts"
+                f"{len(self._makers)} constraints for a batch of {len(input_ids)} prompts"
             )
         before, self._committed = self._committed, input_ids
+        if before is None:
+            prompts = input_ids.tolist()
+            self._constraints = [
+                make and make(prompt) for make, prompt in zip(self._makers, prompts, strict=True)
+            ]
         n = input_ids.shape[1] if before is None else before.shape[1]
         if before is not None and not torch.equal(input_ids[:, :n], before):
             raise DlmError(_OTHER_PROMPTS)
@@ -103,7 +115,7 @@ class TokenProcessor(LogitsProcessor):
 
     def __init__(
         self,
-        matchers: Sequence[Callable[[], Matcher] | None],
+        matchers: Sequence[Callable[[Prompt], Matcher] | None],
         vocabulary: Vocabulary,
         budget: int,
     ):
@@ -137,7 +149,11 @@ class TokenProcessor(LogitsProcessor):
                 f"{len(self._matchers)} constraints for a batch of {len(input_ids)} rows"
             )
         self._prompts, self._beams = input_ids, beams > 1
-        self._rows = [make and _Row(make()) for make in self._matchers for _ in range(beams)]
+        makers = [make for make in self._matchers for _ in range(beams)]
+        self._rows = [
+            make and _Row(make(prompt))
+            for make, prompt in zip(makers, input_ids.tolist(), strict=True)
+        ]
         return input_ids
 
     def _follow(self, row: "_Row", tokens: list[int]) -> bool:
@@ -227,6 +243,7 @@ class Constrain:
         size = model.config.get_text_config().vocab_size
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer, size, stops, pad, thought)
         self._compiler = Compiler(self.vocabulary)
+        self._reasoning = Reasoning.of(self.vocabulary)
         self._in_canvases = hasattr(model.config, "canvas_length")
 
     def __call__(
@@ -239,24 +256,24 @@ class Constrain:
         """Return processors for one call of `generate` with the same `max_new_tokens`.
 
         `constraints` has one for each prompt, None for free text. With `thinking`, reasoning may
-        come first, of at most `thinking_budget` tokens. Without it, a prompt of Gemma 4 has to end
-        with an empty thought channel, as from `Chat.prompt`. Answers are complete within
-        `max_new_tokens`. Raises `GrammarError` for a constraint that needs more tokens, and
-        `DlmError` for one that only a check of the finished text decides, since `generate` cannot
-        take tokens back.
+        come first, of at most `thinking_budget` tokens. Without it, reasoning that the end of a
+        prompt has opened is closed at once, and a prompt of Gemma 4 has to end with an empty
+        thought channel, as from `Chat.prompt`. Answers are complete within `max_new_tokens`.
+
+        Raises `GrammarError` for a constraint that needs more tokens (`generate` raises it if the
+        prompt has opened the reasoning, and there is no room to close it), and `DlmError` for one
+        that only a check of the finished text decides, since `generate` cannot take tokens back.
         """
         if constraints is None or isinstance(constraints, Spec):
             constraints = [constraints]
-        reasoning = Reasoning.of(self.vocabulary, thinking_budget) if thinking else None
-        compiled = [spec and self._compile(spec) for spec in constraints]
-        if self._in_canvases:
-            frontiers = [
-                grammar and Frontier(grammar, max_new_tokens, reasoning) for grammar in compiled
-            ]
-            return LogitsProcessorList([CanvasProcessor(frontiers, self.vocabulary)])
-        matchers = [
-            grammar and _matchers(grammar, max_new_tokens, reasoning) for grammar in compiled
+        answers = [
+            spec and self._answer(spec, max_new_tokens, thinking, thinking_budget)
+            for spec in constraints
         ]
+        if self._in_canvases:
+            frontiers = [answer and answer.frontier for answer in answers]
+            return LogitsProcessorList([CanvasProcessor(frontiers, self.vocabulary)])
+        matchers = [answer and answer.matcher for answer in answers]
         return LogitsProcessorList([TokenProcessor(matchers, self.vocabulary, max_new_tokens)])
 
     def blocks(
@@ -266,34 +283,55 @@ class Constrain:
         mask: int,
         thinking: bool = False,
         thinking_budget: int | None = None,
+        prompt: Prompt = (),
     ) -> BlockProcessor:
         """Return a processor for one text whose blocks a loop of your own unmasks, such as those in
         the remote code of LLaDA2, SDAR and Nemotron-Labs-Diffusion, which take no processors.
         `mask` is the token of positions without a token: a control token, or `DlmError` is raised.
-        Otherwise as a call of this object."""
+        `prompt` has the tokens before the text, whose end may have opened reasoning. Otherwise as a
+        call of this object."""
         if mask not in self.vocabulary.control:
             raise DlmError(
                 f"mask must be a control token of the tokenizer, got {mask}: a grammar takes any "
                 "other token for text"
             )
-        reasoning = Reasoning.of(self.vocabulary, thinking_budget) if thinking else None
-        compiled = self._compile(constraint)
-        frontier = Frontier(compiled, max_new_tokens, reasoning)
-        return BlockProcessor(frontier, self.vocabulary, mask)
+        answer = self._answer(constraint, max_new_tokens, thinking, thinking_budget)
+        return BlockProcessor(answer.frontier(prompt), self.vocabulary, mask)
 
-    def _compile(self, spec: Spec) -> Compiled:
+    def _answer(
+        self, spec: Spec, budget: int, thinking: bool, thinking_budget: int | None
+    ) -> "_ConstrainedAnswer":
+        """Compile a constraint. Raises `GrammarError` if no text fits the budget."""
         compiled = self._compiler.compile(spec)
         if compiled.checked:
             raise DlmError(
                 f"this {spec.kind} requires more than a grammar can enforce: dlm.Engine checks the "
                 "finished text and takes tokens back, which `generate` cannot"
             )
-        return compiled
+        reasoning = self._reasoning and replace(self._reasoning, budget=thinking_budget)
+        answer = _ConstrainedAnswer(compiled, budget, reasoning, thinking)
+        answer.matcher(())  # checks the budget before there is a prompt
+        return answer
 
 
-def _matchers(
-    compiled: Compiled, budget: int, reasoning: Reasoning | None
-) -> Callable[[], Matcher]:
-    """Return a function that makes matchers. Raises `GrammarError` if no text fits the budget."""
-    Matcher(compiled, reasoning).check_budget(budget)
-    return partial(Matcher, compiled, reasoning)
+@dataclass(frozen=True, slots=True)
+class _ConstrainedAnswer:
+    """Answer under a constraint, before its prompt is known."""
+
+    compiled: Compiled
+    budget: int  # tokens, the stop included
+    reasoning: Reasoning | None  # None: the tokenizer has no markers
+    thinking: bool  # whether reasoning is requested
+
+    def matcher(self, prompt: Prompt) -> Matcher:
+        """Return a matcher of the text after `prompt`. Raises `GrammarError` if no text fits."""
+        matcher = Matcher(self.compiled, self._reasoning_after(prompt))
+        matcher.check_budget(self.budget)
+        return matcher
+
+    def frontier(self, prompt: Prompt) -> Frontier:
+        """Return a frontier, likewise."""
+        return Frontier(self.compiled, self.budget, self._reasoning_after(prompt))
+
+    def _reasoning_after(self, prompt: Prompt) -> Reasoning | None:
+        return self.reasoning and self.reasoning.after(prompt).constrained(self.thinking)

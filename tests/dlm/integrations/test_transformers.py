@@ -127,6 +127,33 @@ def test_reasoning_may_come_first_and_stays_within_its_budget(model, constrain, 
     jsonschema.validate(json.loads(constrain.vocabulary.text(row[thought:])), item.schema)
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+def test_reasoning_that_a_prompt_has_opened_is_closed(model, constrain, chat, thinking):
+    """At once, or within its budget; the other prompt of the batch has opened none."""
+    begin, close = chat.tokenizer.convert_tokens_to_ids(["<|channel>", "<channel|>"])
+    ids = torch.tensor([[*PROMPT, begin], [PROMPT[0], *PROMPT]])
+    torch.manual_seed(0)
+    processors = constrain([Regex("[a-f]{3}")] * 2, 40, thinking=thinking, thinking_budget=8)
+    out = model.generate(ids, max_new_tokens=40, max_denoising_steps=4, logits_processor=processors)
+    first, second = answers_of(ids, out.sequences)
+    assert begin not in first
+    assert first.index(close) < (8 if thinking else 1)
+    assert re.fullmatch("[a-f]{3}", constrain.vocabulary.text(first[first.index(close) + 1 : -1]))
+    assert second.count(begin) == second.count(close) <= thinking
+
+
+def test_a_causal_model_closes_reasoning_that_its_prompt_has_opened(constrain_theirs, chat):
+    begin, close = chat.tokenizer.convert_tokens_to_ids(["<|channel>", "<channel|>"])
+    size = len(constrain_theirs.vocabulary)
+    for prompt, opened in (([*PROMPT, begin], True), (PROMPT, False)):
+        processors = constrain_theirs(Regex("[a-f]{3}"), 16)
+        (logits,) = processors(torch.tensor([prompt]), torch.zeros(1, size))
+        assert (logits.isfinite().nonzero().flatten().tolist() == [close]) is opened
+    processors = constrain_theirs(Regex("a"), 2)  # no room for the marker that closes
+    with pytest.raises(BudgetError):
+        processors(torch.tensor([[*PROMPT, begin]]), torch.zeros(1, size))
+
+
 def test_processors_serve_one_call_of_one_batch_size(model, constrain):
     ids = torch.tensor([PROMPT])
     processors = constrain(Regex("[a-f]{3}"), max_new_tokens=32)

@@ -75,6 +75,16 @@ def test_everything_may_be_revealed_in_a_last_pass(constrain):
     assert 3 <= len(constrain.vocabulary.text(text)) <= 9
 
 
+def test_reasoning_that_the_prompt_has_opened_is_closed_first(constrain, chat):
+    begin, close = chat.tokenizer.convert_tokens_to_ids(["<|channel>", "<channel|>"])
+    for prompt, opened in (([*PROMPT, begin], True), (PROMPT, False)):
+        blocks = constrain.blocks(Regex("[a-f]{3,9}"), 16, MASK, prompt=prompt)
+        block = torch.full((16,), MASK)
+        block = blocks(block, garbage(5, 12.0, 16)([], block), last=True).argmax(-1)
+        assert (block[0] == close) == opened
+        assert blocks.commit(block)
+
+
 def test_a_token_that_cannot_stand_and_a_mask_that_is_left_are_refused_by_their_position(
     constrain, tokens_of
 ):

@@ -175,7 +175,11 @@ def test_reasoning_that_the_prompt_opens_is_closed_at_once_before_a_constrained_
         assert details["reasoning_tokens"] == 1  # the closing marker
 
 
-def test_a_text_that_opens_reasoning_is_continued_as_text(served):
+def test_a_text_that_opens_reasoning_is_continued_as_text_unless_it_is_constrained(served):
     body = {"model": "reasoner", "prompt": f"{TURN}<think>\n", "max_tokens": 300}
     answer = served[False].post("/v1/completions", json=body).json()
     assert answer["choices"][0]["text"] == f"{THOUGHT}\n</think>\n\nHi."
+    constrained = body | {"structured_outputs": {"choice": ["yes", "no"]}}
+    answer = served[False].post("/v1/completions", json=constrained).json()
+    assert answer["choices"][0]["text"] in ("yes", "no")
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 1
