@@ -22,6 +22,7 @@ from dlm.grammar import (
     Unfinished,
     Vocabulary,
 )
+from dlm.grammar.vocabulary import Marker
 from dlm.integrations.vllm.own import GEMMA, OwnModel
 from dlm.integrations.vllm.payload import TOOLS, Admitted, Payload, Reading, ToolsText
 from dlm.integrations.vllm.requested import UnenforcedError
@@ -46,10 +47,9 @@ class FrontEndAdmission:
         self._vocabulary, self.policy = vocabulary, policy
         self._chat = Chat(tokenizer, markup=model.markup)
         self._think = tokenizer.get_vocab().get(_THINK)
-        self._thought = None
+        self._opening = None  # of reasoning, if the model's may not come before an answer
         if model.masked and model.markup.thought is not None:
-            begin, end = (vocabulary.encode(text) for text in model.markup.thought)
-            self._thought = begin, end
+            self._opening = Marker(vocabulary.encode(model.markup.thought[0]), vocabulary)
         self._squeezed = spare_tokens(vocabulary, () if mask is None else (mask,))
         self._compiler = Compiler(vocabulary, seconds=policy.compile_seconds)
         self._lock = Lock()  # a compiled grammar must not be used by several threads at once
@@ -68,7 +68,7 @@ class FrontEndAdmission:
         """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
         if compiled.checked:
             _check_enforced(spec)
-        if self._thought is not None and _opened(self._thought, prompt):
+        if self._opening is not None and self._opening.ends(prompt):
             raise RequestError(
                 "a prompt that opens a reasoning beside a constraint is not supported for this "
                 "model: its template must not ask for reasoning"
@@ -142,19 +142,6 @@ def reasoning_of(
     """Return the reasoning before an answer of `budget` tokens in all; None without markers."""
     made = Reasoning.of(vocabulary, thinking_budget)
     return None if made is None else replace(made, reserve=policy.reserve(budget))
-
-
-def _opened(thought: tuple[Sequence[int], Sequence[int]], prompt: Sequence[int]) -> bool:
-    """Whether the last marker of reasoning in `prompt` opens it."""
-    begin, end = (_last(marker, prompt) for marker in thought)
-    return begin > end
-
-
-def _last(marker: Sequence[int], tokens: Sequence[int]) -> int:
-    """Return where `marker` stands last in `tokens`; -1: nowhere."""
-    width, tokens = len(marker), list(tokens)
-    starts = range(len(tokens) - width, -1, -1)
-    return next((at for at in starts if tokens[at : at + width] == list(marker)), -1)
 
 
 def spare_tokens(vocabulary: Vocabulary, reserved: Collection[int] = ()) -> list[int]:

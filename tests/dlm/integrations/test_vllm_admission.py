@@ -254,7 +254,9 @@ def test_a_prompt_that_opens_a_reasoning_is_refused_for_a_masked_model(admission
     for text, opens in (
         ("Hello.", False),
         ("<think>x</think>", False),
+        ("What does <think> mean?\nAssistant:", False),
         ("<think>\n", True),
+        (" <think> \n", True),
         ("<think>x</think>y<think>", True),
     ):
         prompt = chat.tokenizer.encode(text, add_special_tokens=False)
