@@ -1,9 +1,9 @@
 """Log-probabilities of an answer's tokens, by the model's own logits.
 
-A token is judged in the last pass in which it could still change: over a canvas the one that fixed
-it, left to right the one that wrote it. Constraint, temperature and cuts do not count. A token that
-was the only one allowed was not chosen: its log-probability is 0, which the model's own choices
-never have but by rounding.
+A number is that of the last pass in which its token could still change: over a canvas the one that
+fixed it, left to right the one that wrote it. Constraint, temperature and cuts do not count. A
+token that was the only one allowed was not chosen: its log-probability is 0, which the model's own
+choices never have but by rounding.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,14 @@
 """Stream of a request's text: whole characters, each emitted once."""
 
 import codecs
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from dlm.grammar import Reasoning, Vocabulary
+if TYPE_CHECKING:
+    from dlm.grammar import Reasoning, Vocabulary  # with torch, which readers of items do without
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class NewPart:
 class Stream:
     """Conversion of final tokens to text, with reasoning and answer apart."""
 
-    vocabulary: Vocabulary
-    reasoning: Reasoning | None  # None: all is the answer
+    vocabulary: "Vocabulary"
+    reasoning: "Reasoning | None"  # None: all is the answer
     calls: bool  # tool calls are no text
     opening: str = ""  # text with which a call begins; empty: a control token opens calls
     channel: str = ""  # name that the model writes after a control token that opens reasoning
@@ -85,6 +87,18 @@ class Stream:
         begin = len(tokens) - len(answer)
         return range(begin, begin + (self._call_at(answer) if self.free else 0))
 
+    def text_tokens(self, answer: list[int], ended: bool) -> int:
+        """Return how many of an answer's first tokens belong to its text whatever comes: those
+        before the first call and, unless it has `ended`, before what may begin one."""
+        call_at = self._call_at(answer)
+        if ended or call_at < len(answer) or not self.calls or not self.opening:
+            return call_at
+        raw = self._raw(answer)
+        opening = self.opening.encode().decode("latin-1")  # a character for each byte
+        kept = len(raw) - begun_at_end(raw.decode("latin-1"), opening)
+        free_of_calls = not self.free and raw[:kept].strip()  # a call would begin the answer
+        return len(answer) if free_of_calls else self._tokens_within(answer, kept)
+
     def text(self, answer: list[int], ended: bool = True) -> str:
         """Return the text of an answer before the first text of `stop`."""
         text = self._spelled(answer, ended)
@@ -134,12 +148,16 @@ class Stream:
             end = self._opened(self._raw(answer))
             if end is None:
                 return len(answer)
-            ends = accumulate(len(self.vocabulary.pieces[token]) for token in answer)
-            return next(i for i, size in enumerate(ends) if size > end)
+            return self._tokens_within(answer, end)
         call = self.vocabulary.call
         if call is None or call.open not in answer:
             return len(answer)
         return answer.index(call.open)
+
+    def _tokens_within(self, tokens: list[int], size: int) -> int:
+        """Return how many first tokens end within the first `size` bytes."""
+        ends = accumulate(len(self.vocabulary.pieces[token]) for token in tokens)
+        return bisect_right([*ends], size)
 
     def _opened(self, raw: bytes) -> int | None:
         """Return where the text that opens the first call begins; None if there is none. Where the

@@ -23,7 +23,7 @@ def token_logprobs(
 ) -> list[TokenLogprob]:
     """Return the log-probability of each of `tokens` in its row of `logits`, and the `top`
     likeliest tokens there. Tokens without any probability are not listed among these."""
-    judged = list[TokenLogprob]()
+    logprobs = list[TokenLogprob]()
     for begin in range(0, len(rows), _ROWS):
         these = list(tokens[begin : begin + _ROWS])
         at = torch.tensor([[*rows[begin : begin + _ROWS]], these])
@@ -39,5 +39,5 @@ def token_logprobs(
         for token, (own, *others), likeliest in zip(these, numbers, ids, strict=True):
             pairs = zip(likeliest, others, strict=True)
             listed = tuple((id, number) for id, number in pairs if number > -torch.inf)
-            judged.append(TokenLogprob(token, own, listed))
-    return judged
+            logprobs.append(TokenLogprob(token, own, listed))
+    return logprobs

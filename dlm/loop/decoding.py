@@ -177,15 +177,15 @@ class Decoder(ABC):
             final = final[: sequence.stream.free_text(final).stop]
         content = final if reason is None else sequence.content_tokens(reason == "stop")
         new = sequence.stream.emit(final, reason is not None, content)
-        judged = self._new_logprobs(sequence, content, reason is not None)
-        if new.tokens or new.answer or new.text or new.reasoning or judged:
+        logprobs = self._new_logprobs(sequence, content, reason is not None)
+        if new.tokens or new.answer or new.text or new.reasoning or logprobs:
             event = Committed(
                 request=sequence.number,
                 tokens=new.tokens,
                 answer=new.answer,
                 text=new.text,
                 reasoning=new.reasoning,
-                logprobs=judged,
+                logprobs=logprobs,
             )
             events.append(event)
 
@@ -201,8 +201,8 @@ class Decoder(ABC):
             final = list(takewhile(lambda token: token not in stops, final))
         places = sequence.stream.answer_places(final, ended)[sequence.logprobs_sent :]
         sequence.logprobs_sent += len(places)
-        judged = self._final_logprobs(sequence)
-        return [judged[place] for place in places]
+        logprobs = self._final_logprobs(sequence)
+        return [logprobs[place] for place in places]
 
     def _finish(self, sequence: Sequence, reason: FinishReason, events: list[Event]) -> None:
         """Parse a complete answer and end the request. In the background if the answer is long, or

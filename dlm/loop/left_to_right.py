@@ -272,8 +272,9 @@ class TokenDecoder(Decoder):
             next_tokens = output.next_tokens[slot]
             results[slot] = result = self._keep(slot, sequence, next_tokens.draft, guidance[slot])
             if sequence.request.logprobs is not None and isinstance(result, StepResult):
-                judged = self._judged(output, first_row, next_tokens, result.tokens, sequence)
-                results[slot] = replace(result, logprobs=judged)
+                tokens = result.tokens
+                logprobs = self._logprobs_of(output, first_row, next_tokens, tokens, sequence)
+                results[slot] = replace(result, logprobs=logprobs)
             first_row += len(next_tokens.rows)
         for sequence in plan.canvases.values():
             sequence.stats.causal_calls += 1
@@ -302,7 +303,7 @@ class TokenDecoder(Decoder):
                 events.append(take_draft_row(sequence, canvas, self._masks))
         return {slot: each for slot, each in drafted.items() if isinstance(each, Exception)}
 
-    def _judged(
+    def _logprobs_of(
         self,
         output: CausalOutput,
         first_row: int,
@@ -313,17 +314,17 @@ class TokenDecoder(Decoder):
         """Return the log-probabilities of the `tokens` that a pass has written, whose logits begin
         at `first_row`."""
         top = sequence.request.logprobs or 0
-        judged = {
+        logprobs = {
             i: TokenLogprob.forced(token, top)
             for i, token in enumerate(tokens)
             if is_forced(next_tokens.rows[i])
         }
-        chosen = [i for i in range(len(tokens)) if i not in judged]
+        chosen = [i for i in range(len(tokens)) if i not in logprobs]
         rows, theirs = [first_row + i for i in chosen], [tokens[i] for i in chosen]
         softcap, copies = self._model.softcap, output.copies
-        logprobs = token_logprobs(output.logits, rows, theirs, top, softcap, copies)
-        judged |= zip(chosen, logprobs, strict=True)
-        return [judged[i] for i in range(len(tokens))]
+        of_chosen = token_logprobs(output.logits, rows, theirs, top, softcap, copies)
+        logprobs |= zip(chosen, of_chosen, strict=True)
+        return [logprobs[i] for i in range(len(tokens))]
 
     def _temperature_of(self, sequence: Sequence) -> float:
         """Return the request's temperature, or the decoding's if it has none. A request with a cut

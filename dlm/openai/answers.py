@@ -215,8 +215,8 @@ class ChatAnswers(Choices):
             deltas.append(last | {"logprobs": self._logprobs(event.logprobs)})
         return deltas
 
-    def _logprobs(self, judged: Sequence[TokenLogprob] | None) -> Body | None:
-        return None if judged is None else chat_logprobs(judged, self._vocabulary)
+    def _logprobs(self, logprobs: Sequence[TokenLogprob] | None) -> Body | None:
+        return None if logprobs is None else chat_logprobs(logprobs, self._vocabulary)
 
     def _piece(self, index: int, change: Change) -> Body | None:
         match change:
@@ -247,7 +247,7 @@ class TextAnswers(Choices):
 
     def __init__(self, generation: Generation, model: str, vocabulary: "Vocabulary"):
         super().__init__(generation, model, vocabulary)
-        self._judged = [TextLogprobs(vocabulary) for _ in generation.requests]
+        self._columns = [TextLogprobs(vocabulary) for _ in generation.requests]
 
     def choice(self, index: int, result: Result) -> Body:
         answer = _text(index, result.text, self.finish_reason(result))
@@ -259,11 +259,11 @@ class TextAnswers(Choices):
     def pieces(self, index: int, event: Committed) -> list[Body]:
         if not (event.text or event.logprobs):
             return []
-        judged = self._logprobs(index, event.logprobs or None)
-        return [_text(index, event.text) | {"logprobs": judged}]
+        logprobs = self._logprobs(index, event.logprobs or None)
+        return [_text(index, event.text) | {"logprobs": logprobs}]
 
-    def _logprobs(self, index: int, judged: Sequence[TokenLogprob] | None) -> Body | None:
-        return None if judged is None else self._judged[index].next(judged)
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob] | None) -> Body | None:
+        return None if logprobs is None else self._columns[index].next(logprobs)
 
     def ending(self, index: int, reason: str) -> Body:
         return _text(index, "", reason)

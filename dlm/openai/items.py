@@ -6,17 +6,17 @@ answer is what its changes add up to. This module knows neither of the two forms
 """
 
 import json
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dlm.events import Committed
 from dlm.grammar import Tools
-from dlm.grammar.calls import CallDelta, CallReader
+from dlm.grammar.calls import CallDelta
 from dlm.grammar.json_scanner import CHARACTERS, STRING, JsonScanner
 from dlm.logprobs import TokenLogprob
 from dlm.request import Request, Result
+from dlm.stream import Stream, begun_at_end
 
 if TYPE_CHECKING:
     from dlm.grammar import Vocabulary  # with torch, which errors and settings do without
@@ -44,11 +44,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Text that an item has got. It is empty if tokens of earlier text are judged only now."""
+    """Text that an item has got. It is empty if only log-probabilities have come."""
 
     item: AnswerItem
     text: str
-    logprobs: Sequence[TokenLogprob] = ()  # of the tokens of a text that it completes
+    logprobs: Sequence[TokenLogprob] = ()  # of the next tokens of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +67,31 @@ def custom_tools(request: Request) -> Collection[str]:
     return constraint.custom.keys() if isinstance(constraint, Tools) else ()
 
 
-def call_reader(request: Request, vocabulary: "Vocabulary") -> CallReader | None:
-    """Return a reader of the calls in a request's answer; None if it has none."""
+def _tools(request: Request, vocabulary: "Vocabulary") -> Tools | None:
+    """Return a request's tools in the form of the model's calls; None if it can call none."""
     if request.constraint is None or vocabulary.calls is None:
         return None
     constraint = request.constraint.in_form(vocabulary.calls)
-    return constraint.reader(vocabulary) if isinstance(constraint, Tools) else None
+    return constraint if isinstance(constraint, Tools) else None
 
 
 class ItemReader:
     """Reader of the events of one request."""
 
     def __init__(self, request: Request, vocabulary: "Vocabulary"):
-        self._calls = call_reader(request, vocabulary)
+        tools = _tools(request, vocabulary)
+        self._calls = tools.reader(vocabulary) if tools else None
         self._custom = custom_tools(request)
         self._input = _Input()
-        self._text_tokens = _TextTokens(vocabulary)
+        self._text_logprobs = _TextLogprobs(tools, vocabulary)
         self.items: list[AnswerItem] = []  # all that have been opened
         self._open = False  # whether the last of them may still get text
 
     def feed(self, event: Committed) -> list[Change]:
         """Return the changes by an event."""
         changes = [*self._written("reasoning", event.reasoning)]
-        judged = self._text_tokens.feed(event.text, event.logprobs)
-        changes += self._written("text", event.text, judged)
+        self._text_logprobs.feed(event.logprobs)
+        changes += self._written("text", event.text)
         for delta in self._calls.feed(event.answer) if self._calls else ():
             changes += self._called(delta)
         return changes
@@ -99,8 +100,9 @@ class ItemReader:
         """Return the changes at the answer's end."""
         if not self._open:
             return []
-        self._open = False
-        return [Closed(self.items[-1])]
+        self._open, item = False, self.items[-1]
+        logprobs = self._text_logprobs.end(item.text) if item.kind == "text" else []
+        return [*([self._added("", logprobs)] if logprobs else []), Closed(item)]
 
     def read(self, result: Result) -> list[AnswerItem]:
         """Return the items of a whole answer, which must be all that this reader reads."""
@@ -119,18 +121,16 @@ class ItemReader:
         self.close()
         return self.items
 
-    def _written(
-        self, kind: Kind, text: str, judged: Sequence[TokenLogprob] = ()
-    ) -> Iterator[Change]:
-        if text:
-            if not self._open or self.items[-1].kind != kind:
-                yield from self._begin(kind)
-            yield self._added(text, judged)
-        elif judged:  # of earlier text
-            item = next(item for item in reversed(self.items) if item.kind == kind)
-            item.logprobs += judged
-            if self._open and item is self.items[-1]:
-                yield Added(item, "", judged)
+    def _written(self, kind: Kind, text: str) -> Iterator[Change]:
+        if text and not self._opened(kind):
+            yield from self._begin(kind)
+        takes_logprobs = kind == "text" and self._opened(kind)
+        logprobs = self._text_logprobs.take() if takes_logprobs else []
+        if text or logprobs:
+            yield self._added(text, logprobs)
+
+    def _opened(self, kind: Kind) -> bool:
+        return self._open and self.items[-1].kind == kind
 
     def _called(self, delta: CallDelta) -> Iterator[Change]:
         if delta.name is not None:
@@ -148,34 +148,48 @@ class ItemReader:
         self._open = True
         return [*changes, Opened(self.items[-1])]
 
-    def _added(self, text: str, judged: Sequence[TokenLogprob] = ()) -> Added:
+    def _added(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Added:
         item = self.items[-1]
         item.text += text
-        item.logprobs += judged
-        return Added(item, text, judged)
+        item.logprobs += logprobs
+        return Added(item, text, logprobs)
 
 
-class _TextTokens:
-    """Judged tokens of an answer, which are matched with its text by their bytes: those of calls
-    come after them. Tokens may be judged before their text has come, or later."""
+class _TextLogprobs:
+    """Log-probabilities of an answer's text: those of the tokens before its first call. They come
+    with the tokens that may still begin a call, which wait until that is known."""
 
-    def __init__(self, vocabulary: "Vocabulary"):
-        self._pieces = vocabulary.pieces
-        self._waiting = deque[TokenLogprob]()
-        self._unmatched = 0  # bytes of text
+    def __init__(self, tools: Tools | None, vocabulary: "Vocabulary"):
+        self._stream = Stream(
+            vocabulary=vocabulary,
+            reasoning=None,
+            calls=tools is not None,
+            opening=tools.opening if tools else "",
+            free=tools is None or tools.opens_free,
+        )
+        self._logprobs: list[TokenLogprob] = []  # of all tokens of the answer
+        self._taken = 0
 
-    def feed(self, text: str, judged: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Return the tokens that end within the text so far, and have not been returned."""
-        self._unmatched += len(text.encode(errors="surrogatepass"))
-        self._waiting += judged
-        matched = []
-        while self._waiting and self._unmatched:
-            size = len(self._pieces[self._waiting[0].token])
-            if size > self._unmatched:
-                break
-            self._unmatched -= size
-            matched.append(self._waiting.popleft())
-        return matched
+    def feed(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Add those of the answer's next tokens."""
+        self._logprobs += logprobs
+
+    def take(self) -> list[TokenLogprob]:
+        """Return those of the text that have not been returned."""
+        return self._next(ended=False)
+
+    def end(self, text: str) -> list[TokenLogprob]:
+        """Return those of the text that are left at the end of `text`. What may begin a call is
+        text after all if it stands there; otherwise the answer ends before it."""
+        return self._next(ended=True) if begun_at_end(text, self._stream.opening) else []
+
+    def _next(self, ended: bool) -> list[TokenLogprob]:
+        taken = self._taken
+        if taken == len(self._logprobs):
+            return []
+        tokens = [entry.token for entry in self._logprobs]
+        self._taken = self._stream.text_tokens(tokens, ended)
+        return self._logprobs[taken : self._taken]
 
 
 class _Input:

@@ -1,7 +1,7 @@
 """Log-probabilities in bodies of chats, completions and responses, and in their answers.
 
-The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since to write them as
-JSON holds up the event loop.
+The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since the event loop
+stands still while they are written as JSON.
 """
 
 import codecs
@@ -14,9 +14,13 @@ from dlm.errors import RequestError
 from dlm.grammar.vocabulary.pieces import TokenPieces
 from dlm.logprobs import MOST_TOP, TokenLogprob
 from dlm.openai.body import Body, Each, JsonModel, Takes, wrong
+from dlm.openai.other_fields import closest
 from dlm.request import Request
 
-_MOST_NUMBERS = 1 << 16  # of all answers to a body: 0.1 s to write
+_MOST_NUMBERS = 1 << 16  # of all answers to a body: about 0.2 s to write
+# Of a response, which clients send back: about half of the values that a body may have. Its stream
+# writes them four times, each in about 0.02 s.
+_MOST_OF_RESPONSE = 1 << 13
 _LEAST = -9999.0  # stands for a probability of 0, as in vLLM: JSON has no infinity
 
 _DESCRIPTION = """log-probabilities of the answer's tokens and, of each, up to 20 of the likeliest \
@@ -63,6 +67,16 @@ class TextLogprobFields(JsonModel):
 
 
 TEXT_LOGPROBS = "message.output_text.logprobs"  # entry of `include`
+_INCLUDABLE = (  # OpenAI's entries
+    TEXT_LOGPROBS,
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+)
 
 
 class ResponseLogprobFields(JsonModel):
@@ -71,7 +85,8 @@ class ResponseLogprobFields(JsonModel):
     include: Each[str] | None = Field(
         None,
         description=f"`{TEXT_LOGPROBS}`: log-probabilities of the text's tokens (see \
-[Log-probabilities](serving.md#log-probabilities)). Other entries have no effect",
+[Log-probabilities](serving.md#log-probabilities)). OpenAI's other entries have no effect, and \
+unknown ones are a 400",
     )
     top_logprobs: int | None = Field(
         None,
@@ -82,22 +97,39 @@ log-probabilities without `include` too",
     @property
     def alternatives(self) -> int | None:
         """`logprobs` of the request. Raises `RequestError`."""
+        for i, entry in enumerate(self.include or ()):
+            if entry not in _INCLUDABLE:
+                meant = closest(entry[:60], _INCLUDABLE)
+                hint = f", or send {meant} if that is meant" if meant else ""
+                raise RequestError(
+                    f"include[{i}] is {entry!r:.60}, which is unknown here: leave it out{hint}",
+                    field="include",
+                )
         count = _checked("top_logprobs", self.top_logprobs or 0)
         return count if count or TEXT_LOGPROBS in (self.include or ()) else None
 
 
 def check_numbers(requests: Iterable[Request]) -> None:
-    """Raise `RequestError` if the answers may have too many log-probabilities."""
+    """Raise `RequestError` if the choices of a body may have too many log-probabilities."""
+    _check_numbers(requests, _MOST_NUMBERS, "logprobs", "max_tokens of all answers")
+
+
+def check_response_numbers(requests: Iterable[Request]) -> None:
+    """Raise `RequestError` if a response may have too many log-probabilities."""
+    _check_numbers(requests, _MOST_OF_RESPONSE, "top_logprobs", "max_output_tokens")
+
+
+def _check_numbers(requests: Iterable[Request], most: int, field: str, tokens: str) -> None:
     numbers = sum(
         request.max_tokens * (1 + request.logprobs)
         for request in requests
         if request.logprobs is not None
     )
-    if numbers > _MOST_NUMBERS:
+    if numbers > most:
         raise RequestError(
-            "logprobs must be for fewer tokens: max_tokens of all answers, times 1 + the "
-            f"alternatives of a token, must be at most {_MOST_NUMBERS}, got {numbers}",
-            field="logprobs",
+            f"{field} must be for fewer tokens: {tokens}, times 1 + the alternatives of a token, "
+            f"must be at most {most}, got {numbers}",
+            field=field,
         )
 
 
@@ -106,26 +138,33 @@ def _text(token: int, vocabulary: TokenPieces) -> str:
     return vocabulary.pieces[token].decode("utf-8", "replace") or f"token_id:{token}"
 
 
-def token_bodies(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> list[Body]:
-    """Return the entries of tokens, in the form of chats and responses."""
+def _entries(
+    logprobs: Sequence[TokenLogprob], vocabulary: TokenPieces, no_bytes: list[int] | None
+) -> list[Body]:
+    """Return the entries of tokens; `no_bytes` is `bytes` of a control token."""
 
     def body(token: int, logprob: float) -> Body:
         piece = vocabulary.pieces[token]
         return {
             "token": _text(token, vocabulary),
             "logprob": max(logprob, _LEAST),
-            "bytes": list(piece) or None,
+            "bytes": list(piece) or no_bytes,
         }
 
     return [
         body(entry.token, entry.logprob) | {"top_logprobs": [body(*other) for other in entry.top]}
-        for entry in judged
+        for entry in logprobs
     ]
 
 
-def chat_logprobs(judged: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Body:
+def chat_logprobs(logprobs: Sequence[TokenLogprob], vocabulary: TokenPieces) -> Body:
     """Return `logprobs` of a choice of a chat."""
-    return {"content": token_bodies(judged, vocabulary), "refusal": None}
+    return {"content": _entries(logprobs, vocabulary, None), "refusal": None}
+
+
+def response_logprobs(logprobs: Sequence[TokenLogprob], vocabulary: TokenPieces) -> list[Body]:
+    """Return `logprobs` of a text of a response, in which `bytes` are always a list."""
+    return _entries(logprobs, vocabulary, [])
 
 
 class TextLogprobs:
@@ -135,18 +174,18 @@ class TextLogprobs:
         self._vocabulary, self._offset = vocabulary, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def next(self, judged: Sequence[TokenLogprob]) -> Body:
+    def next(self, logprobs: Sequence[TokenLogprob]) -> Body:
         """Return the field for the tokens that follow those of earlier calls."""
         offsets = []
-        for entry in judged:
+        for entry in logprobs:
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(self._vocabulary.pieces[entry.token]))
         return {
             "text_offset": offsets,
-            "token_logprobs": [max(entry.logprob, _LEAST) for entry in judged],
-            "tokens": [_text(entry.token, self._vocabulary) for entry in judged],
+            "token_logprobs": [max(entry.logprob, _LEAST) for entry in logprobs],
+            "tokens": [_text(entry.token, self._vocabulary) for entry in logprobs],
             "top_logprobs": [
-                {_text(token, self._vocabulary): logprob for token, logprob in entry.top}
-                for entry in judged
+                {_text(token, self._vocabulary): number for token, number in entry.top}
+                for entry in logprobs
             ],
         }

@@ -6,6 +6,7 @@ stream has. Events are numbered, and each item goes from `output_item.added` to 
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from dlm.errors import ContextLengthError
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
+from dlm.logprobs import TokenLogprob
 from dlm.openai.answers import CONTEXT_LENGTH, Answers, public_message
 from dlm.openai.body import Body
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
-from dlm.openai.logprobs import token_bodies
+from dlm.openai.logprobs import response_logprobs
 from dlm.openai.response_items import StoredResponse
 from dlm.openai.responses import REPEATED, ResponseGeneration
 from dlm.request import Result
@@ -36,10 +38,12 @@ class ResponseAnswers(Answers):
         self.id = f"resp_{token_hex(24)}"
         self._created = int(time.time())
         self._ids: list[tuple[str, str]] = []  # of each item and, if it is a call, of the call
+        self._entries = defaultdict[int, list[Body]](list)  # of log-probabilities, by item
         self._events = 0
 
     def whole(self, results: Sequence[Result]) -> Body:
-        self._reader.read(results[0])
+        for item in self._reader.read(results[0]):
+            self._add_entries(item, item.logprobs)
         return self._finished(results[0])
 
     def first(self) -> list[Body]:
@@ -72,20 +76,25 @@ class ResponseAnswers(Answers):
         else:
             response["completed_at"] = int(time.time())
         response["usage"] = _usage(result)
-        generation = self._generation
-        if generation.responses is not None:
-            names = generation.repeated_names
-            own = {name: value for name, value in response.items() if name not in names}
-            generation.responses.put(
-                StoredResponse(
-                    id=self.id,
-                    response=json.dumps(own, ensure_ascii=False).encode(),
-                    repeated=generation.repeated,
-                    items=generation.items,
-                    previous=generation.previous,
-                )
-            )
+        self._store(response)
         return response
+
+    def _store(self, response: Body) -> None:
+        generation = self._generation
+        if generation.responses is None:
+            return
+        names = generation.repeated_names
+        own = {name: value for name, value in response.items() if name not in names}
+        generation.responses.put(
+            StoredResponse(
+                id=self.id,
+                response=_json(own),
+                output=_json([_without_logprobs(item) for item in response["output"]]),
+                repeated=generation.repeated,
+                items=generation.items,
+                previous=generation.previous,
+            )
+        )
 
     def _response(self, status: str, output: list[Body]) -> Body:
         reasoning = self._generation.reasoning_options
@@ -173,8 +182,13 @@ class ResponseAnswers(Answers):
 
     def _part(self, item: AnswerItem) -> Body:
         """Return the one part of a text, as far as it has been generated."""
-        logprobs = token_bodies(item.logprobs, self._vocabulary)
-        return _part(self._part_type(item), item.text, logprobs)
+        return _part(self._part_type(item), item.text, self._entries[item.number])
+
+    def _add_entries(self, item: AnswerItem, logprobs: Sequence[TokenLogprob]) -> list[Body]:
+        """Make the entries of the next tokens of a text, and return them."""
+        entries = response_logprobs(logprobs, self._vocabulary)
+        self._entries[item.number] += entries
+        return entries
 
     def _part_events(self, item: AnswerItem, step: str, part: Body) -> list[Body]:
         """Return the event at the beginning or the end of the one part of a text."""
@@ -205,7 +219,7 @@ class ResponseAnswers(Answers):
     def _delta(self, change: Added) -> Body:
         item, details = change.item, Body()
         if item.kind == "text":
-            details["logprobs"] = token_bodies(change.logprobs, self._vocabulary)
+            details["logprobs"] = self._add_entries(item, change.logprobs)
         return self._event(
             f"{self._stem(item)}.delta", **self._place(item), delta=change.text, **details
         )
@@ -217,10 +231,7 @@ class ResponseAnswers(Answers):
             case "input":
                 details = {"input": item.text}
             case "text":
-                details = {
-                    "text": item.text,
-                    "logprobs": token_bodies(item.logprobs, self._vocabulary),
-                }
+                details = {"text": item.text, "logprobs": self._entries[item.number]}
             case _:
                 details = {"text": item.text}
         return self._event(f"{self._stem(item)}.done", **self._place(item), **details)
@@ -229,6 +240,17 @@ class ResponseAnswers(Answers):
         number = self._events
         self._events += 1
         return {"type": f"response.{name}", "sequence_number": number, **fields}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _without_logprobs(item: Body) -> Body:
+    """Return an item of the output as the model may be shown it later."""
+    if item["type"] != "message":
+        return item
+    return {**item, "content": [{**part, "logprobs": []} for part in item["content"]]}
 
 
 def _status(result: Result) -> str:
@@ -242,9 +264,13 @@ def _part(type_: str, text: str = "", logprobs: Sequence[Body] = ()) -> Body:
 
 def _usage(result: Result) -> Body:
     input_tokens, output_tokens = result.prompt_tokens, result.stats.tokens
+    cached = result.stats.cached
     return {
         "input_tokens": input_tokens,
-        "input_tokens_details": {"cached_tokens": result.stats.cached},
+        "input_tokens_details": {
+            "cached_tokens": cached,
+            "cache_write_tokens": input_tokens - cached,
+        },
         "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": result.reasoning_tokens},
         "total_tokens": input_tokens + output_tokens,

@@ -202,6 +202,7 @@ class StoredResponse:
 
     id: str
     response: bytes  # an object, without the fields of its body
+    output: bytes = b"[]"  # its items, without log-probabilities
     repeated: bytes = b"{}"  # the fields of its body that it repeats
     items: bytes = b"[]"  # of its body's input
     previous: str | None = None  # id of the response that it continues
@@ -209,12 +210,12 @@ class StoredResponse:
     @property
     def taken(self) -> int:
         """Bytes that count for the limit, which are those that it takes."""
-        return _ENTRY + self.turn_size + len(self.repeated)
+        return _ENTRY + self.turn_size + len(self.response) + len(self.repeated)
 
     @property
     def turn_size(self) -> int:
         """Bytes of its items and its output."""
-        return len(self.items) + len(self.response)
+        return len(self.items) + len(self.output)
 
     @property
     def whole(self) -> bytes:
@@ -225,7 +226,7 @@ class StoredResponse:
 
     def turn(self) -> list[Body]:
         """Return its items, and those of its output."""
-        return [*json.loads(self.items), *json.loads(self.response)["output"]]
+        return [*json.loads(self.items), *json.loads(self.output)]
 
 
 class ResponseStore:
@@ -334,7 +335,7 @@ class ClientResponses:
                     f"{self.store.conversation_bytes} bytes: send the items that matter as input",
                     field="previous_response_id",
                 )
-            parts += count_parts(stored.items) + count_parts(stored.response)
+            parts += count_parts(stored.items) + count_parts(stored.output)
             if parts > MOST_PARTS:
                 raise RequestError(
                     f"previous_response_id {id!r:.60} continues a conversation of too many values: "

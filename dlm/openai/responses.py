@@ -32,7 +32,7 @@ from dlm.openai.body import (
     validated,
 )
 from dlm.openai.formats import Schema, StructuredOutputs
-from dlm.openai.logprobs import ResponseLogprobFields, check_numbers
+from dlm.openai.logprobs import ResponseLogprobFields, check_response_numbers
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, admitted_tokens, choice_requests
@@ -295,7 +295,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     names = tuple(name for name in REPEATED if body.get(name) is not None)
     repeated = [b'"%s": %s' % (name.encode(), json_text(name, body[name])) for name in names]
     requests = choice_requests([fields], None, policy)
-    check_numbers(requests)
+    check_response_numbers(requests)
     return ResponseGeneration(
         requests=requests,
         model=parsed.model,

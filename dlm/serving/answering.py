@@ -98,7 +98,9 @@ async def answer(
         try:
             if not generation.stream:
                 results = await until_disconnected(request, _results(events))
-                return JSONResponse(answers.whole(results))
+                whole = answers.whole(results)
+                await asyncio.sleep(0)  # each step may be long, with log-probabilities
+                return JSONResponse(whole)
             first_event = await until_disconnected(request, anext(events))
             if first_event is not None and isinstance(first_event[1], Failed):
                 raise first_event[1].error
@@ -177,6 +179,7 @@ async def _server_sent(
                 yield ": keep-alive\n\n"
             else:
                 for body in _bodies(answers, *numbered):
+                    await asyncio.sleep(0)  # as above
                     yield _event(body, answers)
             numbered = await anext(events)
     except StopAsyncIteration:

@@ -1,4 +1,4 @@
-"""Log-probabilities of an answer: each token is judged once, in the pass that fixed it."""
+"""Log-probabilities of an answer: each token has one, of the pass that fixed it."""
 
 import re
 
@@ -43,20 +43,20 @@ def run(engine, **fields):
             tokens += event.tokens
         elif isinstance(event, Finished):
             result = event.result
-    judged = result.logprobs
-    assert judged is None or (*sent,) == judged
+    logprobs = result.logprobs
+    assert logprobs is None or (*sent,) == logprobs
     assert (
-        judged is None
-        or [each.token for each in judged] == (result.token_ids[result.reasoning_tokens :])
+        logprobs is None
+        or [each.token for each in logprobs] == (result.token_ids[result.reasoning_tokens :])
     )
-    assert sent == [] or judged is not None
+    assert sent == [] or logprobs is not None
     return result
 
 
-def check_by(right, judged, top):
+def check_by(right, logprobs, top):
     """Check numbers by the `right` ones of each token; returns those of tokens that were forced."""
-    forced = [each for each in judged if each == TokenLogprob.forced(each.token, top)]
-    for each, numbers in zip(judged, right, strict=True):
+    forced = [each for each in logprobs if each == TokenLogprob.forced(each.token, top)]
+    for each, numbers in zip(logprobs, right, strict=True):
         if each in forced:
             continue
         assert each.logprob == pytest.approx(float(numbers[each.token]), abs=1e-4)

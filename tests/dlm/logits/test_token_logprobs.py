@@ -15,12 +15,12 @@ def test_they_are_those_of_a_softmax(top, softcap, dtype):
     rows = [*range(5, 38)]
     tokens = [(7 * row) % 333 for row in rows]
     before = logits.clone()
-    judged = token_logprobs(logits, rows, tokens, top, softcap, DeviceCopies(torch.device("cpu")))
+    logprobs = token_logprobs(logits, rows, tokens, top, softcap, DeviceCopies(torch.device("cpu")))
     x = logits.float() if softcap is None else softcap * torch.tanh(logits.float() / softcap)
     right = x.log_softmax(-1)
     assert logits.equal(before)
-    assert [each.token for each in judged] == tokens
-    for row, each in zip(rows, judged, strict=True):
+    assert [each.token for each in logprobs] == tokens
+    for row, each in zip(rows, logprobs, strict=True):
         assert each.logprob == pytest.approx(float(right[row, each.token]), abs=1e-4)
         best = right[row].topk(top)
         assert [token for token, _ in each.top] == best.indices.tolist() or dtype != torch.float32
@@ -30,8 +30,8 @@ def test_they_are_those_of_a_softmax(top, softcap, dtype):
 def test_tokens_without_a_probability_are_no_alternatives():
     logits = torch.full((1, 9), -torch.inf)
     logits[0, 4] = 2.0
-    (judged,) = token_logprobs(logits, [0], [4], 5, None, DeviceCopies(torch.device("cpu")))
-    assert (judged.token, judged.logprob, judged.top) == (4, 0.0, ((4, 0.0),))
+    (entry,) = token_logprobs(logits, [0], [4], 5, None, DeviceCopies(torch.device("cpu")))
+    assert (entry.token, entry.logprob, entry.top) == (4, 0.0, ((4, 0.0),))
 
 
 def test_a_row_does_not_depend_on_those_beside_it():

@@ -2,14 +2,11 @@
 
 import pytest
 
-from dlm import Policy, Request, RequestError, Result, Stats, request_of
+from dlm import Policy, RequestError, Result, Stats, request_of
 from dlm.events import Committed
 from dlm.logprobs import TokenLogprob
 from dlm.openai.answers import ChatAnswers, TextAnswers
-from dlm.openai.items import Added, ItemReader
 from dlm.openai.requests import chat_of, completion_of
-from dlm.openai.response_items import ResponseStore
-from dlm.openai.responses import response_of
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
@@ -79,14 +76,14 @@ class Pieces:
     call = None
 
 
-JUDGED = [
+LOGPROBS = [
     TokenLogprob(0, -0.5, ((0, -0.5), (3, -1.5))),
     TokenLogprob(1, -float("inf"), ((0, -0.25),)),
     TokenLogprob(2, 0.0, ((2, 0.0),)),
 ]
 
 
-def result_of(judged):
+def result_of(logprobs):
     return Result(
         text="hi é",
         reasoning=None,
@@ -99,26 +96,26 @@ def result_of(judged):
         prompt_tokens=1,
         reasoning_tokens=0,
         stats=Stats(),
-        logprobs=judged,
+        logprobs=logprobs,
     )
 
 
 def events():
     """The answer in three pieces, whose second has log-probabilities alone."""
     for token, text in enumerate(("hi ", "", "é")):
-        judged = JUDGED[token : token + 1]
-        yield committed([token], text, judged)
+        logprobs = LOGPROBS[token : token + 1]
+        yield committed([token], text, logprobs)
 
 
-def committed(tokens, text, judged=()):
+def committed(tokens, text, logprobs=()):
     return Committed(
-        request=0, tokens=tokens, answer=tokens, text=text, reasoning="", logprobs=[*judged]
+        request=0, tokens=tokens, answer=tokens, text=text, reasoning="", logprobs=[*logprobs]
     )
 
 
 def test_a_chat_has_them_by_token_whole_and_streamed():
     answers = ChatAnswers(chat_of(CHAT | {"logprobs": True}, POLICY), "tiny", Pieces())
-    entries = answers.whole([result_of((*JUDGED,))])["choices"][0]["logprobs"]["content"]
+    entries = answers.whole([result_of((*LOGPROBS,))])["choices"][0]["logprobs"]["content"]
     assert [(each["token"], each["logprob"], each["bytes"]) for each in entries] == [
         ("hi ", -0.5, [104, 105, 32]),
         ("\ufffd", -9999.0, [0xC3]),
@@ -142,7 +139,7 @@ def test_a_chat_has_them_by_token_whole_and_streamed():
 def test_a_completion_has_them_by_column_whole_and_streamed():
     generation = completion_of(COMPLETION | {"logprobs": 1}, POLICY)
     answers = TextAnswers(generation, "tiny", Pieces())
-    columns = answers.whole([result_of((*JUDGED,))])["choices"][0]["logprobs"]
+    columns = answers.whole([result_of((*LOGPROBS,))])["choices"][0]["logprobs"]
     assert columns == {
         "text_offset": [0, 3, 3],
         "token_logprobs": [-0.5, -9999.0, 0.0],
@@ -166,50 +163,3 @@ def test_an_answer_that_without_a_request_for_them_has_none():
         piece = committed([0], "hi ")
         (chunk,) = answers.progress(0, piece)
         assert chunk["choices"][0]["logprobs"] is None
-
-
-RESPONSE = {"input": "hi"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "top"),
-    [
-        ({}, None),
-        ({"include": ["reasoning.encrypted_content"], "top_logprobs": 0}, None),
-        ({"include": ["message.output_text.logprobs"]}, 0),
-        ({"include": ["message.output_text.logprobs"], "top_logprobs": 20}, 20),
-        ({"top_logprobs": 5}, 5),
-    ],
-)
-def test_a_response_asks_for_log_probabilities(fields, top):
-    generation = response_of(RESPONSE | fields, POLICY, ResponseStore(0).of(""))
-    assert generation.requests[0].logprobs == top
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, got 21"),
-        ({"top_logprobs": 20, "max_output_tokens": 4000}, "at most 65536, got 84000"),
-    ],
-)
-def test_other_values_of_a_response_are_refused(fields, problem):
-    with pytest.raises(RequestError, match=problem):
-        response_of(RESPONSE | fields, POLICY, ResponseStore(0).of(""))
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_log_probabilities_of_a_text_stand_by_it_when_they_come_with_it_or_later(late):
-    """The control token at the end, with which a call would begin, is none of the text."""
-    text = {"text": "hi é", "tokens": [0, 1, 2, 3], "answer": [0, 1, 2, 3]}
-    events = [Committed(request=0, reasoning="", **text, logprobs=[] if late else [*JUDGED])]
-    if late:
-        none = {"text": "", "tokens": [], "answer": []}
-        events += [Committed(request=0, reasoning="", **none, logprobs=[e]) for e in JUDGED]
-    reader = ItemReader(Request(prompt="hi", logprobs=0), Pieces())
-    changes = [change for event in events for change in reader.feed(event)]
-    of_text = [entry for entry in JUDGED if entry.token != 3]
-    assert reader.items[0].logprobs == of_text
-    added = [change for change in changes if isinstance(change, Added)]
-    assert [entry for change in added for entry in change.logprobs] == of_text
-    assert "".join(change.text for change in added) == "hi é"

@@ -13,10 +13,9 @@ from dlm.openai.responses import response_of
 
 
 def stored(id, size=0, previous=None):
-    response = {"id": id, "output": []}
     items = json.dumps([{"type": "reasoning", "x": "y" * size}]) if size else "[]"
     return StoredResponse(
-        id=id, response=json.dumps(response).encode(), items=items.encode(), previous=previous
+        id=id, response=json.dumps({"id": id}).encode(), items=items.encode(), previous=previous
     )
 
 
@@ -119,7 +118,7 @@ def test_a_stored_response_takes_the_memory_that_is_counted(body):
         mine.put(
             StoredResponse(
                 id=str(number),
-                response=b'{"output": []}',
+                response=b"{}",
                 repeated=generation.repeated,
                 items=generation.items,
             )
@@ -163,11 +162,7 @@ def test_a_conversation_of_too_many_values_is_not_continued():
     mine = ResponseStore().of("me")
     items = json.dumps([{"type": "reasoning", "x": [0] * 100_000}]).encode()
     for number, previous in enumerate((None, "0", "1")):
-        mine.put(
-            StoredResponse(
-                id=str(number), response=b'{"output": []}', items=items, previous=previous
-            )
-        )
+        mine.put(StoredResponse(id=str(number), response=b"{}", items=items, previous=previous))
     assert len(mine.conversation("1")) == 2
     with pytest.raises(RequestError, match="too many values: send the items that matter"):
         mine.conversation("2")

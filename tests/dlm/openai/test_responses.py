@@ -29,9 +29,8 @@ def allowed(*tools):
 
 def stored(id, items, output=(), previous=None):
     """Return a response as it is stored."""
-    response = json.dumps({"id": id, "output": list(output)}).encode()
-    listed = json.dumps(items).encode()
-    return StoredResponse(id=id, response=response, items=listed, previous=previous)
+    listed, written = (json.dumps(part).encode() for part in (items, list(output)))
+    return StoredResponse(id=id, response=b"{}", output=written, items=listed, previous=previous)
 
 
 def read(**body):
