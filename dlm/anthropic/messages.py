@@ -47,7 +47,7 @@ from dlm.openai.body import (
 )
 from dlm.openai.formats import Order, Schema
 from dlm.openai.messages import EFFORT, CallBook, arguments_of
-from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
+from dlm.openai.other_fields import CHAT_HINTS, Hints, LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, choice_requests, given_fields
 from dlm.openai.response_items import UnknownResponseError
 from dlm.openai.tools import ToolChoice, tools_spec
@@ -149,6 +149,22 @@ class PromptBody(LenientModel):
         "instructions": ((), "use system"),
         "n": ((1,), "a message is one answer"),
         "speed": (("standard", "fast"), "there is one speed"),
+        "bad_words": (([],), "use output_config.format"),
+        "allowed_token_ids": (([],), "use output_config.format"),
+    }
+    hints: ClassVar[Hints] = {
+        **CHAT_HINTS,
+        "schema": 'a schema goes to output_config.format: {"type": "json_schema", "schema": ...}',
+        "json_object": 'any JSON object is output_config.format: {"type": "json_schema", "schema": '
+        '{"type": "object"}}',
+        "regex": "a regex goes to output_config.format, as the pattern of a schema",
+        "grammar": "a message has no grammars; a chat has them",
+        "choice": "a list of texts goes to output_config.format, as the enum of a schema",
+        "structural_tag": "a message has no structural tags; a chat has them",
+        "guided": "use output_config.format",
+        "extra_body": "send the fields that it holds at the top of the body",
+        "length": "send max_tokens",
+        "thinking": "send thinking",
     }
 
     messages: Annotated[Several[Message], Takes("a list of messages")] = Field(

@@ -17,7 +17,7 @@ from dlm.openai.body import Body, Each, JsonModel, Takes, wrong
 from dlm.openai.other_fields import closest
 from dlm.request import Request
 
-_MOST_NUMBERS = 1 << 16  # of all answers to a body: about 0.2 s to write
+_MOST_NUMBERS = 1 << 16  # of all answers to a body: about 0.3 s to write
 # Of a response, which clients send back: about half of the values that a body may have. Its stream
 # writes them four times, each in about 0.02 s.
 _MOST_OF_RESPONSE = 1 << 13

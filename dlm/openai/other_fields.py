@@ -14,16 +14,19 @@ from dlm.openai.body import JsonModel, shown
 from dlm.policy import Policy
 
 # Fields that label a request, which change no answer of OpenAI's either; Ollama's about how a model
-# is run, and its settings of `repeat_penalty` and `mirostat`, which are refused by themselves.
+# is run, and details of `repeat_penalty` and `mirostat`, which have no effect since those two are
+# refused.
 ACCEPTED = frozenset(
     """user metadata safety_identifier prompt_cache_key prompt_cache_retention
-    prompt_cache_options num_ctx num_batch num_keep num_thread num_gpu use_mmap use_mlock keep_alive
-    repeat_last_n mirostat_eta mirostat_tau""".split()
+    prompt_cache_options num_ctx num_batch num_keep num_thread num_gpu main_gpu low_vram f16_kv
+    vocab_only numa use_mmap use_mlock keep_alive truncate repeat_last_n penalize_newline
+    mirostat_eta mirostat_tau""".split()
 )
 
 _ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
 _LABELS = "the probabilities of labels are the model's own, and nothing is drawn"
 _COMPLETE = "an answer ends where it is complete"
+_STRUCTURED = "use structured_outputs"
 _TEXT = "this server's models read and write text"
 _OWN = "a conversation is rendered by the model's own template"
 
@@ -39,9 +42,10 @@ NEUTRAL: NeutralFields = {
     "repeat_penalty": ((1,), _ENTROPY),
     "mirostat": ((0,), _ENTROPY),
     "tfs_z": ((1,), _ENTROPY),
+    "typical_p": ((1,), _ENTROPY),
     "logit_bias": (({},), _ENTROPY),
-    "bad_words": (([],), "use structured_outputs"),
-    "allowed_token_ids": (([],), "use structured_outputs"),
+    "bad_words": (([],), _STRUCTURED),
+    "allowed_token_ids": (([],), _STRUCTURED),
     "use_beam_search": ((False,), _ENTROPY),
     "best_of": ((1,), "use n"),
     "logprobs": ((False,), "nothing is written"),  # for bodies without an answer in tokens
@@ -70,55 +74,57 @@ NEUTRAL: NeutralFields = {
     "modalities": ((["text"],), _TEXT),
     "audio": ((), _TEXT),
     "mm_processor_kwargs": (({},), _TEXT),
+    "options": (({},), "send the fields that it holds at the top of the body"),
     "prediction": ((), "predicted outputs are not used"),
     "web_search_options": ((), "this server searches nothing"),
 }
+# Fields whose values other than the neutral ones every body refuses: they would change the answer.
+_SAMPLING = frozenset(
+    name for name, (_, why) in NEUTRAL.items() if why in (_ENTROPY, _COMPLETE, _STRUCTURED)
+)
 # Fields that an operator may let be ignored: without them an answer is another draw, and has still
 # all that its client asked for.
 IGNORABLE = frozenset(
     """frequency_penalty presence_penalty repetition_penalty length_penalty repeat_penalty mirostat
-    tfs_z logit_bias use_beam_search best_of min_tokens ignore_eos priority service_tier verbosity
-    prediction""".split()
+    tfs_z typical_p logit_bias use_beam_search best_of min_tokens ignore_eos priority service_tier
+    verbosity prediction""".split()
 )
-_SCHEMA = (
-    'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
-    '"schema": ...}}, or to structured_outputs.json'
-)
-_ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to send here
+_TOPICS = {  # fields of other servers, or of OpenAI until 2023, by what they are about
     **dict.fromkeys(
         "json_schema schema response_schema responseSchema output_schema output_format format json "
         "output_config text".split(),
-        _SCHEMA,
+        "schema",
     ),
-    **dict.fromkeys(
-        ("json_object", "json_mode", "response_mime_type"),
-        'any JSON object is response_format: {"type": "json_object"}',
-    ),
-    **dict.fromkeys(("regex", "pattern"), "a regex goes to structured_outputs.regex"),
-    **dict.fromkeys(
-        ("grammar", "ebnf", "gbnf", "lark"),
-        "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
-    ),
-    **dict.fromkeys(
-        ("choice", "choices"),
-        "a list of texts to choose from goes to structured_outputs.choice",
-    ),
+    **dict.fromkeys(("json_object", "json_mode", "response_mime_type"), "json_object"),
+    **dict.fromkeys(("regex", "pattern"), "regex"),
+    **dict.fromkeys(("grammar", "ebnf", "gbnf", "lark"), "grammar"),
+    **dict.fromkeys(("choice", "choices"), "choice"),
+    "structural_tag": "structural_tag",
+    **dict.fromkeys(("extra_body", "extra_json"), "extra_body"),
+    **dict.fromkeys(("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"), "length"),
+    **dict.fromkeys(("enable_thinking", "thinking", "think", "reasoning"), "thinking"),
+    "stop_sequences": "stop",
+    "functions": "tools",
+    "function_call": "tool_choice",
+}
+Hints = Mapping[str, str]  # what to send instead, by topic
+CHAT_HINTS: Hints = {
+    "schema": 'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": '
+    '..., "schema": ...}}, or to structured_outputs.json',
+    "json_object": 'any JSON object is response_format: {"type": "json_object"}',
+    "regex": "a regex goes to structured_outputs.regex",
+    "grammar": "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
+    "choice": "a list of texts to choose from goes to structured_outputs.choice",
     "structural_tag": "a structural tag goes to structured_outputs.structural_tag",
-    **dict.fromkeys(
-        ("extra_body", "extra_json"),
-        "send the fields that it holds at the top of the body, structured_outputs for one",
-    ),
-    **dict.fromkeys(
-        ("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"),
-        "send max_completion_tokens or max_tokens",
-    ),
-    **dict.fromkeys(
-        ("enable_thinking", "thinking", "think", "reasoning"),
-        "send reasoning_effort, thinking_token_budget or chat_template_kwargs.enable_thinking",
-    ),
-    "stop_sequences": "send stop",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
+    "guided": "use structured_outputs{}",  # with a dot and the kind
+    "extra_body": "send the fields that it holds at the top of the body, structured_outputs for "
+    "one",
+    "length": "send max_completion_tokens or max_tokens",
+    "thinking": "send reasoning_effort, thinking_token_budget or "
+    "chat_template_kwargs.enable_thinking",
+    "stop": "send stop",
+    "tools": "use tools",
+    "tool_choice": "use tool_choice",
 }
 OUTPUT_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
@@ -146,19 +152,26 @@ def closest(name: str, names: Collection[str]) -> str | None:
     return next(iter(get_close_matches(name.lower(), names, 1, _ALIKE)), None)
 
 
-def check_old(body: Mapping[str, Any], modelled: Collection[str] = ()) -> None:
+def check_old(
+    body: Mapping[str, Any], modelled: Collection[str] = (), hints: Hints = CHAT_HINTS
+) -> None:
     """Raise `RequestError` for a field that has another name or place here, so that no constraint
     is lost. An empty text counts as left out; null has been removed from `body` before."""
     for field, value in body.items():
-        if value == "" or field in modelled:
+        if value == "" or field in modelled or _changes_nothing(field, value):
             continue
-        place = _ELSEWHERE.get(field)
+        place = hints[_TOPICS[field]] if field in _TOPICS else None
         if place is None and str(field).startswith(_GUIDED):
             kind = str(field).removeprefix(_GUIDED)
-            place = f"use structured_outputs{f'.{kind}' if kind in OUTPUT_KINDS else ''}"
+            place = hints["guided"].format(f".{kind}" if kind in OUTPUT_KINDS else "")
         if place is not None:
             name = f"{field:.60}"
             raise RequestError(f"{name} is not supported: {place}", field=name)
+
+
+def _changes_nothing(field: str, value: Any) -> bool:
+    """Return whether a field of `_TOPICS` has an empty text, or asks for no thinking."""
+    return field in _TOPICS and (value == "" or (value is False and _TOPICS[field] == "thinking"))
 
 
 def _equal_types(value: Any) -> tuple[type, ...]:
@@ -167,15 +180,15 @@ def _equal_types(value: Any) -> tuple[type, ...]:
 
 
 class RequestModel(JsonModel):
-    """Whole body of a request. Its fields are all that a client may send, beside labels and neutral
-    values."""
+    """Whole body of a request. Its fields are all that a client may send, beside those that are
+    accepted and neutral values."""
 
     @classmethod
     def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
         check_old(values, names)
         for field, value in values.items():
-            if field in names or field in ACCEPTED or (value == "" and field in _ELSEWHERE):
+            if field in names or field in ACCEPTED or _changes_nothing(field, value):
                 continue
             if field in NEUTRAL:
                 check_neutral(field, value, *NEUTRAL[field])
@@ -186,7 +199,6 @@ class RequestModel(JsonModel):
             raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
 
 
-_TOKENS = frozenset(("logit_bias", "bad_words", "allowed_token_ids"))  # they constrain answers
 _MOST_IGNORED = 100  # unknown fields of a body: each is compared with all names, which takes long
 
 
@@ -195,11 +207,12 @@ class LenientModel(JsonModel):
     ignored, unless they would constrain the answer or may be misspelled names."""
 
     neutral: ClassVar[NeutralFields] = {}  # as `NEUTRAL`, but for this body alone
+    hints: ClassVar[Hints] = CHAT_HINTS
 
     @classmethod
     def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
-        check_old(values, names)
+        check_old(values, names, cls.hints)
         unknown = [name for name in values if name not in names]
         if len(unknown) > _MOST_IGNORED:
             raise RequestError(
@@ -209,9 +222,11 @@ class LenientModel(JsonModel):
             value = values[name]
             if name in cls.neutral:
                 check_neutral(name, value, *cls.neutral[name])
-            elif name in _TOKENS:
+            elif name in _SAMPLING:
                 check_neutral(name, value, *NEUTRAL[name])
-            elif meant := closest(f"{name!s:.60}", set(names) - values.keys()):
+            elif name not in _TOPICS and (
+                meant := closest(f"{name!s:.60}", set(names) - values.keys())
+            ):
                 raise RequestError(
                     f"{name!s:.60} is unknown here: send {meant} if that is meant", field=meant
                 )

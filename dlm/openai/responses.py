@@ -34,7 +34,7 @@ from dlm.openai.body import (
 from dlm.openai.formats import Schema, StructuredOutputs
 from dlm.openai.logprobs import ResponseLogprobFields, check_response_numbers
 from dlm.openai.messages import EFFORT, Effort
-from dlm.openai.other_fields import LenientModel, NeutralFields, admitted
+from dlm.openai.other_fields import CHAT_HINTS, Hints, LenientModel, NeutralFields, admitted
 from dlm.openai.requests import DrawFields, Generation, ModelName, admitted_tokens, choice_requests
 from dlm.openai.response_items import (
     ITEMS,
@@ -184,6 +184,15 @@ class ResponsesBody(LenientModel, ResponseConstraintFields, ResponseLogprobField
         "max_tokens": ((), "use max_output_tokens"),
         "max_completion_tokens": ((), "use max_output_tokens"),
         "reasoning_effort": ((), "use reasoning.effort"),
+    }
+    hints: ClassVar[Hints] = {
+        **CHAT_HINTS,
+        "schema": 'a schema goes to text.format: {"type": "json_schema", "name": ..., "schema": '
+        "...}, or to structured_outputs.json",
+        "json_object": 'any JSON object is text.format: {"type": "json_object"}',
+        "length": "send max_output_tokens",
+        "thinking": "send reasoning.effort",
+        "stop": "the text ends where it is complete",
     }
 
     input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = Field(

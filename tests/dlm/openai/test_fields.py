@@ -150,7 +150,7 @@ def test_a_completion_continues_texts_or_tokens_as_they_are(prompt, requests):
     assert len({r.seed for r in generation.requests}) == len(expected)
 
 
-def test_labels_and_neutral_values_are_accepted():
+def test_fields_without_an_effect_and_neutral_values_are_accepted():
     neutral = {
         "top_p": 1.0,
         "top_k": 0,
@@ -174,6 +174,9 @@ def test_labels_and_neutral_values_are_accepted():
         "stop": None,
         "modalities": ["text"],
         "n": 1,
+        "options": {},
+        "typical_p": 1,
+        "think": False,
     }
     body = HI | neutral | dict.fromkeys(ACCEPTED, "x") | {"seed": 1}
     assert chat_of(body, LIBRARY) == chat_of(HI | {"seed": 1}, LIBRARY)
@@ -196,6 +199,8 @@ def test_labels_and_neutral_values_are_accepted():
         ({"repetition_penalty": 1.1}, "repetition_penalty is"),
         ({"repeat_penalty": 1.1}, "repeat_penalty is"),
         ({"mirostat": 2}, "mirostat is 2"),
+        ({"typical_p": 0.5}, r"typical_p is 0\.5"),
+        ({"options": {"num_ctx": 9}}, "options is an object of num_ctx.*: send the fields that it"),
         ({"think": True}, "think is not supported: send reasoning_effort"),
         ({"logit_bias": {"50": 1}}, "logit_bias is an object of 50"),
         ({"logprobs": 0}, "logprobs must be true or false, got 0"),

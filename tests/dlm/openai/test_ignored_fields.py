@@ -44,6 +44,30 @@ def test_they_change_nothing_if_the_operator_lets_them_be_ignored(read, body):
         read(body | {"logit_bias": {"50": -100}}, Policy())
 
 
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (chat_of, CHAT),
+        (message_of, CHAT | {"max_tokens": 8}),
+        (answer_of, {"input": "hi", "seed": 1}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("frequency_penalty", 0.5),
+        ("repeat_penalty", 1.5),
+        ("mirostat", 2),
+        ("tfs_z", 0.5),
+        ("typical_p", 0.5),
+        ("min_tokens", 3),
+    ],
+)
+def test_every_route_refuses_what_would_change_the_draws(read, body, name, value):
+    with pytest.raises(RequestError, match=f"^{name} is {value}, which is not supported"):
+        read(body | {name: value}, Policy())
+
+
 @pytest.mark.parametrize("name", IGNORED)
 def test_each_is_refused_by_default_with_the_flag_that_would_ignore_it(name):
     problem = f"^{name} is .*, which is not supported: .* `--ignore-unsupported` ignores it"
@@ -65,3 +89,16 @@ def test_each_is_refused_by_default_with_the_flag_that_would_ignore_it(name):
 def test_what_a_client_would_miss_is_refused_all_the_same(name, value):
     with pytest.raises(RequestError, match=name):
         chat_of(CHAT | {name: value}, Policy(ignore_unsupported=True))
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (chat_of, CHAT),
+        (message_of, CHAT | {"max_tokens": 8}),
+        (answer_of, {"input": "hi", "seed": 1}),
+    ],
+)
+def test_a_field_that_asks_for_no_thinking_changes_nothing(read, body):
+    plain = read(body, Policy())
+    assert read(body | {"think": False}, Policy()).requests == plain.requests
