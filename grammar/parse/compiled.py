@@ -20,6 +20,7 @@ from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
+_COMPARED = 3  # arrays and objects that an item is compared with, in the time to read one token
 _EDGE_BYTES, _STATE_BYTES = 200, 2500  # approximate memory of Python objects
 
 
@@ -86,7 +87,7 @@ class Compiled:
         row = self.masks.known.get((mask, keys))
         if row is None:
             suspects = self.steps.suspects(keys, self.masks.words(mask))
-            self.meter.spend(1 + len(suspects) // 2)
+            self.meter.spend(1 + len(suspects) * (1 + keys.compared // _COMPARED) // 2)
             refused = [t for t in suspects if self.steps.read(state, keys, t) is None]
             row = self.masks.known[mask, keys] = self.masks.changed(mask, fewer=refused)
         return row

@@ -10,20 +10,21 @@ taken, no other end is left.
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import numpy as np
 from jaxtyping import Bool, UInt32
 
 from dlm.grammar.json_scanner import CHARACTERS, MARK, STRING, STRING_END, JsonScanner
+from dlm.grammar.parse.escapes import beginning, open_escape, unescaped
 from dlm.grammar.parse.partial_values import Partial, hashable
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 
 _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
-_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
 
 
@@ -32,8 +33,16 @@ class SeenItems:
     """The items of an open array that has to hold distinct items."""
 
     begun: int = 0  # the start of the current item in `Keys.text`
-    texts: frozenset[bytes] = frozenset()  # the items so far, without needless escapes
+    # The items so far, sorted, their strings in the canonical spelling. Only `values` is compared.
+    texts: tuple[bytes, ...] = field(default=(), compare=False)
     values: frozenset[Hashable] = frozenset()  # their values, by `hashable`
+
+    def texts_after(self, begun: bytes) -> Iterator[bytes]:
+        """Yield the items that begin with `begun`."""
+        place = bisect_left(self.texts, begun)
+        while place < len(self.texts) and self.texts[place].startswith(begun):
+            yield self.texts[place]
+            place += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +114,8 @@ class Keys:
         """Equal keys and items, spelled without needless escapes."""
         if b"\\" not in self.text and b"\\" not in (self.key or b""):
             return self
-        key = None if self.key is None else _unescaped(self.key)
-        return replace(self, key=key, text=_unescaped(self.text))
+        key = None if self.key is None else unescaped(self.key)
+        return replace(self, key=key, text=unescaped(self.text))
 
     def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
         """Return for each token whether `after` returns the same keys; None: no token may."""
@@ -144,19 +153,35 @@ class Keys:
     def item_suspects(self, tokens: QuotedTokens) -> UInt32[np.ndarray, " words"]:
         """Return a superset of the tokens that may end a repeated item, as packed bits.
 
-        Beginnings of `taken_continuations` are not included, nor are tokens that spell one of them.
+        Beginnings of `taken_continuations` are not included, nor are tokens that spell one of them,
+        nor those that go on with `open_escape`. Outside of strings, tokens that lead only to a
+        repetition are included, unless they are beginnings of a string.
         """
         if not self.watched:
             return tokens.packed["opening"]
         if self.string:
-            # The end of a string that no earlier item has makes a new item, unless an escape hides
-            # which string it is.
-            begun = max(0, self.text.rfind(b'"') - 1)  # an escaped quote has its backslash here
-            if b"\\" not in self.text[begun:]:
-                return tokens.packed["joining"]
-            arrays = (container for container in self.open if isinstance(container, SeenItems))
-            return tokens.packed["ending" if any(map(self._may_repeat, arrays)) else "joining"]
-        return tokens.packed["after a digit" if self.text[-1:].isdigit() else "structural"]
+            # The end of a string that no earlier item has makes a new item.
+            return tokens.packed["joining"]
+        return tokens.packed["any" if self.text[-1:].isdigit() else "structural"]
+
+    @property
+    def open_escape(self) -> bytes:
+        """The escape that the current key, or a string of an item, breaks off in; empty for none.
+
+        Each of `taken_continuations` goes on with it in lower case, while a token may be in either.
+        """
+        if self.key is not None:
+            return open_escape(self.key)
+        return open_escape(self.text) if self.string else b""
+
+    @property
+    def compared(self) -> int:
+        """The number of earlier arrays and objects that the current items are compared with."""
+        return sum(
+            len(items.values)
+            for items in self.open
+            if isinstance(items, SeenItems) and self.text[items.begun :][:1] in (b"[", b"{")
+        )
 
     @property
     def watched(self) -> bool:
@@ -167,20 +192,19 @@ class Keys:
     def taken_continuations(self) -> list[bytes]:
         """Continuations of the text that would repeat a key, with its closing quote, or an item.
 
-        Other spellings of them are not included.
+        Within a string, those that end with a quote end it. Other spellings are not included.
         """
         continuations: list[bytes] = []
         if self.may_repeat_key:
-            continuations += [
-                b'"' * (self.key is None) + ending for ending in self._rests_of_keys()
-            ]
+            opening = b'"' * (self.key is None)
+            continuations += [opening + ending for ending in self._rests_of_keys()]
         for items in self.open:
             if not isinstance(items, SeenItems) or not items.texts:
                 continue
             item_text = self.text[items.begun :]
-            continuations += [
-                text[len(item_text) :] for text in items.texts if text.startswith(item_text)
-            ]
+            begun = beginning(item_text)
+            for text in items.texts_after(begun.text):
+                continuations += begun.rests(text)
             if item_text[:1] in (b"[", b"{"):
                 partial = Partial(item_text)
                 for value in items.values:
@@ -190,9 +214,7 @@ class Keys:
     @property
     def may_repeat_key(self) -> bool:
         """Whether the current key, or the one that must come next, may repeat another key."""
-        if not self.rivals:
-            return False
-        return b"\\" in (self.key or b"") or next(self._rests_of_keys(), None) is not None
+        return bool(self.rivals) and next(self._rests_of_keys(), None) is not None
 
     @property
     def rivals(self) -> int:
@@ -202,9 +224,9 @@ class Keys:
 
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""
-        begun = self.key or b""
-        names = (json.dumps(name, ensure_ascii=False)[1:].encode() for name in self._held())
-        return (name[len(begun) :] for name in names if name.startswith(begun))
+        begun = beginning(self.key or b"")
+        for name in self._held():
+            yield from begun.rests(json.dumps(name, ensure_ascii=False)[1:].encode())
 
     @property
     def at_risk(self) -> dict[int, int]:
@@ -229,12 +251,11 @@ class Keys:
             return False  # the item has ended, and is new
         # a number has many spellings: it is compared at its end
         sure = item_text if self.string else item_text.rstrip(_NUMBER)
-        if any(text.startswith(sure) for text in items.texts):
+        if next(items.texts_after(beginning(sure).text), None) is not None:
             return True
-        if item_text[:1] in (b"[", b"{"):
-            partial = Partial(item_text)
-            return any(map(partial.continuations, items.values))
-        return b"\\" in item_text  # an escape may spell any character
+        return item_text[:1] in (b"[", b"{") and any(
+            map(Partial(item_text).continuations, items.values)
+        )
 
     @property
     def has_entries(self) -> bool:
@@ -259,26 +280,14 @@ def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
     try:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
         value = hashable(item)
-        spelled = raw
-        if b"\\" in raw:
-            plain = json.dumps(json.loads(raw), ensure_ascii=False, separators=(",", ":"))
-            spelled = plain.encode()
     except (RecursionError, ArithmeticError, ValueError):  # Python can not hold the value
-        value = spelled = raw
+        value = unescaped(raw)
     if value in items.values:
         return None
-    return SeenItems(items.begun, items.texts | {spelled}, items.values | {value})
-
-
-def _unescaped(raw: bytes) -> bytes:
-    """Return JSON text in which characters that need no escape have none."""
-
-    def character(escape: re.Match[bytes]) -> bytes:
-        point = ord("/") if escape[0] == rb"\/" else int(escape[1] or b"0", 16)
-        needed = point < 0x20 or point in (ord('"'), ord("\\")) or 0xD800 <= point <= 0xDFFF
-        return escape[0] if needed else chr(point).encode()
-
-    return _ESCAPE.sub(character, raw)
+    spelled = unescaped(raw)
+    place = bisect_left(items.texts, spelled)
+    texts = (*items.texts[:place], spelled, *items.texts[place:])
+    return SeenItems(items.begun, texts, items.values | {value})
 
 
 def _decoded(key: bytes) -> str:

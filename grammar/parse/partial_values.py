@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, JsonScanner
+from dlm.grammar.parse.escapes import Beginning, beginning
 
 _NUMBER_BYTES = b"0123456789-"
 
@@ -46,17 +47,17 @@ class Partial:
 
     def __init__(self, text: bytes):
         self._open: list[_Open] = []
-        self._tail = b""  # the string, number or literal that has begun
-        begin = 0
+        begin, tail = 0, b""
         for kind, lexeme, at in JsonScanner().feed(text):
             whole = at + len(lexeme) < len(text) or lexeme in (b"true", b"false", b"null")
             if kind is STRING or (kind is SCALAR and not whole):
-                begin, self._tail = at, text[at:]
+                begin, tail = at, text[at:]
             elif kind is STRING_END:
-                self._tail = b""
+                tail = b""
                 self._read(text[begin : at + 1])
             elif kind is not CHARACTERS:
                 self._read(lexeme)
+        self._tail = beginning(tail)  # the string, number or literal that has begun
 
     def continuations(self, value: Hashable) -> list[bytes]:
         """Return continuations of the text to `value`, each up to the end of one JSON token.
@@ -108,7 +109,7 @@ class Partial:
                 yield b"]" if len(items) == done else b","
             elif done < len(items):
                 yield from self._continuations(depth + 1, items[done])
-            elif not items and depth + 1 == len(self._open) and not self._tail:
+            elif not items and depth + 1 == len(self._open) and not self._tail.text:
                 yield b"]"
             return
         pairs: Any = value[1]
@@ -117,7 +118,7 @@ class Partial:
         if container.ended:
             yield b"}" if len(pairs) == done else b","
             return
-        if not pairs and container.key is None and not self._tail:
+        if not pairs and container.key is None and not self._tail.text:
             yield b"}"
         for key, inner in pairs:
             if container.key is None and (key, inner) not in container.children:
@@ -134,20 +135,16 @@ def _value_of(token: bytes) -> Hashable:
         return token
 
 
-def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
+def _rests(tail: Beginning, value: Hashable) -> Iterator[bytes]:
     """Yield the rests of a token of `value` that begins with `tail`."""
+    first = tail.text[:1]
     kind, *contents = value if isinstance(value, tuple) else ("number",)
-    if kind == "string" and tail[:1] in (b"", b'"'):
+    if kind == "string" and first in (b"", b'"'):
         text = json.dumps(contents[0], ensure_ascii=False).encode(errors="surrogatepass")
-        if text.startswith(tail):
-            yield text[len(tail) :]
-        elif b"\\" in tail:  # another spelling of it
-            yield b""
-    elif kind == "number" and (not tail or tail[0] in _NUMBER_BYTES):
+        yield from tail.rests(text)
+    elif kind == "number" and (not first or first in _NUMBER_BYTES):
         yield b""
     elif kind == "literal":
-        text = json.dumps(contents[0]).encode()
-        if text.startswith(tail):
-            yield text[len(tail) :]
-    elif not tail and kind in ("array", "object"):
+        yield from tail.rests(json.dumps(contents[0]).encode())
+    elif not first and kind in ("array", "object"):
         yield b"[" if kind == "array" else b"{"

@@ -1,23 +1,27 @@
 """Steps of one grammar: the parser's state, and the keys of the JSON text, after each token."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.escapes import missing
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.states import State
 from dlm.grammar.parse.uniqueness import Detour, Uniqueness
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _DETOURS = 4096  # cached detours
+_COMPARED = 5  # keys and items that the text is compared with, for a unit of work
 
 
 class Steps:
     """The situations that tokens lead to. If the grammar constrains all keys, `keys` is None."""
 
     def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter):
-        self._parser, self._vocabulary = parser, vocabulary
+        self._parser, self._vocabulary, self._meter = parser, vocabulary, meter
         self.few_keys = parser.network.few_keys  # an object may have used all keys that are free
         self.uniqueness = Uniqueness(parser, meter)
         # Whether no new key, or no new item of an array of distinct items, may be left.
@@ -71,10 +75,30 @@ class Steps:
         tokens = keys.dead_end_suspects(quoted) if self.few_keys else keys.suspects(quoted)
         if self.may_run_out:
             taken = keys.taken_continuations
-            tokens = tokens.union(*map(vocabulary.beginnings, taken))
-            if keys.watched:
-                tokens = tokens.union(*map(quoted.spelling, taken))
+            self._meter.add((len(taken) + keys.compared) // _COMPARED)
+            tokens = tokens.union(vocabulary.beginnings(*taken))
+            if keys.watched and keys.string:
+                strings = (text for text in taken if text.endswith(b'"'))
+                tokens = tokens.union(*map(quoted.spelling, strings))
+            if escape := keys.open_escape:
+                tokens = tokens.union(self._continuing(escape, taken, words))
         suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
         if self.uniqueness.distinct:
             suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
         return sorted(suspects)
+
+    def _continuing(
+        self, escape: bytes, continuations: Iterable[bytes], words: np.ndarray
+    ) -> Iterator[int]:
+        """Yield the tokens of the packed bits `words` that go on with `escape` as `continuations`.
+
+        Digits above 9 may be in upper or lower case.
+        """
+        size, pieces = missing(escape), self._vocabulary.pieces
+        digits = {text[:size] for text in continuations}
+        if escape == b"\\":
+            words = words & self._vocabulary.quoted.packed["unicode"]
+        for token in tokens_in(words).tolist():
+            piece = pieces[token][:size].lower()
+            if any(text.startswith(piece) for text in digits):
+                yield token

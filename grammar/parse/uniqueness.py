@@ -231,7 +231,7 @@ def _holds(
 ) -> bool:
     """Whether an object or array has all keys or items that it had before."""
     if isinstance(now, SeenItems) and isinstance(before, SeenItems):
-        return now.begun == before.begun and now.texts >= before.texts
+        return now.begun == before.begun and now.values >= before.values
     if isinstance(now, frozenset) and isinstance(before, frozenset):
         return now >= before
     return now is before

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dlm.grammar.masks.bits import token_words
+from dlm.grammar.masks.bits import packed, token_words
 
 _ENDS_STRING, _STRUCTURES = re.compile(rb'["\\]'), re.compile(rb'[",{}\[\]]')
-_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
-_SPACE = re.compile(rb"[ \t\r\n]")  # outside of strings: the end of a number
+# Outside of strings: white space, and beginnings of a string.
+_UNSTRUCTURED = re.compile(rb'[ \t\r\n]*|"[^"\\]*')
 
 
 class QuotedTokens:
@@ -39,16 +39,15 @@ class QuotedTokens:
             self._by_escape.setdefault(before, []).append(token)
         self._longest = max(map(len, self._by_escape), default=0)
         opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
-        structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
-        spaced = {t for t, piece in enumerate(pieces) if _SPACE.search(piece)}
-        kinds = {  # tokens that may end an item, by the position in the text
+        kinds = {  # tokens that may end an item, or lead only to a repetition, by the position
             "opening": opening,
             "joining": self.joining,
-            "ending": self.pieces.keys() | self.escapes,
-            "structural": structural,
-            "after a digit": structural | spaced,  # white space ends a number
+            "unicode": {t for t, piece in enumerate(pieces) if piece[:1] == b"u"},
         }
         self.packed = {name: token_words(tokens, len(pieces)) for name, tokens in kinds.items()}
+        structural = [not _UNSTRUCTURED.fullmatch(piece) for piece in pieces]
+        self.packed["structural"] = packed(np.array(structural, bool))
+        self.packed["any"] = packed(np.ones(len(pieces), bool))  # white space ends a number
         # Tokens that change no keys, within a string and outside of strings.
         self.within = np.array([not _ENDS_STRING.search(piece) for piece in pieces], bool)
         self.outside = np.array([not _STRUCTURES.search(piece) for piece in pieces], bool)

@@ -142,9 +142,9 @@ class Vocabulary:
             tokens += spelled
         return tokens
 
-    def beginnings(self, text: bytes) -> list[int]:
-        """Return the tokens that are beginnings of `text`."""
-        nodes = np.fromiter(self.trie.along(text), np.int32)
+    def beginnings(self, *texts: bytes) -> list[int]:
+        """Return the tokens that are beginnings of one of `texts`."""
+        nodes = np.fromiter({node for text in texts for node in self.trie.along(text)}, np.int32)
         return self.trie.tokens_at(nodes)[0].tolist()
 
     @cached_property

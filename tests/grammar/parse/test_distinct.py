@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from maskbench import of_bytes
+from toys import toy_vocabulary
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks import tokens_in
@@ -236,38 +237,161 @@ def test_white_space_after_a_repeated_number_is_not_allowed(text: bytes):
         matcher.rollback(1)
 
 
-TEXTS = st.text('ab"\\\\\n\u00e9', max_size=3)
-ITEMS = st.recursive(
-    TEXTS,
+VALUES = st.recursive(
+    st.text('xb"\\/\n\u00e9\U0001f600', max_size=3)
+    | st.sampled_from([1, 1.0, 10, -0.5, True, None]),
     lambda inner: (
         st.lists(inner, min_size=1, max_size=2)
-        | st.dictionaries(TEXTS, inner, min_size=1, max_size=2)
+        | st.dictionaries(st.text("xb\n", max_size=2), inner, min_size=1, max_size=2)
     ),
     max_leaves=4,
 )
+SHORT = st.text('xb/\n"\U0001f600', max_size=2)
+FEW = {"enum": ["x", "b", "xb", ["x"], ["x", "b"], {"x": "b"}, 1, 10, True]}
+PAIR = {"type": "object", "minProperties": 2, "maxProperties": 2}
+PAIR |= {"propertyNames": {"pattern": "^[xb/]$"}, "additionalProperties": {"enum": ["x", True]}}
+LISTS = {"type": "array", "items": {"type": "string", "maxLength": 1}, "minItems": 1, "maxItems": 2}
+MASKED = {  # items, and values of them
+    "free": (True, VALUES),
+    "short": ({"type": "string", "maxLength": 2}, SHORT),
+    "few": (FEW, st.sampled_from(FEW["enum"])),
+    "numbers": ({"type": "number", "minimum": 0, "maximum": 2}, st.sampled_from([1, 1.0, 0.5, 2])),
+    "pairs": (PAIR, st.permutations("xb/").map(lambda keys: dict.fromkeys(keys[:2], "x"))),
+    "lists": (LISTS, st.lists(st.sampled_from("xb\n"), min_size=1, max_size=2)),
+    "of unique": (
+        unique(LISTS["items"]),
+        st.lists(st.sampled_from("xb\n/"), unique=True, max_size=3),
+    ),
+}
+SPELLED = [
+    '"x',
+    ' "x',
+    'b"',
+    'xb"',
+    'b","',
+    '"]',
+    '"],["',
+    ',"x',
+    ', "',
+    "\\n",
+    "\\u00",
+    "u0078",
+    "78",
+]
+SPELLED += [
+    "8b",
+    "u000a",
+    "0A",
+    '8"',
+    "\\ud83d",
+    "\\ude00",
+    'ude00"',
+    "/b",
+    "\\/",
+    '{"x',
+    ' {"b',
+    '["x',
+]
+SPELLED += [
+    ":t",
+    ": t",
+    " true",
+    "tr",
+    ".0",
+    "1.",
+    "e0",
+    "0]",
+    ",1",
+    '":"',
+    '"x":"x"',
+    '"}',
+    "},",
+    "  ",
+]
+SPELLING = toy_vocabulary([*(bytes([byte]) for byte in range(256)), *map(str.encode, SPELLED)])
+SPELLING_COMPILER = Compiler(SPELLING)
 
 
-@examples(80)
-@given(items=st.lists(ITEMS, min_size=1, max_size=2), ascii_=st.booleans(), data=st.data())
-def test_a_mask_within_the_strings_of_items_has_the_tokens_that_can_be_read(
-    compiler, vocabulary, items, ascii_, data
-):
-    """Tokens with quotes or backslashes end strings, or spell them anew: each is read alone."""
-    schema = unique({"anyOf": [{"type": kind} for kind in ("string", "array", "object")]})
-    grammar = compiler.compile(JsonSchema(schema, additional_properties="schema"))
-    texts = [json.dumps(item, ensure_ascii=ascii_) for item in items]
-    last = json.dumps(data.draw(st.sampled_from(items) | ITEMS))
-    text = f"[{','.join(texts)},{last[: data.draw(st.integers(1, len(last)))]}"
-    matcher = Matcher(grammar)
-    for token in vocabulary.encode(text):
-        if not matcher.accept(token):
-            return
+def respelled(value: Any, dice: random.Random) -> str:
+    """Return one of the spellings of a JSON value, with its keys in any order."""
+    if isinstance(value, dict):
+        members = dice.sample([*value.items()], len(value))
+        pairs = (f"{respelled(key, dice)}:{respelled(item, dice)}" for key, item in members)
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(respelled(item, dice) for item in value)}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return f'"{"".join(escaped(c) if dice.random() < 0.3 else plain(c) for c in value)}"'
+
+
+def plain(char: str) -> str:
+    return json.dumps(char, ensure_ascii=False)[1:-1]
+
+
+def escaped(char: str) -> str:
+    """Return the escapes of the UTF-16 units of a character."""
+    return "".join(f"\\u{unit}" for unit in char.encode("utf-16-be").hex(" ", 2).split())
+
+
+def assert_masked_as_read(matcher: Matcher, text: bytes) -> None:
+    """Compare the mask with each token, after the tokens of `text` that can be read."""
+    matcher.accept_all([SPELLING.pieces.index(bytes([byte]), 2) for byte in text])
     allowed = {*tokens_in(matcher.allowed()).tolist()}
-    for token in {*vocabulary.quoted.pieces, *vocabulary.quoted.escapes}:
+    for token, piece in enumerate(SPELLING.pieces):
         accepted = matcher.accept(token)
-        assert accepted == (token in allowed), (text, vocabulary.pieces[token])
+        assert accepted == (token in allowed), (text, piece)
         if accepted:
             matcher.rollback(1)
+
+
+@pytest.mark.parametrize("name", MASKED)
+@examples(60)
+@given(data=st.data(), dice=st.randoms(use_true_random=False))
+def test_a_mask_has_the_tokens_that_can_be_read(name, data, dice):
+    """Each token is read alone, where an item repeats an earlier one in another spelling."""
+    items, values = MASKED[name]
+    spec = JsonSchema(unique(items), additional_properties="schema")
+    earlier = data.draw(st.lists(values, min_size=1, max_size=2))
+    last = respelled(data.draw(st.sampled_from(earlier) | values), dice)
+    text = f"[{','.join(respelled(value, dice) for value in earlier)},{last}"
+    cut = data.draw(st.integers(0, len(last)))
+    assert_masked_as_read(
+        Matcher(SPELLING_COMPILER.compile(spec)), text[: len(text) - cut].encode()
+    )
+
+
+STRING = {"type": "string", "maxLength": 2}
+CHARACTER = {"type": "string", "maxLength": 1}
+FLAG = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
+NAMED = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (unique(STRING), r'["xb","\u0078'),
+        (unique(STRING), '["/b","\\'),
+        (unique(CHARACTER), '["x",'),
+        (unique(CHARACTER), r'["\n","\u000'),
+        (unique(CHARACTER), '["\\n","\\'),
+        (unique(CHARACTER), r'["😀","\ud83d'),
+        (unique(CHARACTER), r'["😀","\ud83d\ude0'),
+        (unique({"type": ["boolean", "string"], "maxLength": 3}), "[true,"),
+        (unique(FLAG | {"additionalProperties": False}), '[{"x":true},{"x"'),
+        (unique(PAIR), '[{"x":"x","b":"x"},{"/":"x","b":"x"},'),
+        (unique(LISTS | {"items": STRING, "maxItems": 1}), r'[["xb"],["\u0078'),
+        (unique(LISTS | {"items": STRING, "maxItems": 1}), r'[["xb"],["\u007'),
+        (NAMED | {"propertyNames": STRING}, r'{"xb":1,"\u0078'),
+        (NAMED | {"propertyNames": CHARACTER}, r'{"x":1,"\u007'),
+        (NAMED | {"propertyNames": CHARACTER}, '{"x":1,"\\'),
+    ],
+)
+def test_no_token_that_leads_only_to_a_repetition_is_in_a_mask(schema, text):
+    spec = JsonSchema(schema, additional_properties="schema")
+    matcher = Matcher(SPELLING_COMPILER.compile(spec))
+    assert_masked_as_read(matcher, text.encode())
+    assert matcher.position == len(text.encode())
 
 
 def test_only_a_string_of_an_earlier_item_can_end_a_repeated_item():
@@ -280,8 +404,27 @@ def test_only_a_string_of_an_earlier_item_can_end_a_repeated_item():
     assert tokens_in(keys.item_suspects(tokens)).tolist() == [pieces.index(b'",')]
 
 
-@pytest.mark.parametrize("begun", [b"\\u0073o", b'\\"', b"\\"])
-def test_escapes_may_hide_the_string_of_an_earlier_item(begun: bytes):
-    keys = Keys().after(b'["some","' + begun, lambda place: place == 0)
+@pytest.mark.parametrize("begun", ["so", "\\u0073o", "\\u0073\\u006F"])
+def test_the_string_of_an_earlier_item_is_known_in_each_spelling(begun: str):
+    keys = Keys().after(f'["some","{begun}'.encode(), lambda place: place == 0)
     assert keys is not None
-    assert tokens_in(keys.item_suspects(QuotedTokens([b'me"', b"me"]))).tolist() == [0]
+    assert keys.taken_continuations == [b'me"']
+    assert not keys.open_escape
+    other = keys.after(b"x")
+    assert other is not None
+    assert not other.taken_continuations
+    assert not other.at_risk
+
+
+def test_the_work_of_a_mask_counts_the_items_that_are_compared():
+    spent = []
+    for count in (10, 400):
+        spec = JsonSchema(unique({"type": "object"}), additional_properties="schema")
+        grammar = BYTE_COMPILER.compile(spec)
+        matcher = Matcher(grammar)
+        text = json.dumps([{"n": f"item{i}"} for i in range(count)])[:-1] + ', {"n": "it'
+        assert matcher.accept_all(list(text.encode())) == len(text)
+        before = grammar.meter.spent
+        matcher.allowed()
+        spent.append(grammar.meter.spent - before)
+    assert spent[1] > 300 > spent[0]

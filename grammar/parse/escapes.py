@@ -1,0 +1,78 @@
+"""Escapes in the strings of JSON text, which give a string many spellings.
+
+The canonical one has only the escapes that JSON needs, the short ones where there are any, as
+`json.dumps` writes them without `ensure_ascii`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_HEX = rb"[0-9a-fA-F]"
+_HIGH, _LOW = rb"[dD][89abAB]" + 2 * _HEX, rb"[dD][c-fC-F]" + 2 * _HEX  # surrogates
+_PAIR, _SHORT = rb"\\u%s\\u%s" % (_HIGH, _LOW), rb'\\["\\/bfnrt]'
+_ESCAPE = re.compile(rb"%s|\\u%s|%s" % (_PAIR, 4 * _HEX, _SHORT))
+_CHARACTERS = re.compile(rb"(?:[^\\]+|%s|\\u(?!%s)%s|%s)*" % (_PAIR, _HIGH, 4 * _HEX, _SHORT))
+_CHARACTER = re.compile(rb'\\u%s|%s|[^"\\][\x80-\xbf]*' % (4 * _HEX, _SHORT))
+_UNIT = len(rb"\u0061")  # bytes of an escape by a number, which is one unit of UTF-16
+_LONGEST = len(rb"\ud83d\ude0")  # bytes of an escape, or of a pair of them, that is not complete
+
+
+class Beginning(NamedTuple):
+    """The beginning of JSON text, which may break off within a string or an escape."""
+
+    text: bytes  # in the canonical spelling, without the escape that breaks off
+    escape: bytes = b""  # the beginning of an escape, or of a surrogate pair
+
+    def rests(self, text: bytes) -> Iterator[bytes]:
+        """Yield rests of the canonical `text`, if it has this beginning.
+
+        After an escape that breaks off, each goes on with an escape, in lower case.
+        """
+        if not text.startswith(self.text):
+            return
+        rest = text[len(self.text) :]
+        if not self.escape:
+            yield rest
+            return
+        character = _CHARACTER.match(rest)
+        if character is None:  # the string ends
+            return
+        if self.escape == b"\\" and rest[:1] in (b"\\", b"/"):
+            yield rest.removeprefix(b"\\")
+        units = json.loads(b'"%s"' % character[0]).encode("utf-16-be", "surrogatepass").hex(" ", 2)
+        escapes = "".join(rf"\u{unit}" for unit in units.split()).encode()
+        if escapes.startswith(self.escape.lower()):
+            yield escapes[len(self.escape) :] + rest[character.end() :]
+
+
+def beginning(raw: bytes) -> Beginning:
+    """Return the beginning of JSON text that is spelled `raw`."""
+    if b"\\" not in raw:
+        return Beginning(raw)
+    characters = _CHARACTERS.match(raw)
+    end = characters.end() if characters else 0
+    return Beginning(unescaped(raw[:end]), raw[end:])
+
+
+def open_escape(raw: bytes) -> bytes:
+    """Return the escape that `raw` breaks off in, the beginning of JSON text; empty for none."""
+    return beginning(raw).escape if b"\\" in raw[-_LONGEST:] else b""
+
+
+def missing(escape: bytes) -> int:
+    """Return the number of bytes until the numbered escape, or the second one of a pair, ends."""
+    return _UNIT - len(escape) % _UNIT
+
+
+def unescaped(raw: bytes) -> bytes:
+    """Return JSON text in the canonical spelling of its strings."""
+    return _ESCAPE.sub(_canonical, raw) if b"\\" in raw else raw
+
+
+def _canonical(escape: re.Match[bytes]) -> bytes:
+    character = json.loads(b'"%s"' % escape[0])
+    if "\ud800" <= character <= "\udfff":  # half of a character
+        return escape[0]
+    return json.dumps(character, ensure_ascii=False)[1:-1].encode()
