@@ -5,9 +5,8 @@ The module knows no keyword.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import zip_longest
 from math import prod
 
@@ -119,21 +118,21 @@ class Arrays:
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Clause:
     """Schemas of properties: by name, by pattern of the name, and `rest` for all others."""
 
     properties: tuple[tuple[str, Formula], ...] = ()
     patterns: tuple[tuple[str, Formula], ...] = ()
     rest: Formula = TRUE
+    # The schemas of each named property. Made at once: caches measure a clause when they get it.
+    by_name: dict[str, list[Formula]] = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def by_name(self) -> dict[str, list[Formula]]:
-        """The schemas of each named property."""
+    def __post_init__(self) -> None:
         schemas: dict[str, list[Formula]] = {}
         for name, schema in self.properties:
             schemas.setdefault(name, []).append(schema)
-        return schemas
+        object.__setattr__(self, "by_name", schemas)
 
 
 @dataclass(frozen=True, slots=True)
