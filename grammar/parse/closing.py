@@ -31,7 +31,7 @@ from dlm.grammar.vocabulary.vocabulary import Vocabulary
 ENDLESS = NEVER - 1  # tokens: a budget that refuses no text that the vocabulary spells
 _COMPLETIONS = 4096  # cached completions
 _FARTHEST = 1 << 16  # states with a cached bound on the distance to the end
-_COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
+COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
 _BEGUN = 64  # bytes spelled of a completion that is known to fit
 _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # states, or keys, after which completions are computed
 _READ = 2048  # tokens whose keys are read one by one
@@ -105,7 +105,7 @@ class Closing:
         most = state.cost if keys is None else most_tokens(state.cost)
         if most <= tokens and self._vocabulary.spells_every_byte:
             return True
-        return None if state.cost <= _COUNTED else False
+        return None if state.cost <= COUNTED else False
 
     def least(self, state: State) -> int:
         """Return the fewest tokens known to complete the text; fewer may be possible."""
@@ -121,11 +121,11 @@ class Closing:
         The shortest in bytes if it takes at most `tokens` tokens, else the shortest in tokens.
         Raises `BudgetError` if it has over 262,144 bytes.
         """
-        if (state.cost or 0) > _COUNTED:
+        if (state.cost or 0) > COUNTED:
             least = self._fewest_possible(state) + 1
             raise BudgetError(
                 f"the shortest answer takes at least {least} tokens, too many to write it out: "
-                f"it has {state.cost} bytes, and up to {_COUNTED} are written out",
+                f"it has {state.cost} bytes, and up to {COUNTED} are written out",
                 least,
             )
         if keys is not None:
@@ -184,7 +184,7 @@ class Closing:
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
-        if cost > _COUNTED:
+        if cost > COUNTED:
             enough = before + (cost if keys is None else most_tokens(cost)) + 1
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
@@ -245,7 +245,7 @@ class Closing:
     def _fewest(self) -> FewestTokens:
         """The search for that path, which may take several calls."""
         start = self._parser.start
-        counted = self.remainders.tokens(start) if (start.cost or 0) <= _COUNTED else NEVER
+        counted = self.remainders.tokens(start) if (start.cost or 0) <= COUNTED else NEVER
         most = _FEW if counted == NEVER else counted - 1
         return FewestTokens(self._parser, self._vocabulary, self._meter, most)
 
@@ -274,7 +274,7 @@ class Closing:
         groups = [*following.groups(None if sure is None else ~sure)]
         for group, cost in groups:
             onward = self._steps.after(state, int(group[0]))
-            needed = NEVER if onward is None or cost > _COUNTED else self.least(onward)
+            needed = NEVER if onward is None or cost > COUNTED else self.least(onward)
             farthest = max(farthest, needed)
             if needed <= tokens:
                 fitting.append(group)
@@ -331,7 +331,7 @@ class Closing:
         unchanged = keys.unchanged_by(self._vocabulary.quoted)
         if unchanged is not None:
             for group, cost in following.groups(doubtful & unchanged[following.tokens]):
-                if cost <= _COUNTED:
+                if cost <= COUNTED:
                     yield group
 
     def _changing(
@@ -344,7 +344,7 @@ class Closing:
         unchanged = keys.unchanged_by(self._vocabulary.quoted)
         if unchanged is not None:
             doubtful = doubtful & ~unchanged[following.tokens]
-        doubtful = doubtful & (following.costs <= _COUNTED)
+        doubtful = doubtful & (following.costs <= COUNTED)
         tokens, costs = following.tokens[doubtful], following.costs[doubtful]
         groups: dict[tuple[State, Keys], list[int]] = {}
         for token in tokens[np.lexsort((tokens, costs))][:_READ].tolist():

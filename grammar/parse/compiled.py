@@ -18,6 +18,7 @@ from dlm.grammar.parse.states import State
 from dlm.grammar.parse.steps import Steps
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
+from dlm.grammar.parse.unmarked import Unmarked
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _COMPARED = 3  # arrays and objects that an item is compared with, in the time to read one token
@@ -48,6 +49,7 @@ class Compiled:
         self._network = network
         self.steps = Steps(self.parser, vocabulary, self.meter)
         self.closing = Closing(self.parser, self.steps, self.state_masks, vocabulary, self.meter)
+        self.unmarked = Unmarked(self.parser, self.steps, self.closing, vocabulary, self.meter)
 
     @property
     def nbytes(self) -> int:

@@ -1,35 +1,49 @@
 """A search for the text of the fewest tokens, breadth first by tokens.
 
 The shortest text in bytes may not be the shortest in tokens: "ought" may be one token, and "zqj"
-three. The search gives up after a limit, for example inside a free string.
+three. The search gives up after a limit, for example inside a free string. It may leave out
+texts with a given beginning.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.states import UNREAD, State
+from dlm.grammar.vocabulary.markers import CONTROL
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _MOST_BYTES = 50_000  # read in one search
 _BYTES = 12  # read for a unit of work
 _SEVERAL = 64  # children of a node, beyond which only likely bytes are looked up
+_APART = -1  # the text has left the beginning to avoid, or there is none
 TokenPath = list[tuple[State, int]]  # tokens, each with the state before it
+Place = tuple[State, int]  # a state, with the symbols so far of the beginning to avoid
 
 
 class FewestTokens:
     """A search for a text of the fewest tokens, from the first state of a grammar to an end."""
 
-    def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter, most: int):
-        """`most` is the largest number of tokens to try."""
-        self._parser, self._meter = parser, meter
+    def __init__(
+        self,
+        parser: Parser,
+        vocabulary: Vocabulary,
+        meter: Meter,
+        most: int,
+        avoided: Sequence[int] = (),
+    ):
+        """`most` is the largest number of tokens to try. No text begins with all of `avoided`:
+        symbols as in `Marker.symbols`."""
+        self._parser, self._meter, self._avoided = parser, meter, avoided
         self._trie, self._longest = vocabulary.trie, vocabulary.longest
         self._tokens_left, self._bytes_read = most, 0
-        self._seen = {parser.start}
-        self._level: deque[tuple[State, TokenPath]] = deque()  # states to visit, with their paths
-        self._next: list[tuple[State, TokenPath]] = [(parser.start, [])]  # one token further
-        self._reached: dict[State, int] = {}  # states after the visited one, with their tokens
-        self._todo: list[tuple[State, int]] = []  # states within tokens, with their trie nodes
+        start: Place = parser.start, 0 if avoided else _APART
+        self._seen = set[Place]([start])
+        self._level: deque[tuple[Place, TokenPath]] = deque()  # places to visit, with their paths
+        self._next: list[tuple[Place, TokenPath]] = [(start, [])]  # one token further
+        self._reached: dict[Place, int] = {}  # places after the visited one, with their tokens
+        self._todo: list[tuple[Place, int]] = []  # places within tokens, with their trie nodes
         self._path: TokenPath | None = None
 
     def path(self) -> TokenPath:
@@ -57,15 +71,11 @@ class FewestTokens:
         while todo:
             at, node = todo[-1]
             if not node:
-                named = sorted(self._parser.named(at))
-                after = {self._parser.after(at, token, b""): token for token in named}
-                self._reached = {
-                    state: token for state, token in after.items() if state is not None
-                }
+                self._reached = self._named(at)
             if self._bytes_read >= _MOST_BYTES:
                 todo.clear()
                 return
-            onward: list[tuple[State, int]] = []
+            onward: list[tuple[Place, int]] = []
             if count := trie.child_count(node):
                 meter.spend(1)
                 onward = self._onward(at, node)
@@ -77,34 +87,52 @@ class FewestTokens:
             todo.pop()
             todo += onward
 
-    def _onward(self, at: State, node: int) -> list[tuple[State, int]]:
-        """Return the states after each next byte, with the trie nodes there."""
-        trie, parser = self._trie, self._parser
+    def _named(self, at: Place) -> dict[Place, int]:
+        """Return the places after each control token that rules allow."""
+        (state, matched), reached = at, dict[Place, int]()
+        for token in sorted(self._parser.named(state)):
+            after = self._parser.after(state, token, b"")
+            then = self._matched(matched, CONTROL + token)
+            if after is not None and then is not None:
+                reached[after, then] = token
+        return reached
+
+    def _matched(self, matched: int, symbol: int) -> int | None:
+        """Return the symbols so far of the beginning to avoid; None if that would be complete."""
+        if matched == _APART or self._avoided[matched] != symbol:
+            return _APART
+        return matched + 1 if matched + 1 < len(self._avoided) else None
+
+    def _onward(self, at: Place, node: int) -> list[tuple[Place, int]]:
+        """Return the places after each next byte, with the trie nodes there."""
+        trie, parser, (state, matched) = self._trie, self._parser, at
         children = trie.each_child(node)
         if trie.child_count(node) > _SEVERAL:
             scanners, likely = parser.scanners, set[int]()
-            for thread in at.threads:
+            for thread in state.threads:
                 for low, high, _ in scanners[thread.terminal].moves(thread.at):
                     likely.update(range(low, high + 1))
             if len(likely) <= _SEVERAL:
                 children = trie.children_by(node, sorted(likely))
-        onward: list[tuple[State, int]] = []
+        onward: list[tuple[Place, int]] = []
         for byte, child in children:
-            after = at.next[byte]
+            after = state.next[byte]
             if after is UNREAD:
-                after = parser.after_byte(at, byte)
-            if after is not None:
-                onward.append((after, child))
+                after = parser.after_byte(state, byte)
+            then = _APART if matched == _APART else self._matched(matched, byte)
+            if after is not None and then is not None:
+                onward.append(((after, then), child))
         return onward
 
     def _leave(self) -> None:
-        """Record the states that tokens lead to, and turn to the next state of the level."""
-        visited, path = self._level.popleft()
+        """Record the places that tokens lead to, and turn to the next one of the level."""
+        (visited, _), path = self._level.popleft()
         for at, token in self._reached.items():
-            if at.cost == 0:
+            cost = at[0].cost
+            if cost == 0:
                 self._path = [*path, (visited, token)]
                 return
-            if at in self._seen or at.cost is None or at.cost > self._tokens_left * self._longest:
+            if at in self._seen or cost is None or cost > self._tokens_left * self._longest:
                 continue
             self._seen.add(at)
             self._next.append((at, [*path, (visited, token)]))

@@ -12,7 +12,7 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.errors import DeadEndError, GrammarError
+from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.closing import ENDLESS
@@ -57,7 +57,7 @@ class Matcher:
     @property
     def complete(self) -> bool:
         """Whether the text may end here, with a stop."""
-        return self._prefix.between and bool(self._compiled.stops.after(self._state))
+        return self._prefix.may_answer and bool(self._compiled.stops.after(self._state))
 
     @property
     def state(self) -> State | None:
@@ -144,14 +144,16 @@ class Matcher:
         return self._after_opening(token)
 
     def _after_opening(self, token: int) -> Place | None:
-        """Return the place after a token of the opening marker, of the answer, or of both.
+        """Return the place after a token where reasoning or the answer may begin.
 
-        A complete marker opens the reasoning, and no token has its end and more. Where no answer
-        goes on so, the marker has one spelling.
+        A token that continues the marker leaves open which of them begins, if it continues an
+        answer too. If not, the marker is spelled as `Marker.rest` spells it. A token that completes
+        the marker begins the reasoning, and one that has the marker's end and more text is not
+        allowed. Any other token is one of the answer.
         """
         prefix, answer = self._prefix, None
         onward = prefix.opening(token)
-        if prefix.phase is Phase.EITHER:
+        if prefix.phase is Phase.UNDECIDED:
             if onward is None:
                 return None if prefix.exceeds_marker(token) else self._after_answer(token)
             answer = self._steps.read(self._state, self._keys, token)
@@ -186,7 +188,7 @@ class Matcher:
         if reasoning is not None and prefix.phase is Phase.OPENING:
             return ~reasoning.open.rest(marker)[0]
         mask = compiled.unrepeated(compiled.state_masks.mask(self._state), self._keys, self._state)
-        if reasoning is None or prefix.phase is not Phase.EITHER:
+        if reasoning is None or prefix.phase is not Phase.UNDECIDED:
             return mask
         opening = reasoning.open.rest(marker)[:1]
         return masks.changed(mask, more=opening, fewer=reasoning.open.longer(marker))
@@ -217,46 +219,35 @@ class Matcher:
         """
         if self.ended:
             return True
-        if self._completion(tokens) is not None:
-            return not self._prefix.overspends(tokens + 1)
-        return self._closes(self._prefix, self._state, self._keys, tokens)
+        if self._prefix.overspends(tokens + 1):
+            return False
+        known = self._completion(tokens) is not None
+        return known or self._fits(self._prefix, self._state, self._keys, tokens)
 
-    def _closes(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
+    def _fits(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether a text can be completed in `tokens` tokens, given what holds after it."""
-        return not prefix.overspends(tokens + 1) and any(
+        return any(
             self._closing.fits(onward, after, tokens - len(before))
-            for before, onward, after in self._endings(prefix, state, keys, tokens)
+            for before, onward, after in self._ways(prefix, state, keys, tokens)
         )
 
-    def _endings(
+    def _ways(
         self, prefix: Prefix, state: State, keys: Keys | None, tokens: int
     ) -> Iterator[tuple[list[int], State, Keys | None]]:
-        """Yield the ways to complete a text in `tokens` tokens, given what holds after it: tokens
-        that end its reasoning, and state and keys of the answer after these."""
-        if prefix.phase is not Phase.EITHER:
+        """Yield the ways to complete a text, given what holds after it: tokens, and the state and
+        keys of the answer after them.
+
+        The ways of an undecided text depend on `tokens` only through the answer's reserve, which
+        reasoning may not use.
+        """
+        if prefix.phase is not Phase.UNDECIDED or prefix.reasoning is None:
             yield prefix.closing(), state, keys
             return
-        if not self._spells_opening(prefix, state, keys, tokens):
-            yield [], state, keys
+        marker = prefix.reasoning.open
+        yield from self._compiled.unmarked.beginnings(marker, prefix.marker, state, keys)
         reasoning = prefix.closing()
         if reasoning and not prefix.exceeds(len(reasoning), tokens + 1):
             yield reasoning, *self._start
-
-    def _spells_opening(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
-        """Whether the answer's completion within `tokens` tokens would complete the opening marker,
-        so that it is no answer."""
-        marker = [] if prefix.reasoning is None else prefix.reasoning.open.rest(prefix.marker)
-        onward: State | None = state if marker else None
-        for token in marker:
-            onward = onward and self._steps.after(onward, token)
-        if onward is None:
-            return False
-        completion, _ = self._closing.beginning(state, keys, tokens)
-        text, opening = (
-            b"".join(map(self._pieces.__getitem__, spelled))
-            for spelled in (completion or (), marker)
-        )
-        return text.startswith(opening)
 
     def squeezes(self, token: int, tokens: int) -> bool:
         """Whether `token` is allowed, but needs more than the budget of `tokens` tokens after it.
@@ -286,10 +277,10 @@ class Matcher:
         It takes at most `tokens` tokens if such a completion is known. Raises `BudgetError` if it
         has over 262,144 bytes.
         """
-        endings = self._endings(self._prefix, self._state, self._keys, tokens)
+        ways = self._ways(self._prefix, self._state, self._keys, tokens)
         texts = (
             (before, self._closing.completion(state, keys, tokens - len(before)))
-            for before, state, keys in endings
+            for before, state, keys in ways
         )
         whole = (before + answer for before, answer in texts if answer is not None)
         return min(whole, key=len, default=None)
@@ -302,7 +293,7 @@ class Matcher:
         completion = self._completion(tokens)
         if completion is not None:
             return completion
-        for before, state, keys in self._endings(self._prefix, self._state, self._keys, tokens):
+        for before, state, keys in self._ways(self._prefix, self._state, self._keys, tokens):
             answer, whole = self._closing.beginning(state, keys, tokens - len(before))
             if answer is None or (whole and len(before) + len(answer) > tokens):
                 continue
@@ -327,12 +318,16 @@ class Matcher:
 
     def error(self, budget: int) -> GrammarError:
         """Return the error to raise if no text fits `budget` tokens, the stop included."""
-        for before, state, keys in self._endings(self._prefix, self._state, self._keys, ENDLESS):
-            return self._closing.error(state, keys, len(before), budget)
-        return DeadEndError(
-            "the shortest answer begins with the marker that opens reasoning, and the reasoning's "
-            "budget has no room for both of its markers"
+        errors = [
+            self._closing.error(state, keys, len(before), budget)
+            for before, state, keys in self._ways(self._prefix, self._state, self._keys, ENDLESS)
+        ]
+        without = DeadEndError(
+            "every answer begins with the marker that opens reasoning, and the reasoning's budget "
+            "has no room for both of its markers"
         )
+        over = [error for error in errors if isinstance(error, BudgetError)]
+        return min(over, key=attrgetter("needed"), default=[*errors, without][0])
 
     def _fitting(self, budget: int) -> np.ndarray | None:
         """Return the tokens that fit the budget, as packed bits; None: all of the mask."""
@@ -357,7 +352,9 @@ class Matcher:
     def _closes_after(self, token: int, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens after `token`."""
         place = self._after(token)
-        return place is not None and self._closes(*place[1:], tokens)
+        if place is None or place[1].overspends(tokens + 1):
+            return False
+        return self._fits(*place[1:], tokens)
 
     def _reasons_within(self, budget: int, tokens: int) -> bool:
         """Whether `tokens` more of reasoning, then the answer and its stop, fit the budgets."""

@@ -14,7 +14,7 @@ from dlm.grammar.vocabulary.markers import Reasoning
 class Phase(Enum):
     """The part of a text that is read next."""
 
-    EITHER = auto()  # reasoning or the answer: all that was read, if anything, begins both
+    UNDECIDED = auto()  # the opening marker or an answer: both begin with what was read
     OPENING = auto()  # the rest of the opening marker: no answer begins with what was read
     REASONING = auto()  # any text, up to the closing marker
     ANSWER = auto()  # text of the grammar
@@ -35,12 +35,12 @@ class Prefix:
         """Return the state before a text that may begin with `reasoning`."""
         if reasoning is None:
             return cls(reasoning, Phase.ANSWER)
-        return cls(reasoning, Phase.REASONING if reasoning.opened else Phase.EITHER)
+        return cls(reasoning, Phase.REASONING if reasoning.opened else Phase.UNDECIDED)
 
     @property
-    def between(self) -> bool:
-        """Whether no reasoning has begun, or it is over: the answer may begin or go on."""
-        return self.phase in (Phase.EITHER, Phase.ANSWER)
+    def may_answer(self) -> bool:
+        """Whether the next token may be one of the answer."""
+        return self.phase in (Phase.UNDECIDED, Phase.ANSWER)
 
     def at(self, phase: Phase) -> "Prefix":
         """Return the prefix in the phase of the answer, or of its end."""
@@ -54,11 +54,11 @@ class Prefix:
         """Return the prefix after a token of the opening marker; None if it does not go on so."""
         if self.reasoning is None:
             return None
-        done = self.reasoning.open.along(self.marker, token)
-        if done is None:
+        matched = self.reasoning.open.spelled(self.marker, token)
+        if matched is None:
             return None
-        if not self.reasoning.open.complete(done):
-            return replace(self, marker=done, thought=self.thought + 1)
+        if not self.reasoning.open.complete(matched):
+            return replace(self, marker=matched, thought=self.thought + 1)
         return Prefix(self.reasoning, Phase.REASONING, 0, self.thought + 1)
 
     def exceeds_marker(self, token: int) -> bool:
@@ -70,16 +70,17 @@ class Prefix:
         if self.reasoning is None:
             return None
         marker = self.reasoning.close
-        done = marker.after(self.marker, token)
-        if done is None:
+        matched = marker.after(self.marker, token)
+        if matched is None:
             return None
-        if marker.complete(done):
+        if marker.complete(matched):
             return Prefix(self.reasoning, Phase.ANSWER)
-        return replace(self, marker=done, thought=self.thought + 1)
+        return replace(self, marker=matched, thought=self.thought + 1)
 
     def closing(self) -> list[int]:
-        """Return the tokens that end the reasoning, and begin it before that if nothing has; none
-        if the answer has begun."""
+        """Return the tokens that complete the opening marker, if it is not complete, and then the
+        closing marker. None are needed from the answer on, and none may spell the opening marker.
+        """
         if self.reasoning is None or self.phase in (Phase.ANSWER, Phase.ENDED):
             return []
         if self.phase is Phase.REASONING:

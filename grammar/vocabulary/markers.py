@@ -14,9 +14,8 @@ import numpy as np
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
-_CONTROL = 256  # symbols below are bytes; from here on, control tokens
+CONTROL = 256  # symbols below are bytes; from here on, control tokens
 _BLANKS = frozenset(b" \t\r\n")
-_MOST_BLANKS = 8  # tokens of blanks after a marker at the end of a prompt
 
 
 class Marker:
@@ -25,13 +24,13 @@ class Marker:
     def __init__(self, tokens: Sequence[int], vocabulary: Vocabulary):
         self._vocabulary, self.pieces = vocabulary, vocabulary.pieces
         self.symbols = [symbol for token in tokens for symbol in self._read(token)]
-        self.size = sum(symbol < _CONTROL for symbol in self.symbols)  # bytes of its text
-        self._rest = [self._spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
-        done = 0
+        self.size = sum(symbol < CONTROL for symbol in self.symbols)  # bytes of its text
+        self._rest = [self.spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
+        matched = 0
         for i, token in enumerate(tokens):  # prefer the tokenizer's spelling if none is shorter
-            if len(tokens) - i <= len(self._rest[done]) or not self._rest[done]:
-                self._rest[done] = list(tokens[i:])
-            done += len(self._read(token))
+            if len(tokens) - i <= len(self._rest[matched]) or not self._rest[matched]:
+                self._rest[matched] = list(tokens[i:])
+            matched += len(self._read(token))
         self.longest = max(map(len, self._rest))  # the most tokens that `rest` returns
         self._allowed: dict[int, np.ndarray] = {}
         self._longer: dict[int, list[int]] = {}
@@ -39,139 +38,148 @@ class Marker:
         for i in range(1, len(self.symbols)):
             self._back[i + 1] = self._matched(self._back[i], self.symbols[i])
 
-    def after(self, done: int, token: int) -> int | None:
-        """Return the number of symbols matched after `token`, if `done` were matched before it.
+    def after(self, matched: int, token: int) -> int | None:
+        """Return the number of symbols matched after `token`, if `matched` were matched before it.
 
         None if the marker would end within the token, or if the token is a control token with
         which the marker does not continue.
         """
         symbols = self._read(token)
-        if symbols[0] >= _CONTROL and self.symbols[done : done + 1] != symbols:
+        if symbols[0] >= CONTROL and self.symbols[matched : matched + 1] != symbols:
             return None
         for symbol in symbols:
-            if done == len(self.symbols):
+            if matched == len(self.symbols):
                 return None
-            done = self._matched(done, symbol)
-        return done
+            matched = self._matched(matched, symbol)
+        return matched
 
-    def along(self, done: int, token: int) -> int | None:
+    def spelled(self, matched: int, token: int) -> int | None:
         """Return the number of symbols matched after `token`, if all of its symbols are the next of
-        the marker after `done`; otherwise None."""
+        the marker after `matched`; otherwise None."""
         symbols = self._read(token)
-        end = done + len(symbols)
-        return end if self.symbols[done:end] == symbols else None
+        end = matched + len(symbols)
+        return end if self.symbols[matched:end] == symbols else None
 
-    def ends_within(self, done: int, token: int) -> bool:
-        """Whether `token` has all symbols of the marker after `done`, and text after them."""
-        symbols, missing = self._read(token), self.symbols[done:]
+    def ends_within(self, matched: int, token: int) -> bool:
+        """Whether `token` has all symbols of the marker after `matched`, and text after them."""
+        symbols, missing = self._read(token), self.symbols[matched:]
         return len(symbols) > len(missing) and symbols[: len(missing)] == missing
 
-    def leading(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Return the number of first `tokens` that spell the marker or its beginning, and the
-        number of its symbols that they spell."""
-        done = 0
+    def leading(self, tokens: Sequence[int], matched: int = 0) -> tuple[int, int]:
+        """Return the number of first `tokens` that spell symbols of the marker, after `matched`
+        ones, and the number of symbols matched after them."""
         for count, token in enumerate(tokens):
-            onward = None if self.complete(done) else self.along(done, token)
+            onward = None if self.complete(matched) else self.spelled(matched, token)
             if onward is None:
-                return count, done
-            done = onward
-        return len(tokens), done
+                return count, matched
+            matched = onward
+        return len(tokens), matched
 
     def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
         """Return start and end of the marker's first occurrence in `tokens`; None if absent."""
-        done, total, starts = 0, 0, []
+        matched, total, starts = 0, 0, []
         begin = self._begin(tokens)
         for at in range(begin, len(tokens)):
             starts.append(total)
             total += len(self._read(tokens[at]))
-            done = self.after(done, tokens[at]) or 0
-            if self.complete(done):
+            matched = self.after(matched, tokens[at]) or 0
+            if self.complete(matched):
                 return begin + bisect_right(starts, total - len(self.symbols)) - 1, at + 1
         return None
 
     def _begin(self, tokens: Sequence[int]) -> int:
         """Return an index before which the marker does not begin."""
-        first = self.symbols[0] - _CONTROL
+        first = self.symbols[0] - CONTROL
         if first < 0:
             return 0
         return tokens.index(first) if first in tokens else len(tokens)
 
     def ends(self, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` end with the marker and blanks."""
-        last = tokens[-len(self.symbols) - _MOST_BLANKS :]
-        symbols = [symbol for token in last for symbol in self._read(token)]
-        while symbols and symbols[-1] in _BLANKS:
-            symbols.pop()
-        return symbols[-len(self.symbols) :] == self.symbols
+        """Whether `tokens` end with the marker, but for blanks at the end of either."""
+        marker, end = _without_blanks(self.symbols), list[int]()
+        for token in reversed(tokens):
+            end = _without_blanks(self._read(token)) if not end else [*self._read(token), *end]
+            if len(end) >= len(marker):
+                break
+        return bool(marker) and end[-len(marker) :] == marker
 
     def begun(self, tokens: Sequence[int]) -> int:
         """Return the number of bytes at the end of `tokens` that may be the marker's beginning."""
-        done = 0
-        if self.symbols[0] >= _CONTROL:  # it can not have begun further back
+        matched = 0
+        if self.symbols[0] >= CONTROL:  # it can not have begun further back
             tokens = tokens[-len(self.symbols) :]
         for token in tokens:
-            done = self.after(done, token) or 0
-        return sum(symbol < _CONTROL for symbol in self.symbols[:done])
+            matched = self.after(matched, token) or 0
+        return sum(symbol < CONTROL for symbol in self.symbols[:matched])
 
-    def complete(self, done: int) -> bool:
-        return done == len(self.symbols)
+    def complete(self, matched: int) -> bool:
+        return matched == len(self.symbols)
 
-    def rest(self, done: int) -> list[int]:
-        """Return the tokens that complete the marker after `done` of its symbols."""
-        return self._rest[done]
+    def spell(self, symbols: Sequence[int]) -> list[int]:
+        """Return the fewest tokens that spell `symbols`; none if no tokens do."""
+        text = [s - CONTROL if s >= CONTROL else bytes([s]) for s in symbols]
+        return self._vocabulary.fewest(text) or []
 
-    def allowed(self, done: int) -> np.ndarray:
+    def rest(self, matched: int) -> list[int]:
+        """Return the tokens that complete the marker after `matched` of its symbols."""
+        return self._rest[matched]
+
+    def allowed(self, matched: int) -> np.ndarray:
         """Return the tokens for which `after` is not None, as packed bits. The result is cached."""
-        if done not in self._allowed:
-            self._allowed[done] = self._compute_allowed(done)
-        return self._allowed[done]
+        if matched not in self._allowed:
+            self._allowed[matched] = self._compute_allowed(matched)
+        return self._allowed[matched]
 
-    def beginnings(self, done: int) -> list[int]:
-        """Return the tokens for which `along` is not None."""
-        if self.symbols[done] >= _CONTROL:
-            return [self.symbols[done] - _CONTROL]
-        return self._vocabulary.beginnings(self._text(done))
+    def beginnings(self, matched: int) -> list[int]:
+        """Return the tokens for which `spelled` is not None."""
+        if self.symbols[matched] >= CONTROL:
+            return [self.symbols[matched] - CONTROL]
+        return self._vocabulary.beginnings(self._text(matched))
 
-    def longer(self, done: int) -> list[int]:
+    def longer(self, matched: int) -> list[int]:
         """Return the tokens for which `ends_within` is true. The result is cached."""
-        if done not in self._longer:
-            text = self._text(done)
-            pieces = self.pieces if len(text) == len(self.symbols) - done else ()
-            self._longer[done] = [
+        if matched not in self._longer:
+            text = self._text(matched)
+            pieces = self.pieces if len(text) == len(self.symbols) - matched else ()
+            self._longer[matched] = [
                 token
                 for token, piece in enumerate(pieces)
                 if len(piece) > len(text) and piece.startswith(text)
             ]
-        return self._longer[done]
+        return self._longer[matched]
 
-    def _text(self, done: int) -> bytes:
-        """Return the text after `done` symbols, up to a control token."""
-        return bytes(takewhile(_CONTROL.__gt__, self.symbols[done:]))
+    def _text(self, matched: int) -> bytes:
+        """Return the text after `matched` symbols, up to a control token."""
+        return bytes(takewhile(CONTROL.__gt__, self.symbols[matched:]))
 
-    def _compute_allowed(self, done: int) -> np.ndarray:
-        next_, last, size = self.symbols[done], self.symbols[-1], len(self.pieces)
+    def _compute_allowed(self, matched: int) -> np.ndarray:
+        next_, last, size = self.symbols[matched], self.symbols[-1], len(self.pieces)
         words = self._vocabulary.text_words
-        if next_ >= _CONTROL:
-            words = words | token_words([next_ - _CONTROL], size)
+        if next_ >= CONTROL:
+            words = words | token_words([next_ - CONTROL], size)
         refused = [
             token
-            for token, piece in enumerate(self.pieces if last < _CONTROL else ())
-            if last in piece[:-1] and self.after(done, token) is None
+            for token, piece in enumerate(self.pieces if last < CONTROL else ())
+            if last in piece[:-1] and self.after(matched, token) is None
         ]
         return words & ~token_words(refused, size)
 
-    def _matched(self, done: int, symbol: int) -> int:
-        while done and (done == len(self.symbols) or self.symbols[done] != symbol):
-            done = self._back[done]
-        return done + (self.symbols[done] == symbol)
+    def _matched(self, matched: int, symbol: int) -> int:
+        while matched and (matched == len(self.symbols) or self.symbols[matched] != symbol):
+            matched = self._back[matched]
+        return matched + (self.symbols[matched] == symbol)
 
     def _read(self, token: int) -> list[int]:
         piece = self.pieces[token]
-        return list(piece) if piece else [_CONTROL + token]
+        return list(piece) if piece else [CONTROL + token]
 
-    def _spell(self, symbols: Sequence[int]) -> list[int]:
-        text = [s - _CONTROL if s >= _CONTROL else bytes([s]) for s in symbols]
-        return self._vocabulary.fewest(text) or []
+
+def _without_blanks(symbols: Sequence[int]) -> list[int]:
+    """Return `symbols` without the blanks at their end."""
+    size = len(symbols)
+    while size and symbols[size - 1] in _BLANKS:
+        size -= 1
+    return [*symbols[:size]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +230,8 @@ class Reasoning:
             return 0, 0
         if not self.open.size:
             return self.open.find(tokens)
-        count, done = self.open.leading(tokens)
-        return (0, count) if self.open.complete(done) else None
+        count, matched = self.open.leading(tokens)
+        return (0, count) if self.open.complete(matched) else None
 
     def answer_places(self, tokens: Sequence[int], ended: bool = True) -> list[int]:
         """Return the indices of the tokens that `split` returns as the answer."""
