@@ -221,8 +221,9 @@ class Matcher:
             return True
         if self._prefix.overspends(tokens + 1):
             return False
-        known = self._completion(tokens) is not None
-        return known or self._fits(self._prefix, self._state, self._keys, tokens)
+        if self._completion(tokens) is not None:
+            return True
+        return self._fits(self._prefix, self._state, self._keys, tokens)
 
     def _fits(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether a text can be completed in `tokens` tokens, given what holds after it."""

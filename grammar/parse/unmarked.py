@@ -18,7 +18,7 @@ from dlm.grammar.vocabulary.markers import CONTROL, Marker
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _SEARCHES = 4  # markers with a cached search for the fewest tokens
-_FEW = 32  # the most tokens of an answer that is searched for
+_FEW = 32  # tokens of an answer to search for if none is known
 _BYTES = 10  # units of work for a state's next bytes
 
 Beginning = tuple[list[int], State, Keys | None]  # tokens, and what holds after them
@@ -124,14 +124,19 @@ class Unmarked:
         if key not in self._searches:
             start = self._parser.start
             states = self._states(marker.symbols, start)
-            least = _FEW + 1  # tokens of answers that need no search
-            for tokens in self._departures(marker, 0, states):
-                read = self._read(tokens, start, self._steps.first_keys())
-                if read is not None:
-                    least = min(least, len(tokens) + self._closing.remainders.tokens(read[0]))
-            self._searches[key] = FewestTokens(
-                self._parser, self._vocabulary, self._meter, max(0, least - 1), key
+            departures = self._departures(marker, 0, states)
+            reads = [(t, self._read(t, start, self._steps.first_keys())) for t in departures]
+            counted = min(
+                (
+                    len(tokens) + self._closing.remainders.tokens(read[0])
+                    for tokens, read in reads
+                    if read is not None and (read[0].cost or 0) <= COUNTED
+                ),
+                default=NEVER,
             )
+            most = _FEW if counted >= NEVER else max(0, counted - 1)
+            search = FewestTokens(self._parser, self._vocabulary, self._meter, most, key)
+            self._searches[key] = search
         return self._searches[key]
 
     def _read(

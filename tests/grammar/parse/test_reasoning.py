@@ -120,6 +120,23 @@ def test_a_search_for_a_marker_agrees_with_reading_token_by_token(thought):
     check()
 
 
+@pytest.mark.parametrize("blanks", ["", "\n", " \n" * 20])
+@pytest.mark.parametrize("blank", ["", "\n", " \n"])
+def test_a_prompt_opens_reasoning_whatever_blanks_follow_it_or_end_the_marker(blank, blanks):
+    vocabulary = tiny(thought=("<think>" + blank, "</think>"))
+    reasoning = reasoning_of(vocabulary)
+    assert reasoning.after(vocabulary.encode("Who?<think>" + blanks)).opened
+    assert reasoning.after([*vocabulary.thought.open, *vocabulary.encode(blanks)]).opened
+    for text in ("<think", "<think>" + blanks + ".", "<think >", blanks):
+        assert not reasoning.after(vocabulary.encode(text)).opened
+
+
+def test_a_marker_of_blanks_ends_no_prompt():
+    vocabulary = toy_vocabulary([b"a", b"\n"])
+    marker = Marker([3], vocabulary)
+    assert not any(map(marker.ends, ([], [2], [3], [2, 3], [3, 3])))
+
+
 def test_a_marker_that_begins_within_its_own_beginning_is_found():
     vocabulary = toy_vocabulary([b"a", b"b", b"aa"])
     marker = Marker([2, 2, 3], vocabulary)

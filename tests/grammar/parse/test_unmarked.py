@@ -101,8 +101,17 @@ def test_an_answer_that_only_longer_tokens_spell_is_found_beside_the_marker():
     assert tokens_in(matcher.allowed(4)).tolist() == [2]
 
 
-def test_a_marker_of_many_bytes_is_told_from_an_answer_of_more():
-    """They differ in the last of 100 bytes."""
+def test_an_answer_of_more_bytes_and_fewer_tokens_is_found_however_long_it_is():
+    vocabulary = toy_vocabulary([b"<", b"a", b"b", b"bb"])
+    markers = [Marker([2, 3], vocabulary), Marker([4], vocabulary)]
+    grammar = compiled_for(vocabulary, Choice(["<aa", "ab" * 20, "b" * 70]).rules(None))
+    matcher = Matcher(grammar, Reasoning(*markers, 0))
+    assert [matcher.closes_within(tokens) for tokens in (34, 35, 40)] == [False, True, True]
+    assert matcher_answer(matcher, 36, random.Random(0).choice) == [5] * 35 + [1]
+
+
+def test_a_marker_of_many_bytes_differs_from_an_answer_in_its_last_byte():
+    """100 bytes: more than are spelled of a completion that is known to fit."""
     vocabulary = toy_vocabulary([b"a", b"b", b"c"])
     opening = Marker([2] * 99 + [3], vocabulary)
     grammar = compiled_for(vocabulary, Regex("a{99}(b|cccc)").rules(None))
