@@ -1,8 +1,9 @@
 """Log-probabilities in bodies and answers of chats and completions."""
 
 import pytest
+from results import result_of
 
-from dlm import Policy, RequestError, Result, Stats, request_of
+from dlm import Policy, RequestError, request_of
 from dlm.events import Committed
 from dlm.logprobs import TokenLogprob
 from dlm.openai.answers import ChatAnswers, TextAnswers
@@ -83,23 +84,6 @@ LOGPROBS = [
 ]
 
 
-def result_of(logprobs):
-    return Result(
-        text="hi é",
-        reasoning=None,
-        parsed=None,
-        tool_calls=(),
-        finish_reason="stop",
-        complete=True,
-        squeezed=False,
-        token_ids=[0, 1, 2],
-        prompt_tokens=1,
-        reasoning_tokens=0,
-        stats=Stats(),
-        logprobs=logprobs,
-    )
-
-
 def events():
     """The answer in three pieces, whose second has log-probabilities alone."""
     for token, text in enumerate(("hi ", "", "é")):
@@ -115,7 +99,9 @@ def committed(tokens, text, logprobs=()):
 
 def test_a_chat_has_them_by_token_whole_and_streamed():
     answers = ChatAnswers(chat_of(CHAT | {"logprobs": True}, POLICY), "tiny", Pieces())
-    entries = answers.whole([result_of((*LOGPROBS,))])["choices"][0]["logprobs"]["content"]
+    entries = answers.whole([result_of([0, 1, 2], "hi é", logprobs=(*LOGPROBS,))])["choices"][0][
+        "logprobs"
+    ]["content"]
     assert [(each["token"], each["logprob"], each["bytes"]) for each in entries] == [
         ("hi ", -0.5, [104, 105, 32]),
         ("\ufffd", -9999.0, [0xC3]),
@@ -139,7 +125,9 @@ def test_a_chat_has_them_by_token_whole_and_streamed():
 def test_a_completion_has_them_by_column_whole_and_streamed():
     generation = completion_of(COMPLETION | {"logprobs": 1}, POLICY)
     answers = TextAnswers(generation, "tiny", Pieces())
-    columns = answers.whole([result_of((*LOGPROBS,))])["choices"][0]["logprobs"]
+    columns = answers.whole([result_of([0, 1, 2], "hi é", logprobs=(*LOGPROBS,))])["choices"][0][
+        "logprobs"
+    ]
     assert columns == {
         "text_offset": [0, 3, 3],
         "token_logprobs": [-0.5, -9999.0, 0.0],
@@ -159,7 +147,10 @@ def test_an_answer_that_without_a_request_for_them_has_none():
         (TextAnswers, completion_of(COMPLETION, POLICY)),
     ):
         answers = make(generation, "tiny", Pieces())
-        assert answers.whole([result_of(None)])["choices"][0]["logprobs"] is None
+        assert (
+            answers.whole([result_of([0, 1, 2], "hi é", logprobs=None)])["choices"][0]["logprobs"]
+            is None
+        )
         piece = committed([0], "hi ")
         (chunk,) = answers.progress(0, piece)
         assert chunk["choices"][0]["logprobs"] is None

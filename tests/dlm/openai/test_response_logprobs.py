@@ -6,8 +6,9 @@ import json
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from results import result_of
 
-from dlm import Policy, Request, RequestError, Result, Stats, Tools
+from dlm import Policy, Request, RequestError, Tools
 from dlm.events import Committed
 from dlm.logprobs import TokenLogprob
 from dlm.openai import response_answers
@@ -140,23 +141,6 @@ def test_other_values_of_a_response_are_refused(fields, problem, field):
     assert refused.value.field == field
 
 
-def result_of(tokens, text, logprobs):
-    return Result(
-        text=text,
-        reasoning=None,
-        parsed=None,
-        tool_calls=(),
-        finish_reason="stop",
-        complete=True,
-        squeezed=False,
-        token_ids=tokens,
-        prompt_tokens=1,
-        reasoning_tokens=0,
-        stats=Stats(),
-        logprobs=(*logprobs,),
-    )
-
-
 ALTERNATIVES = ((0, -0.5), (8, -1.5))  # text, and a control token
 FIELDS = {
     "input": "hi",
@@ -175,7 +159,7 @@ def answers_to(fields, responses):
 def test_openais_models_take_a_response_and_its_events():
     """Each token needs a list of bytes, a control token too."""
     logprobs = logprobs_of(TOKENS, ALTERNATIVES)
-    result = result_of(TOKENS, "Sure.", logprobs)
+    result = result_of(TOKENS, "Sure.", logprobs=(*logprobs,))
     body = answers_to(FIELDS, ResponseStore(0).of("")).whole([result])
     (part,) = Response.model_validate(body).output[0].content
     entries = [(entry.token, entry.bytes) for entry in part.logprobs]
@@ -215,7 +199,7 @@ def test_each_entry_of_a_stream_is_made_once(monkeypatch):
     logprobs = logprobs_of([0] * 5)
     for logprob in logprobs:
         answers.progress(0, committed([0], "Sure", [logprob]))
-    answers.end(0, result_of([0] * 5, "Sure" * 5, logprobs))
+    answers.end(0, result_of([0] * 5, "Sure" * 5, logprobs=(*logprobs,)))
     assert made == logprobs
 
 
@@ -228,7 +212,7 @@ def test_a_response_with_the_most_log_probabilities_is_continued_and_can_be_sent
     for turns in range(1, 5):
         turn = fields | ({"previous_response_id": previous} if previous else {})
         answers = answers_to(turn, responses)
-        body = answers.whole([result_of([0] * count, "Sure" * count, logprobs)])
+        body = answers.whole([result_of([0] * count, "Sure" * count, logprobs=(*logprobs,))])
         assert len(body["output"][0]["content"][0]["logprobs"]) == count
         previous = body["id"]
         assert json.loads(responses.get(previous).whole) == body

@@ -124,17 +124,22 @@ def streamed(path, events):
     return thought, text, calls, reason
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("opened", [False, True], ids=["", "opened by the prompt"])
-def test_a_call_within_reasoning_is_reasoning_whole_and_streamed(served, path, opened):
-    body = {"model": "reasoner"} | BODIES[path]
-    answer = served[opened].post(path, json=body).json()
-    stream = served[opened].post(path, json=body | {"stream": True}).text
+def check_no_call(client, path, body):
+    """Check that the answer to `body`, whole and streamed, is the thought and a text."""
+    answer = client.post(path, json=body).json()
+    stream = client.post(path, json=body | {"stream": True}).text
     lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
     ends = {CHAT: "stop", RESPONSES: "completed", MESSAGES: "end_turn"}
     expected = THOUGHT, "\n\nHi.", [], ends[path]
     assert whole(path, answer) == expected
     assert streamed(path, [json.loads(line) for line in lines]) == expected
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("opened", [False, True], ids=["", "opened by the prompt"])
+def test_a_call_within_reasoning_is_reasoning_whole_and_streamed(served, path, opened):
+    body = {"model": "reasoner"} | BODIES[path]
+    check_no_call(served[opened], path, body)
 
 
 UNREQUESTED = {"tools", "reasoning_effort", "reasoning", "thinking"}  # fields that are left out
@@ -144,13 +149,7 @@ UNREQUESTED = {"tools", "reasoning_effort", "reasoning", "thinking"}  # fields t
 def test_reasoning_that_the_prompt_opens_is_apart_though_nobody_requests_it(served, path):
     fields = {name: value for name, value in BODIES[path].items() if name not in UNREQUESTED}
     body = {"model": "reasoner"} | fields
-    answer = served[True].post(path, json=body).json()
-    stream = served[True].post(path, json=body | {"stream": True}).text
-    lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
-    ends = {CHAT: "stop", RESPONSES: "completed", MESSAGES: "end_turn"}
-    expected = THOUGHT, "\n\nHi.", [], ends[path]
-    assert whole(path, answer) == expected
-    assert streamed(path, [json.loads(line) for line in lines]) == expected
+    check_no_call(served[True], path, body)
 
 
 @pytest.mark.parametrize("effort", ["none", "high"])

@@ -4,25 +4,14 @@ from time import perf_counter
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from results import result_of
 
-from dlm import Finished, Result
+from dlm import Finished
 from dlm.request import Stats
 from dlm.serving.event_stream import EventStream
 from dlm.serving.metrics import Metrics, merge_metrics
 
-RESULT = Result(
-    text="",
-    reasoning=None,
-    parsed=None,
-    tool_calls=(),
-    finish_reason="stop",
-    token_ids=[],
-    prompt_tokens=1,
-    reasoning_tokens=0,
-    complete=True,
-    squeezed=False,
-    stats=Stats(queued=0.25, prefill=0.1),
-)
+RESULT = result_of([], "", stats=Stats(queued=0.25, prefill=0.1))
 
 
 def samples(text):
