@@ -65,8 +65,8 @@ def forbidden(folder: str, names: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_imports_point_down(folder):
-    found = {path.name: forbidden(folder, imports_of(path)) for path in sources(folder)}
-    assert not {name: names for name, names in found.items() if names}
+    refused = {path.name: forbidden(folder, imports_of(path)) for path in sources(folder)}
+    assert not {name: names for name, names in refused.items() if names}
 
 
 def test_the_module_that_every_package_may_import_imports_nothing():

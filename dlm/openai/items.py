@@ -168,11 +168,13 @@ class _TextLogprobs:
             free=tools is None or tools.opens_free,
         )
         self._logprobs: list[TokenLogprob] = []  # of all tokens of the answer
+        self._tokens: list[int] = []
         self._taken = 0
 
     def feed(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Add those of the answer's next tokens."""
         self._logprobs += logprobs
+        self._tokens += [entry.token for entry in logprobs]
 
     def take(self) -> list[TokenLogprob]:
         """Return those of the text that have not been returned."""
@@ -187,8 +189,7 @@ class _TextLogprobs:
         taken = self._taken
         if taken == len(self._logprobs):
             return []
-        tokens = [entry.token for entry in self._logprobs]
-        self._taken = self._stream.text_tokens(tokens, ended)
+        self._taken = self._stream.text_tokens(self._tokens, ended)
         return self._logprobs[taken : self._taken]
 
 

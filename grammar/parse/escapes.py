@@ -32,19 +32,19 @@ class Beginning(NamedTuple):
         """
         if not text.startswith(self.text):
             return
-        rest = text[len(self.text) :]
+        onward = text[len(self.text) :]
         if not self.escape:
-            yield rest
+            yield onward
             return
-        character = _CHARACTER.match(rest)
+        character = _CHARACTER.match(onward)
         if character is None:  # the string ends
             return
-        if self.escape == b"\\" and rest[:1] in (b"\\", b"/"):
-            yield rest.removeprefix(b"\\")
+        if self.escape == b"\\" and onward[:1] in (b"\\", b"/"):
+            yield onward.removeprefix(b"\\")
         units = json.loads(b'"%s"' % character[0]).encode("utf-16-be", "surrogatepass").hex(" ", 2)
         escapes = "".join(rf"\u{unit}" for unit in units.split()).encode()
         if escapes.startswith(self.escape.lower()):
-            yield escapes[len(self.escape) :] + rest[character.end() :]
+            yield escapes[len(self.escape) :] + onward[character.end() :]
 
 
 def beginning(raw: bytes) -> Beginning:

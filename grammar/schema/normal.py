@@ -322,9 +322,9 @@ class NormalForm:
 
     def possible(self, formula: Formula) -> bool:
         """Whether a value may fit `formula`; if False, none does."""
-        known = self._possible.get(formula)
-        if known is not None:
-            return known
+        verdict = self._possible.get(formula)
+        if verdict is not None:
+            return verdict
         if self._deep >= _DEEPEST_LOOK:
             return True
         self._possible[formula] = True  # assumed while it is examined
