@@ -107,11 +107,8 @@ class Admission:
         except Exception as error:
             problem = failure(error)
             raise problem from problem.__cause__
-        reasoning, is_raw = (
-            self._reasoning,
-            request.text is not None or request.token_ids is not None,
-        )
-        continues = is_raw and spec is None and not request.thinking  # a text, as it stands
+        reasoning = self._reasoning
+        continues = request.is_raw and spec is None and not request.thinking  # as it stands
         if reasoning is not None and not continues:
             reasoning = reasoning.after(prompt.tokens)
         if reasoning is not None and spec is not None:

@@ -113,7 +113,7 @@ class Chat:
         """Return the prompt of a request as tokens. Without thinking, an empty thought channel is
         added where the model's turn has just begun: the model would write it itself, but no grammar
         allows it. Only raw tokens without a constraint stay exactly as they are."""
-        if request.token_ids is not None or request.text is not None:
+        if request.is_raw:
             tokens = self.raw(request.text) if request.text else list(request.token_ids or ())
             if request.constraint is None:
                 return tokens

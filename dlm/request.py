@@ -115,6 +115,11 @@ class Request:
         self._check_stops()
         self._join_tools()
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the caller has written the whole prompt, without a chat template."""
+        return self.text is not None or self.token_ids is not None
+
     def _make_plain(self) -> None:
         """Convert numbers and token ids of other libraries to Python's."""
         for name in ("max_tokens", "seed", "thinking_budget", "logprobs"):

@@ -2,7 +2,8 @@
 
 Each question has its own prompt, slot and canvas. Several questions on one canvas would put labels
 where the model has never seen an answer begin, and the noise of one answer would affect another.
-The input that questions share is encoded once all the same: its cache pages are shared.
+The input that questions share is encoded once all the same: its cache pages are shared. Reasoning
+that a chat template opens is closed at once, so that a label comes where answers do.
 
 A canvas of pure noise is read at a temperature of 1. If the labels differ in their first tokens,
 these are compared. Otherwise the probability of a label is summed over all its spellings, each of
@@ -35,7 +36,7 @@ from dlm.decisions.running import (
     reading_units,
 )
 from dlm.errors import ContextLengthError, RequestError, UndefinedLogitsError
-from dlm.grammar import Vocabulary
+from dlm.grammar import Reasoning, Vocabulary
 from dlm.grammar.vocabulary import common_prefix
 from dlm.kernels.vocab_rows import heated
 from dlm.logits.sampling import fixed, generator
@@ -82,6 +83,7 @@ class Decider:
         self._model: Any = model
         self._prompts, self._policy, self._vocabulary = prompts, policy, vocabulary
         self._capacity, self._by_canvas, self._grid = capacity, by_canvas, grid
+        self._reasoning = Reasoning.of(vocabulary)
 
     def sequences(self, decision: Decision, number: int) -> list[Running]:
         """Return a sequence for each question, in their order; the canvas of each is to be read.
@@ -146,6 +148,8 @@ class Decider:
                 if values not in spelled:
                     spelled[values] = [self._spelled(value) for value in values]
                 prompt = self._prompts.encode(request)
+                if self._reasoning is not None and not request.is_raw:
+                    prompt = prompt._replace(tokens=self._reasoning.closed(prompt.tokens))
                 self._check_fits(prompt.tokens, values, spelled[values], by)
                 tokens += len(prompt.tokens)
                 self._policy.check_prompts(tokens)

@@ -214,6 +214,10 @@ class Reasoning:
         """Return this reasoning, opened if `prompt` ends with the opening marker and blanks."""
         return replace(self, opened=self.open.ends(prompt))
 
+    def closed(self, prompt: Sequence[int]) -> list[int]:
+        """Return `prompt`, with the closing marker after it if it opens reasoning."""
+        return [*prompt, *(self.close.rest(0) if self.open.ends(prompt) else ())]
+
     def constrained(self, requested: bool) -> "Reasoning | None":
         """Return the reasoning before an answer under a constraint. Unless it is `requested`, there
         is none, or what the prompt has opened is closed at once."""

@@ -24,7 +24,9 @@ def chat() -> Chat:
 
 @pytest.fixture(scope="session")
 def engine_of(chat: Chat) -> Callable[..., Engine]:
-    def build(model: Double, config: DecodeConfig = CONFIG, **more: Any) -> Engine:
+    def build(
+        model: Double, config: DecodeConfig = CONFIG, chat: Chat = chat, **more: Any
+    ) -> Engine:
         return Engine(model, chat, config, **more)
 
     return build

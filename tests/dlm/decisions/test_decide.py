@@ -2,8 +2,10 @@
 
 from random import Random as Draws
 
+import calling
 import numpy as np
 import pytest
+import torch
 from chained import STOPS, one_by_one
 from doubles import Double, Fixed
 from spellings import probability
@@ -21,6 +23,7 @@ from dlm import (
     RequestError,
     ScoreQuestion,
 )
+from dlm.chat import Chat
 
 INPUT = Request(token_ids=PROMPT)
 
@@ -254,3 +257,37 @@ def test_labels_may_have_more_bytes_than_a_canvas_has_positions(engine_of):
     expected = np.array([probability(v.encode(), pieces, p, STOPS) for v in values])
     found = np.array([*answer.probabilities.values()])
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
+
+
+class AfterReasoning(Double):
+    """A model that answers yes after reasoning, and nowhere else."""
+
+    def __init__(self, chat):
+        super().__init__(V)
+        self._yes, self._no, self._end = (
+            chat.tokenizer.encode(text, add_special_tokens=False)[0]
+            for text in ("yes", "no", "</think>")
+        )
+
+    def wish(self, committed, *_):
+        logits = torch.zeros(self.canvas_length, V)
+        logits[:, self._yes if self._end in committed else self._no] = 50.0
+        return logits
+
+
+@pytest.mark.parametrize("by", ["canvas", "causal"])
+def test_reasoning_that_the_template_opens_is_closed_before_a_label(engine_of, tmp_path, by):
+    """A prompt of the caller's own stays as it is."""
+    directory = calling.write(tmp_path / "model", "nemotron")
+    template = directory / "chat_template.jinja"
+    opening = "{%- if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+    template.write_text(f"{template.read_text()}\n{opening}")
+    chat = Chat.load(directory)
+    engine = engine_of(AfterReasoning(chat), chat=chat, thought=("<think>", "</think>"))
+    (answer,) = engine.decide(Request(prompt="Is it?"), [PredicateQuestion()], by)
+    rendered = engine.chat.prompt(Request(prompt="Is it?"))
+    assert answer.probability > 0.99
+    assert answer.prompt_tokens == len(rendered) + 1
+    raw = Request(token_ids=rendered)
+    (answer,) = engine.decide(raw, [PredicateQuestion()], by)
+    assert answer.probability < 0.01
