@@ -17,7 +17,8 @@ Lists end at their first wrong element.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
@@ -333,19 +334,29 @@ def json_text(field: str, value: Any) -> bytes:
         ) from error
 
 
-_PIECE = 4096  # values written at once: no other thread runs meanwhile
+_PIECE = 32  # elements of a long list that are written at once: no other thread runs meanwhile
+_LEVELS = 8  # of an answer, within which its long lists are; a client's own values may nest deeper
+_write = partial(json.dumps, ensure_ascii=False, allow_nan=False)
 
 
-def json_of_lists(fields: Body, lists: Mapping[str, list[Any] | None]) -> str:
-    """Return an object of `fields`, of which there is at least one, and of long `lists` as JSON."""
-    text = json.dumps(fields)[:-1]
-    for name, values in lists.items():
-        written = "null"
-        if values is not None:
-            pieces = (values[i : i + _PIECE] for i in range(0, len(values), _PIECE))
-            written = f"[{', '.join(json.dumps(piece)[1:-1] for piece in pieces)}]"
-        text += f", {json.dumps(name)}: {written}"
-    return text + "}"
+def json_in_pieces(value: Any, levels: int = _LEVELS) -> Iterator[str]:
+    """Yield an answer as JSON in pieces that take little time each, however long its lists are."""
+    if not levels or not value or not isinstance(value, dict | list):
+        yield _write(value)
+    elif isinstance(value, dict):
+        for i, (name, item) in enumerate(value.items()):
+            yield f"{', ' if i else '{'}{_write(name)}: "
+            yield from json_in_pieces(item, levels - 1)
+        yield "}"
+    elif len(value) > _PIECE:
+        for i in range(0, len(value), _PIECE):
+            yield f"{', ' if i else '['}{_write(value[i : i + _PIECE])[1:-1]}"
+        yield "]"
+    else:
+        for i, item in enumerate(value):
+            yield ", " if i else "["
+            yield from json_in_pieces(item, levels - 1)
+        yield "]"
 
 
 LARGE = 65_536  # bytes; bodies of this size or more are read one at a time

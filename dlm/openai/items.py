@@ -167,14 +167,11 @@ class _TextLogprobs:
             opening=tools.opening if tools else "",
             free=tools is None or tools.opens_free,
         )
-        self._logprobs: list[TokenLogprob] = []  # of all tokens of the answer
-        self._tokens: list[int] = []
-        self._taken = 0
+        self._waiting: list[TokenLogprob] = []  # not returned yet
 
     def feed(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Add those of the answer's next tokens."""
-        self._logprobs += logprobs
-        self._tokens += [entry.token for entry in logprobs]
+        self._waiting += logprobs
 
     def take(self) -> list[TokenLogprob]:
         """Return those of the text that have not been returned."""
@@ -186,11 +183,14 @@ class _TextLogprobs:
         return self._next(ended=True) if begun_at_end(text, self._stream.opening) else []
 
     def _next(self, ended: bool) -> list[TokenLogprob]:
-        taken = self._taken
-        if taken == len(self._logprobs):
-            return []
-        self._taken = self._stream.text_tokens(self._tokens, ended)
-        return self._logprobs[taken : self._taken]
+        waiting, stream = self._waiting, self._stream
+        tokens = [entry.token for entry in waiting]
+        count = stream.text_tokens(tokens, ended)
+        self._waiting = waiting[count:]
+        pieces = stream.vocabulary.pieces
+        if not stream.free and any(pieces[token].strip() for token in tokens[:count]):
+            stream.calls = False  # a call would have begun the answer
+        return waiting[:count]
 
 
 class _Input:

@@ -1,7 +1,7 @@
 """Log-probabilities in bodies of chats, completions and responses, and in their answers.
 
-The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since the event loop
-stands still while they are written as JSON.
+The numbers are those of `dlm.logprobs`. How many an answer has is bounded, since they are kept as
+JSON values until it ends: about 400 bytes each.
 """
 
 import codecs
@@ -17,10 +17,7 @@ from dlm.openai.body import Body, Each, JsonModel, Takes, wrong
 from dlm.openai.other_fields import closest
 from dlm.request import Request
 
-_MOST_NUMBERS = 1 << 16  # of all answers to a body: about 0.3 s to write
-# Of a response, which clients send back: about half of the values that a body may have. Its stream
-# writes them four times, each in about 0.02 s.
-_MOST_OF_RESPONSE = 1 << 13
+_MOST_NUMBERS = 1 << 16  # of all answers to a body
 _LEAST = -9999.0  # stands for a probability of 0, as in vLLM: JSON has no infinity
 
 _DESCRIPTION = """log-probabilities of the answer's tokens and, of each, up to 20 of the likeliest \
@@ -111,24 +108,24 @@ log-probabilities without `include` too",
 
 def check_numbers(requests: Iterable[Request]) -> None:
     """Raise `RequestError` if the choices of a body may have too many log-probabilities."""
-    _check_numbers(requests, _MOST_NUMBERS, "logprobs", "max_tokens of all answers")
+    _check_numbers(requests, "logprobs", "max_tokens of all answers")
 
 
 def check_response_numbers(requests: Iterable[Request]) -> None:
     """Raise `RequestError` if a response may have too many log-probabilities."""
-    _check_numbers(requests, _MOST_OF_RESPONSE, "top_logprobs", "max_output_tokens")
+    _check_numbers(requests, "top_logprobs", "max_output_tokens")
 
 
-def _check_numbers(requests: Iterable[Request], most: int, field: str, tokens: str) -> None:
+def _check_numbers(requests: Iterable[Request], field: str, tokens: str) -> None:
     numbers = sum(
         request.max_tokens * (1 + request.logprobs)
         for request in requests
         if request.logprobs is not None
     )
-    if numbers > most:
+    if numbers > _MOST_NUMBERS:
         raise RequestError(
             f"{field} must be for fewer tokens: {tokens}, times 1 + the alternatives of a token, "
-            f"must be at most {most}, got {numbers}",
+            f"must be at most {_MOST_NUMBERS}, got {numbers}",
             field=field,
         )
 

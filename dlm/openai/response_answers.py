@@ -16,7 +16,7 @@ from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
 from dlm.logprobs import TokenLogprob
 from dlm.openai.answers import CONTEXT_LENGTH, Answers, public_message
-from dlm.openai.body import Body
+from dlm.openai.body import Body, json_in_pieces
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.logprobs import response_logprobs
 from dlm.openai.response_items import StoredResponse
@@ -243,7 +243,7 @@ class ResponseAnswers(Answers):
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+    return "".join(json_in_pieces(value)).encode()
 
 
 def _without_logprobs(item: Body) -> Body:

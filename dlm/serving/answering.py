@@ -7,24 +7,27 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers
-from dlm.openai.body import Body
+from dlm.openai.body import Body, json_in_pieces
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.event_stream import EventStream
 from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
+T = TypeVar("T")
 NumberedEvent = tuple[int, Event] | None  # number of the request; None: no event for a while
 
 
@@ -87,8 +90,10 @@ async def answer(
     """Run the requests of `generation`, and return its answer.
 
     A stream begins at the first event, or after `silence` seconds without one, and later sends a
-    comment after each such silence. An error before the stream begins is raised.
+    comment after each such silence. An error before the stream begins is raised. An answer with
+    log-probabilities may be long, so that threads write it.
     """
+    long = any(choice.logprobs is not None for choice in generation.requests)
     opening = engine.open(
         generation.requests, generation.drafts, arrival.size, arrival.at, client=arrival.client
     )
@@ -98,9 +103,8 @@ async def answer(
         try:
             if not generation.stream:
                 results = await until_disconnected(request, _results(events))
-                whole = answers.whole(results)
-                await asyncio.sleep(0)  # each step may be long, with log-probabilities
-                return JSONResponse(whole)
+                text = await _made(lambda: _json(answers.whole(results), long), long)
+                return Response(text, media_type="application/json")
             first_event = await until_disconnected(request, anext(events))
             if first_event is not None and isinstance(first_event[1], Failed):
                 raise first_event[1].error
@@ -109,7 +113,7 @@ async def answer(
             raise
     except RequestError as error:
         raise generation.error(error) from error
-    return _EventResponse(events, _server_sent(events, first_event, answers))
+    return _EventResponse(events, _server_sent(events, first_event, answers, long))
 
 
 async def await_decision(
@@ -167,9 +171,10 @@ async def _results(events: MergedEvents) -> list[Result]:
 
 
 async def _server_sent(
-    events: MergedEvents, first_event: NumberedEvent, answers: Answers
+    events: MergedEvents, first_event: NumberedEvent, answers: Answers, long: bool
 ) -> AsyncIterator[str]:
-    """Yield server-sent events. If a request fails, its error ends all of them."""
+    """Yield server-sent events, which threads write if they may be `long`. If a request fails, its
+    error ends all of them."""
     try:
         for body in answers.first():
             yield _event(body, answers)
@@ -178,9 +183,8 @@ async def _server_sent(
             if numbered is None:
                 yield ": keep-alive\n\n"
             else:
-                for body in _bodies(answers, *numbered):
-                    await asyncio.sleep(0)  # as above
-                    yield _event(body, answers)
+                for body in await _made(partial(_bodies, answers, *numbered), long):
+                    yield await _made(partial(_event, body, answers, long), long)
             numbered = await anext(events)
     except StopAsyncIteration:
         for body in answers.last():
@@ -204,6 +208,15 @@ def _bodies(answers: Answers, index: int, event: Event) -> list[Body]:
     raise TypeError(f"an answer that streams has no {type(event).__name__}")
 
 
-def _event(body: Body, answers: Answers) -> str:
+def _event(body: Body, answers: Answers, long: bool = False) -> str:
     name = f"event: {body['type']}\n" if answers.event_names else ""
-    return f"{name}data: {json.dumps(body, ensure_ascii=False)}\n\n"
+    return f"{name}data: {_json(body, long)}\n\n"
+
+
+def _json(body: Body, long: bool) -> str:
+    return "".join(json_in_pieces(body)) if long else json.dumps(body, ensure_ascii=False)
+
+
+async def _made(make: Callable[[], T], long: bool) -> T:
+    """Return what `make` returns; if that takes `long`, a thread calls it."""
+    return await asyncio.to_thread(make) if long else make()

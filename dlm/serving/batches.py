@@ -5,7 +5,6 @@ slots, passes and readers are shared with it as with any other; `BatchSlots` bou
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError,
 from dlm.events import Failed, Finished
 from dlm.openai.batch import BatchLines
 from dlm.openai.batches import BatchBody, BatchState
+from dlm.openai.body import json_in_pieces
 from dlm.openai.response_items import UnknownResponseError
 from dlm.request import Request, Result
 from dlm.serving.async_engine import AsyncEngine
@@ -314,7 +314,7 @@ class _Writer:
 
 
 def _line(answer: AnswerRow) -> bytes:
-    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return "".join(json_in_pieces(answer)).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _client(batch: BatchState) -> str:

@@ -23,7 +23,7 @@ from dlm.engine import Engine
 from dlm.errors import ContextLengthError, RequestError
 from dlm.loading import tune_process
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers, error_body
-from dlm.openai.body import Body, json_of_lists, parse_json, validated
+from dlm.openai.body import Body, json_in_pieces, parse_json, validated
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
@@ -202,12 +202,12 @@ class Service(Routes):
             return body.request(self._policy)
 
         def answer(tokens: list[int]) -> Response:
-            lists: dict[str, list[Any] | None] = {"tokens": tokens, "token_strs": None}
-            if strings:
-                lists["token_strs"] = [*self._engine.chat.tokenizer.convert_ids_to_tokens(tokens)]
             limit = self._engine.model.max_positions
-            content = json_of_lists({"count": len(tokens), "max_model_len": limit}, lists)
-            return Response(content, media_type="application/json")
+            answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens}
+            answer["token_strs"] = None
+            if strings:
+                answer["token_strs"] = [*self._engine.chat.tokenizer.convert_ids_to_tokens(tokens)]
+            return Response("".join(json_in_pieces(answer)), media_type="application/json")
 
         return await self._tokens_of(request, prompt, answer)
 

@@ -8,7 +8,7 @@ import pytest
 
 from dlm import RequestError
 from dlm.openai import body
-from dlm.openai.body import MOST_PARTS, json_of_lists, parse_json
+from dlm.openai.body import MOST_PARTS, json_in_pieces, parse_json
 
 SIZE = 4 << 20
 LONG = {
@@ -73,8 +73,13 @@ def test_invalid_json_is_refused_in_words_for_its_author(text, problem):
     assert not re.search(python, message)
 
 
-@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
-def test_long_lists_are_written_as_json_in_pieces(count):
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
+def test_an_answer_is_written_as_json_in_pieces_that_are_short(count):
     numbers = [random.Random(count).randrange(9999) for _ in range(count)]
-    lists = {"tokens": numbers, "token_strs": [f'"{n}é' for n in numbers], "none": None}
-    assert json.loads(json_of_lists({"count": count}, lists)) == {"count": count, **lists}
+    entries = [{"token": f'"{n}é', "bytes": []} for n in numbers]
+    nested = {"a": [[{"b": [[[[[[[numbers]]]]]]]}]], "c": {}}
+    parts = [{"content": [{"text": "é\n", "logprobs": entries}]}, {"content": []}, 0.5, True]
+    answer = {"tokens": numbers, "none": None, "output": parts, "tools": [nested], "strs": [""]}
+    pieces = [*json_in_pieces(answer)]
+    assert "".join(pieces) == json.dumps(answer, ensure_ascii=False)
+    assert max(piece.count("token") for piece in pieces) <= 32

@@ -8,7 +8,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from results import result_of
 
-from dlm import Policy, Request, RequestError, Tools
+from dlm import JsonObject, Policy, Request, RequestError, Tools
 from dlm.events import Committed
 from dlm.logprobs import TokenLogprob
 from dlm.openai import response_answers
@@ -123,7 +123,7 @@ def test_a_response_asks_for_log_probabilities(fields, top):
         ({"top_logprobs": 21}, "^top_logprobs must be 0 to 20, got 21", None),
         (
             {"top_logprobs": 20, "max_output_tokens": 4000},
-            "^top_logprobs must be for fewer tokens: max_output_tokens, .* 8192, got 84000",
+            "^top_logprobs must be for fewer tokens: max_output_tokens, .* 65536, got 84000",
             "top_logprobs",
         ),
         (
@@ -203,15 +203,15 @@ def test_each_entry_of_a_stream_is_made_once(monkeypatch):
     assert made == logprobs
 
 
-def test_a_response_with_the_most_log_probabilities_is_continued_and_can_be_sent_back():
-    responses = ResponseStore().of("me")
-    count = 8192 // 21
+def test_a_response_of_the_default_length_may_have_all_alternatives_and_is_continued():
+    responses, count = ResponseStore().of("me"), POLICY.answer_tokens
     logprobs = logprobs_of([0] * count, ((0, -0.12345678901234567),) * 20)
-    fields = {"input": "hi", "top_logprobs": 20, "max_output_tokens": count}
     previous = None
-    for turns in range(1, 5):
-        turn = fields | ({"previous_response_id": previous} if previous else {})
-        answers = answers_to(turn, responses)
+    for turns in (1, 2):
+        turn = {"input": "hi", "top_logprobs": 20}
+        answers = answers_to(
+            turn | ({"previous_response_id": previous} if previous else {}), responses
+        )
         body = answers.whole([result_of([0] * count, "Sure" * count, logprobs=(*logprobs,))])
         assert len(body["output"][0]["content"][0]["logprobs"]) == count
         previous = body["id"]
@@ -225,6 +225,45 @@ def test_a_response_with_the_most_log_probabilities_is_continued_and_can_be_sent
         assert generation.requests[0].messages == written * turns + [
             {"role": "user", "content": "Go on."}
         ]
+
+
+def test_16_000_log_probabilities_can_be_sent_back():
+    count = 16_000 // 21
+    answers = answers_to({"input": "hi", "top_logprobs": 20}, ResponseStore(0).of(""))
+    logprobs = logprobs_of([0] * count, ((0, -0.12345678901234567),) * 20)
+    body = answers.whole([result_of([0] * count, "Sure" * count, logprobs=(*logprobs,))])
     again = {"input": [*body["output"], {"role": "user", "content": "Go on."}]}
-    generation = response_of(parse_json("the body", json.dumps(again)), POLICY, responses)
+    sent = parse_json("the body", json.dumps(again))
+    generation = response_of(sent, POLICY, ResponseStore(0).of(""))
     assert generation.requests[0].messages[0]["content"] == "Sure" * count
+
+
+class CountedPieces(tuple):
+    """Bytes of tokens, which count how often they are read."""
+
+    reads = 0
+
+    def __getitem__(self, token):
+        self.reads += 1
+        return super().__getitem__(token)
+
+
+@pytest.mark.parametrize("content", [None, JsonObject()])
+def test_the_tokens_of_a_text_are_not_read_again_at_each_event(content):
+    tools = Tools([{"type": "function", "function": BOOK}], format="hermes", content=content)
+    vocabulary = Pieces()
+    vocabulary.pieces = CountedPieces(Pieces.pieces)
+    reader = ItemReader(Request(prompt="hi", constraint=tools, logprobs=0), vocabulary)
+    for _ in range(100):
+        reader.feed(committed([0], "Sure", logprobs_of([0])))
+    assert len(reader.items[0].logprobs) == 100
+    assert vocabulary.pieces.reads < 2000
+
+
+def test_no_call_begins_after_a_value_that_the_answer_has_begun_with():
+    tools = Tools([{"type": "function", "function": BOOK}], format="hermes", content=JsonObject())
+    reader = ItemReader(Request(prompt="hi", constraint=tools, logprobs=0), Pieces())
+    tokens, texts = [0, 5, 6, 0], ["Sure", "<tool", "_call>\n", "Sure"]
+    for token, text in zip(tokens, texts, strict=True):
+        reader.feed(committed([token], text, logprobs_of([token])))
+    assert [entry.token for entry in reader.items[0].logprobs] == tokens

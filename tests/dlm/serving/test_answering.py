@@ -1,12 +1,17 @@
-"""Events of several streams, merged into those of one answer."""
+"""Events of several streams, merged into those of one answer, and the threads that write it."""
 
 import asyncio
-from types import SimpleNamespace
+from dataclasses import replace
+from threading import Thread, current_thread
 
 import pytest
+from fastapi import Request as HttpRequest
 
 from dlm import Committed, Finished, Request
-from dlm.serving.answering import MergedEvents, _server_sent
+from dlm.openai.answers import Answers
+from dlm.openai.requests import Generation
+from dlm.serving.answering import MergedEvents, answer
+from dlm.serving.guard import Arrival
 
 pytestmark = pytest.mark.anyio
 REQUEST = Request(prompt="hi", max_tokens=32)
@@ -34,28 +39,38 @@ async def test_merged_events_keep_the_order_of_each_stream(async_engine, gate):
         assert [type(event) for j, event in events_read if i == j] == [Committed, Finished]
 
 
-class NoEvents:
-    async def __anext__(self):
-        raise StopAsyncIteration
+class NotingThreads(Answers):
+    """Answers that note in which threads they are made."""
+
+    def __init__(self):
+        self.threads = list[Thread]()
+
+    def _note(self, *_):
+        self.threads.append(current_thread())
+        return [{"type": "done"}] * 4
+
+    whole = progress = end = _note
+
+    def first(self):
+        return []
+
+    failure = first
 
 
-async def test_others_have_a_turn_between_the_events_of_one_end():
-    """Each of them may take long to write."""
-    ends = [{"type": "done"}] * 4
-    answers = SimpleNamespace(
-        first=list, end=lambda index, result: ends, last=list, event_names=False, end_mark=""
-    )
-    turns = 0
-
-    async def others():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    end = (0, Finished(request=0, result=SimpleNamespace()))
-    seen = [turns async for _ in _server_sent(NoEvents(), end, answers)]
-    task.cancel()
-    assert len(seen) == 4
-    assert seen == sorted(set(seen))
+@pytest.mark.parametrize("logprobs", [None, 2])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_threads_write_answers_that_may_be_long(async_engine, gate, stream, logprobs):
+    """Otherwise no other client would be served meanwhile."""
+    gate.open.set()
+    request = replace(REQUEST, logprobs=logprobs)
+    generation = Generation(requests=(request,), stream=stream)
+    answers, arrival = NotingThreads(), Arrival(0, "me", 0.0)
+    connected = HttpRequest({"type": "http", "headers": []}, asyncio.Event().wait)
+    async with async_engine(gate, slots=2) as served:
+        response = await answer(connected, served, generation, answers, 9.0, arrival)
+        if stream:
+            async for _ in response.body_iterator:
+                pass
+    assert answers.threads
+    in_others = {thread is not current_thread() for thread in answers.threads}
+    assert in_others == {logprobs is not None}
