@@ -16,7 +16,6 @@ _ESCAPE = re.compile(rb"%s|\\u%s|%s" % (_PAIR, 4 * _HEX, _SHORT))
 _CHARACTERS = re.compile(rb"(?:[^\\]+|%s|\\u(?!%s)%s|%s)*" % (_PAIR, _HIGH, 4 * _HEX, _SHORT))
 _CHARACTER = re.compile(rb'\\u%s|%s|[^"\\][\x80-\xbf]*' % (4 * _HEX, _SHORT))
 _UNIT = len(rb"\u0061")  # bytes of an escape by a number, which is one unit of UTF-16
-_LONGEST = len(rb"\ud83d\ude0")  # bytes of an escape, or of a pair of them, that is not complete
 
 
 class Beginning(NamedTuple):
@@ -54,11 +53,6 @@ def beginning(raw: bytes) -> Beginning:
     characters = _CHARACTERS.match(raw)
     end = characters.end() if characters else 0
     return Beginning(unescaped(raw[:end]), raw[end:])
-
-
-def open_escape(raw: bytes) -> bytes:
-    """Return the escape that `raw` breaks off in, the beginning of JSON text; empty for none."""
-    return beginning(raw).escape if b"\\" in raw[-_LONGEST:] else b""
 
 
 def missing(escape: bytes) -> int:

@@ -12,20 +12,21 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 import numpy as np
 from jaxtyping import Bool, UInt32
 
 from dlm.grammar.json_scanner import CHARACTERS, MARK, STRING, STRING_END, JsonScanner
-from dlm.grammar.parse.escapes import beginning, open_escape, unescaped
+from dlm.grammar.parse.escapes import Beginning, beginning
 from dlm.grammar.parse.partial_values import Partial, hashable
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 
 _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
 _ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
+_SPELL = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,16 @@ class SeenItems:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys and items of a JSON text so far. Immutable."""
+    """The keys and items of a JSON text so far, their strings in the canonical spelling: each
+    escape is read once. Immutable."""
 
     open: tuple[frozenset[str] | SeenItems | None, ...] = ()  # keys of objects; None: an array
     key: bytes | None = None  # the beginning of the key that is being read
     expected: bool = False  # the next string is a key
     string: bool = False  # within a string
-    escaped: bool = False  # after a backslash
+    # The escape that the string breaks off in, of which `key` and `text` have nothing. Elsewhere
+    # than in a key or a distinct item, it is no more than a backslash.
+    escape: bytes = b""
     text: bytes = b""  # from the outermost distinct item on, without white space
 
     def after(
@@ -66,9 +70,10 @@ class Keys:
         """
         watched, open_, key, expected = self.watched, self.open, self.key, self.expected
         plain = (_ENDS_STRING if self.string else _STRUCTURE).isdisjoint(piece)
-        if plain and not (watched or self.escaped):  # most tokens: within a string or a number
+        if plain and not (watched or self.escape):  # most tokens: within a string or a number
             return self if key is None else Keys(open_, key + piece, expected, True, text=self.text)
-        text, scanner = bytearray(self.text), JsonScanner(self.string, self.escaped)
+        text, escape = bytearray(self.text), self.escape
+        scanner = JsonScanner(self.string, escape.endswith(b"\\"))
         for kind, lexeme, place in scanner.feed(piece):
             if kind is MARK and lexeme in b",]}":  # before it is added to the text
                 top = open_[-1] if open_ else None
@@ -87,6 +92,11 @@ class Keys:
                     open_ = open_[:-1]
                     watched = any(isinstance(container, SeenItems) for container in open_)
                     text = text if watched else bytearray()
+            elif kind is CHARACTERS and (watched or key is not None):
+                lexeme, escape = beginning(escape + lexeme)
+            elif kind is STRING_END and escape:  # half of a character
+                text += escape if watched else b""
+                key, escape = None if key is None else key + escape, b""
             if watched:
                 text += lexeme
             if kind is STRING:
@@ -107,38 +117,29 @@ class Keys:
                 watched = watched or distinct
                 opened = SeenItems(len(text)) if distinct else frozenset() if expected else None
                 open_ = (*open_, opened)
-        return Keys(open_, key, expected, scanner.string, scanner.escaped, bytes(text))
-
-    @property
-    def plain(self) -> "Keys":
-        """Equal keys and items, spelled without needless escapes."""
-        if b"\\" not in self.text and b"\\" not in (self.key or b""):
-            return self
-        key = None if self.key is None else unescaped(self.key)
-        return replace(self, key=key, text=unescaped(self.text))
+        if key is None and not watched:
+            escape = b"\\" if scanner.escaped else b""
+        return Keys(open_, key, expected, scanner.string, escape, bytes(text))
 
     def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
         """Return for each token whether `after` returns the same keys; None: no token may."""
-        if self.watched or self.escaped or self.key is not None:
+        if self.watched or self.escape or self.key is not None:
             return None
         return tokens.within if self.string else tokens.outside
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of the tokens that `after` refuses for their keys."""
         open_keys = [key for keys in self.open if isinstance(keys, frozenset) for key in keys]
-        if self.key and b"\\" in self.key:
-            return {*tokens.pieces}
         suspects = {*tokens.odd}
         if any(map(_ESCAPED.search, open_keys)):
             suspects |= tokens.escaping
         for key in open_keys:
             suspects.update(tokens.whole.get(key.encode(), ()))
+        if self.key is not None and self.escape:
+            return suspects | tokens.pieces.keys()
         if self.key is not None:
-            begun, size = self.key, len(self.key)
-            names = (key.encode() for key in self._held())
-            for name in names:
-                if name.startswith(begun):
-                    suspects.update(tokens.ending.get(name[size:], ()))
+            for ending in self._rests_of_keys():
+                suspects.update(tokens.ending.get(ending[:-1], ()))
         return suspects
 
     def dead_end_suspects(self, tokens: QuotedTokens) -> set[int]:
@@ -154,7 +155,7 @@ class Keys:
         """Return a superset of the tokens that may end a repeated item, as packed bits.
 
         Beginnings of `taken_continuations` are not included, nor are tokens that spell one of them,
-        nor those that go on with `open_escape`. Outside of strings, tokens that lead only to a
+        nor those that go on with `escape`. Outside of strings, tokens that lead only to a
         repetition are included, unless they are beginnings of a string.
         """
         if not self.watched:
@@ -163,16 +164,6 @@ class Keys:
             # The end of a string that no earlier item has makes a new item.
             return tokens.packed["joining"]
         return tokens.packed["any" if self.text[-1:].isdigit() else "structural"]
-
-    @property
-    def open_escape(self) -> bytes:
-        """The escape that the current key, or a string of an item, breaks off in; empty for none.
-
-        Each of `taken_continuations` goes on with it in lower case, while a token may be in either.
-        """
-        if self.key is not None:
-            return open_escape(self.key)
-        return open_escape(self.text) if self.string else b""
 
     @property
     def compared(self) -> int:
@@ -192,7 +183,8 @@ class Keys:
     def taken_continuations(self) -> list[bytes]:
         """Continuations of the text that would repeat a key, with its closing quote, or an item.
 
-        Within a string, those that end with a quote end it. Other spellings are not included.
+        Within a string, those that end with a quote end it. Each goes on with `escape` in lower
+        case, while a token may be in either. Other spellings are not included.
         """
         continuations: list[bytes] = []
         if self.may_repeat_key:
@@ -202,11 +194,11 @@ class Keys:
             if not isinstance(items, SeenItems) or not items.texts:
                 continue
             item_text = self.text[items.begun :]
-            begun = beginning(item_text)
-            for text in items.texts_after(begun.text):
+            begun = Beginning(item_text, self.escape)
+            for text in items.texts_after(item_text):
                 continuations += begun.rests(text)
             if item_text[:1] in (b"[", b"{"):
-                partial = Partial(item_text)
+                partial = Partial(item_text, self.escape)
                 for value in items.values:
                     continuations += filter(None, partial.continuations(value))
         return continuations
@@ -224,9 +216,9 @@ class Keys:
 
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""
-        begun = beginning(self.key or b"")
+        begun = Beginning(self.key or b"", self.escape)
         for name in self._held():
-            yield from begun.rests(json.dumps(name, ensure_ascii=False)[1:].encode())
+            yield from begun.rests(_SPELL(name)[1:].encode())
 
     @property
     def at_risk(self) -> dict[int, int]:
@@ -251,10 +243,10 @@ class Keys:
             return False  # the item has ended, and is new
         # a number has many spellings: it is compared at its end
         sure = item_text if self.string else item_text.rstrip(_NUMBER)
-        if next(items.texts_after(beginning(sure).text), None) is not None:
+        if next(items.texts_after(sure), None) is not None:
             return True
         return item_text[:1] in (b"[", b"{") and any(
-            map(Partial(item_text).continuations, items.values)
+            map(Partial(item_text, self.escape).continuations, items.values)
         )
 
     @property
@@ -281,12 +273,11 @@ def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
         value = hashable(item)
     except (RecursionError, ArithmeticError, ValueError):  # Python can not hold the value
-        value = unescaped(raw)
+        value = raw
     if value in items.values:
         return None
-    spelled = unescaped(raw)
-    place = bisect_left(items.texts, spelled)
-    texts = (*items.texts[:place], spelled, *items.texts[place:])
+    place = bisect_left(items.texts, raw)
+    texts = (*items.texts[:place], raw, *items.texts[place:])
     return SeenItems(items.begun, texts, items.values | {value})
 
 

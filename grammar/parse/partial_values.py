@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, JsonScanner
-from dlm.grammar.parse.escapes import Beginning, beginning
+from dlm.grammar.parse.escapes import Beginning
 
 _NUMBER_BYTES = b"0123456789-"
 
@@ -43,9 +43,12 @@ class _Open:
 
 
 class Partial:
-    """The beginning of an array or an object, without white space."""
+    """The beginning of an array or an object, without white space, its strings in the canonical
+    spelling."""
 
-    def __init__(self, text: bytes):
+    def __init__(self, text: bytes, escape: bytes):
+        """`escape` is the beginning of an escape after `text`, in which its last string breaks off;
+        empty for none."""
         self._open: list[_Open] = []
         begin, tail = 0, b""
         for kind, lexeme, at in JsonScanner().feed(text):
@@ -57,7 +60,7 @@ class Partial:
                 self._read(text[begin : at + 1])
             elif kind is not CHARACTERS:
                 self._read(lexeme)
-        self._tail = beginning(tail)  # the string, number or literal that has begun
+        self._tail = Beginning(tail, escape)  # the string, number or literal that has begun
 
     def continuations(self, value: Hashable) -> list[bytes]:
         """Return continuations of the text to `value`, each up to the end of one JSON token.

@@ -80,8 +80,8 @@ class Steps:
             if keys.watched and keys.string:
                 strings = (text for text in taken if text.endswith(b'"'))
                 tokens = tokens.union(*map(quoted.spelling, strings))
-            if escape := keys.open_escape:
-                tokens = tokens.union(self._continuing(escape, taken, words))
+            if taken and keys.escape:
+                tokens = tokens.union(self._continuing(keys.escape, taken, words))
         suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
         if self.uniqueness.distinct:
             suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())

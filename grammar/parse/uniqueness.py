@@ -119,7 +119,7 @@ def _place(state: State, keys: Keys) -> Hashable:
     """Return what the next key or item depends on, without those so far. Rules that count have a
     state of their own after each item, so what follows the terminals is left out."""
     threads = frozenset(thread[:-1] for thread in state.threads)
-    read = keys.key, keys.expected, keys.string, keys.escaped, keys.text
+    read = keys.key, keys.expected, keys.string, keys.escape, keys.text
     return threads, read, len(keys.open)
 
 
@@ -144,7 +144,7 @@ class _DetourSearch:
         self._numbers = itertools.count(0, -1)
         self._open = [_Reached(state.cost or 0, next(self._numbers), b"", state, keys, iter(()))]
         self._cost = state.cost or 0
-        self._seen = {(state, keys.plain)}  # escapes would multiply the spellings of each text
+        self._seen = {(state, keys)}
         self._last = keys
 
     @property
@@ -216,9 +216,9 @@ class _DetourSearch:
                 continue
             piece = bytes([byte])
             after = self._uniqueness.after(situation.state, situation.keys, piece)
-            if after is None or (onward, after.plain) in self._seen:
+            if after is None or (onward, after) in self._seen:
                 continue
-            self._seen.add((onward, after.plain))
+            self._seen.add((onward, after))
             text = situation.text + piece
             cost = len(text) + onward.cost
             others = self._after_each(situation, bytes_)

@@ -409,7 +409,7 @@ def test_the_string_of_an_earlier_item_is_known_in_each_spelling(begun: str):
     keys = Keys().after(f'["some","{begun}'.encode(), lambda place: place == 0)
     assert keys is not None
     assert keys.taken_continuations == [b'me"']
-    assert not keys.open_escape
+    assert not keys.escape
     other = keys.after(b"x")
     assert other is not None
     assert not other.taken_continuations

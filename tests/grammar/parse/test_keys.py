@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 
+import dlm.grammar.parse.keys as keys_module
 from dlm.grammar import Fixed, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.parse import Keys
 from dlm.grammar.vocabulary import QuotedTokens
@@ -64,6 +65,31 @@ def test_all_tokens_that_end_a_repeated_key_are_found(value, cut, pieces):
         except ValueError:  # no grammar of JSON allows it
             continue
         assert token in suspects or not double, piece
+
+
+@pytest.mark.parametrize("begun", ['{"x\\n1":1,"x\\n', '{"x\\n1":1,"\\u0078\\u000A'])
+def test_a_key_with_an_escape_is_compared_with_the_keys_that_begin_likewise(begun):
+    keys = Keys().after(begun.encode())
+    assert keys is not None
+    pieces = [b'1"', b'1":', b'2"', b'11"', b"1"]
+    assert keys.suspects(QuotedTokens(pieces)) == {0, 1}
+    assert [keys.after(piece) is None for piece in pieces] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("begun", ['["a","', '{"a":1,"'])
+def test_each_escape_is_read_once_however_long_the_string(begun, monkeypatch):
+    sizes, beginning = [], keys_module.beginning
+    monkeypatch.setattr(
+        keys_module, "beginning", lambda raw: sizes.append(len(raw)) or beginning(raw)
+    )
+    keys, pieces = Keys().after(begun.encode(), lambda place: True), [b"\\n", b"\\u00", b"6", b"1b"]
+    for piece in pieces * 50:
+        keys = keys and keys.after(piece)
+        assert keys is not None
+        assert not keys.escape or piece != b"1b"
+        _ = keys.at_risk, keys.taken_continuations
+    assert (keys.key or keys.text).endswith(b"\\nab" * 50)
+    assert sum(sizes) < 30 * 50
 
 
 NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
