@@ -6,16 +6,16 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from functools import partialmethod
+from functools import cache, partialmethod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import jaxtyping
 import pytest
 import shapes
 import torch
 from commands import Ended, exit_code
+from exhaustive import share
 from hypothesis import settings
 
 # Tests run in several processes, beside others: threads that wait for one another by spinning take
@@ -43,7 +43,7 @@ collect_ignore += [
 ]
 
 gc.disable()  # until all tests are collected: whatever they import stays
-jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
+shapes.install()
 
 settings.register_profile("exhaustive", deadline=None, derandomize=True)  # machines are noisy
 settings.register_profile("default", settings.get_profile("exhaustive"), max_examples=20)
@@ -78,6 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    shapes.schedule.begin(every=100 // share(100))
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if item.get_closest_marker("gpu") and (interpreted or not torch.cuda.is_available()):
         pytest.skip("needs a CUDA device, and kernels that are compiled for it")
@@ -150,10 +151,15 @@ def vocabulary_of():
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_parts(engine_workers, vocabulary_of):
-    """Let engines share what takes longest to make: compiler processes and vocabularies."""
+    """Let engines share what takes longest to make: compiler processes and vocabularies. Let HTTP
+    clients share the certificates of authorities, which each would read anew."""
+    import httpcore2
+
     from dlm import Engine
 
     with pytest.MonkeyPatch.context() as patch:
+        read = cache(httpcore2.default_ssl_context)
+        patch.setattr("httpcore2.default_ssl_context", read)
         patch.setattr(Engine, "__init__", partialmethod(Engine.__init__, workers=engine_workers))
         patch.setattr("dlm.engine.Vocabulary", SimpleNamespace(from_tokenizer=vocabulary_of))
         yield
