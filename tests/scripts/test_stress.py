@@ -110,7 +110,7 @@ def test_masked_canvases_end_valid_and_complete_in_every_case(rows_of, share, se
 
 def test_schemas_take_the_combinations_in_turn_at_least_one_each(rows_of, capsys):
     flags = "--model", "random", "spiteful", "--block", 4, 32, "--share", 0, "--every", 0
-    flags = *flags, "--sampler", "surest", "--seed", 1
+    flags = *flags, "--sampler", "surest", "--budget", "shortest", "--seed", 1
     rows = rows_of(*flags)
     lines = capsys.readouterr().err.splitlines()
     assert len(rows) == len({row.id for row in rows}) == len(lines) == len(SCHEMAS)

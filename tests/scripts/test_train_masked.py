@@ -32,9 +32,9 @@ def run(tmp_path, monkeypatch):
 def test_a_run_in_two_parts_ends_as_one_run(run):
     straight = load_file(run("straight", "--steps", "2") / "model.safetensors")
     run("parts", "--steps", "1")
-    state = torch.load(run("parts", "--steps", "2") / "training.pt", weights_only=True)
-    assert state["step"] == 2
-    parts = load_file(run("parts", "--steps", "2") / "model.safetensors")
+    out = run("parts", "--steps", "2")
+    assert torch.load(out / "training.pt", weights_only=True)["step"] == 2
+    parts = load_file(out / "model.safetensors")
     assert parts.keys() == straight.keys()
     assert {tensor.dtype for tensor in parts.values()} == {torch.bfloat16}
     for name, tensor in straight.items():

@@ -1,5 +1,6 @@
-"""The command as a process of its own: its streams, its terminal, its signals."""
+"""The command on a terminal, and as a process of its own: its streams and its signals."""
 
+import io
 import os
 import pty
 import signal
@@ -8,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import exit_code
 from exhaustive import by_default
 from invoices import PROMPT, SCHEMA_FILE
 
+from dlm.cli import generate
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "generate.py"
-COMMAND = [sys.executable, SCRIPT, "--schema", SCHEMA_FILE, PROMPT]
+FLAGS = "--schema", SCHEMA_FILE, PROMPT
 
 
 def test_a_wrong_regex_is_refused_before_anything_slow_is_imported():
@@ -33,18 +37,16 @@ def test_a_wrong_regex_is_refused_before_anything_slow_is_imported():
     assert done.stderr.startswith("dlm generate: regex at ")
 
 
-def on_terminal(args, until=None, number=None):
-    """Run a command on a terminal of its own; return the exit code and the terminal's content.
-
-    If `until` is given, the command gets the signal `number` once that text has been shown.
-    """
+def on_terminal(args, until, number):
+    """Run a command on a terminal of its own, which gets the signal `number` once the text `until`
+    has been shown; return the exit code and the terminal's content."""
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(
         args, cwd="/", stdin=slave, stdout=slave, stderr=slave, env=environment
     )
     os.close(slave)
-    shown = b""
+    shown, stopped = b"", False
     while True:
         try:
             piece = os.read(master, 4096)
@@ -53,9 +55,9 @@ def on_terminal(args, until=None, number=None):
         if not piece:
             break
         shown += piece
-        if until is not None and until in shown:
+        if not stopped and until in shown:
             process.send_signal(number)
-            until = None
+            stopped = True
     os.close(master)
     return process.wait(), shown.decode()
 
@@ -63,11 +65,20 @@ def on_terminal(args, until=None, number=None):
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
-def test_a_terminal_shows_progress_and_then_the_indented_json():
-    code, shown = on_terminal(COMMAND)
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_progress_and_then_the_indented_json(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, terminal)
+    code, shown = exit_code(monkeypatch, generate, *FLAGS), terminal.getvalue()
     assert code == 0
     assert shown.index("loading the model") < shown.index("tokens, step") < shown.index('"paid"')
-    assert '{\r\n  "invoice_id": "AK-4071",\r\n' in shown
+    assert '{\n  "invoice_id": "AK-4071",\n' in shown
     assert shown.rindex(SHOW) > shown.rindex(HIDE)
 
 
@@ -81,7 +92,7 @@ def test_a_terminal_shows_progress_and_then_the_indented_json():
     ),
 )
 def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, message):
-    code, shown = on_terminal(COMMAND, until, number)
+    code, shown = on_terminal([sys.executable, SCRIPT, *FLAGS], until, number)
     assert code == right
     assert shown.rstrip().endswith(f"generate.py: {message}")
     assert shown.rindex(SHOW) > shown.rindex(HIDE)

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import jsonschema
 import pytest
-from invoices import INVOICE, PROMPT, SCHEMA, SCHEMA_FILE
+from invoices import INVOICE, PROMPT, SCHEMA
 from processes import free_port
 from waiting import PATIENCE
 
@@ -51,7 +51,6 @@ def unpacked(wheel):
     (wheel.parent / "site" / "sitecustomize.py").write_text(HIDDEN)
     away = wheel.parent / "away"
     away.mkdir()
-    shutil.copy(SCHEMA_FILE, away)
     return {"env": os.environ | {"PYTHONPATH": str(wheel.parent / "site")}, "cwd": away}
 
 
@@ -72,25 +71,22 @@ def test_a_wheel_has_every_file_of_its_packages(wheel):
     assert found == wanted
 
 
-def test_the_command_generates_outside_the_checkout(unpacked):
-    code = "import dlm.cli, sys; print(dlm.__file__, file=sys.stderr); dlm.cli.main()"
-    command = [sys.executable, "-c", code, "generate", "--schema", SCHEMA_FILE.name, PROMPT]
-    done = subprocess.run(command, **unpacked, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stderr.strip()).is_relative_to(unpacked["cwd"].parent)
-    jsonschema.validate(json.loads(done.stdout), SCHEMA)
-
-
-def test_the_server_has_its_page_outside_the_checkout(unpacked):
+def test_a_server_outside_the_checkout_has_its_page_and_answers(unpacked):
     port = str(free_port())
-    command = [sys.executable, "-m", "dlm", "serve", "--port", port, "--log-level", "error"]
-    with subprocess.Popen(command, **unpacked, stderr=subprocess.PIPE, text=True) as server:
+    code = "import dlm.cli, sys; print(dlm.__file__, flush=True); dlm.cli.main()"
+    command = [sys.executable, "-c", code, "serve", "--port", port, "--log-level", "error"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **unpacked, **pipes) as server:
         try:
             page = fetched(f"http://127.0.0.1:{port}/", server)
+            answer = invoice_from(port)
+            source = server.stdout.readline()
         finally:
             server.kill()
+    assert Path(source.strip()).is_relative_to(unpacked["cwd"].parent)
     assert page.startswith("<!doctype html>")
     assert "<title>" in page
+    jsonschema.validate(answer, SCHEMA)
 
 
 @pytest.mark.exhaustive
@@ -111,19 +107,19 @@ def test_a_wheel_answers_and_serves_in_an_environment_of_its_own(wheel, tmp_path
     with subprocess.Popen(command, **pipes) as server:
         try:
             assert "<title>" in fetched(f"http://127.0.0.1:{port}/", server)
-            body = {
-                "messages": [{"role": "user", "content": PROMPT}],
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "invoice", "schema": SCHEMA},
-                },
-            }
-            answer = httpx2.post(
-                f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=PATIENCE
-            )
+            answer = invoice_from(port)
         finally:
             server.kill()
-    assert json.loads(answer.json()["choices"][0]["message"]["content"]) == INVOICE
+    assert answer == INVOICE
+
+
+def invoice_from(port):
+    """Return what the server on `port` extracts from the sentence of the README."""
+    schema = {"type": "json_schema", "json_schema": {"name": "invoice", "schema": SCHEMA}}
+    body = {"messages": [{"role": "user", "content": PROMPT}], "response_format": schema}
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    answer = httpx2.post(url, json=body, timeout=PATIENCE)
+    return json.loads(answer.json()["choices"][0]["message"]["content"])
 
 
 def fetched(url, server):

@@ -28,7 +28,7 @@ from dlm import (
 from dlm.decisions.running import Labels, RunningQuestion, reading_units
 from dlm.events import End
 
-INPUT = "Anna lives in Paris, and is aged 30. " * 6
+INPUT = "Anna lives in Paris, and is aged 30. " * 3
 QUESTIONS = [
     PredicateQuestion(name="city", instructions="Does Anna live in Paris?"),
     ScoreQuestion(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
@@ -41,8 +41,8 @@ QUESTIONS = [
 ]
 PERSON = JsonSchema({"type": "object", "properties": {"name": {"type": "string"}}})
 REQUESTS = [
-    Request(prompt="Extract name as JSON. This is Olga Lopez.", constraint=PERSON, max_tokens=48),
-    Request(prompt=INPUT, max_tokens=40, seed=3, temperature=2.0),
+    Request(prompt="Extract name as JSON. This is Olga Lopez.", constraint=PERSON, max_tokens=24),
+    Request(prompt=INPUT, max_tokens=20, seed=3, temperature=2.0),
     Request(prompt="Answer with one word of mage, healer.", constraint=Choice(["mage", "healer"])),
 ]
 ALIKE = ChoiceQuestion(choices=[Label(f"mark {word}") for word in ("one", "two", "three")])

@@ -21,13 +21,13 @@ def engine(theirs, chat) -> Engine:
 
 
 def test_an_engine_generates_the_tokens_that_transformers_generates(theirs, engine):
-    prompts = [[2, 300 + i, 400 + 7 * i, 500] * (1 + i % 3) for i in range(12)]
-    results = engine.generate([Request(token_ids=p, max_tokens=24) for p in prompts])
+    prompts = [[2, 300 + i, 400 + 7 * i, 500] * (1 + i % 3) for i in range(6)]
+    results = engine.generate([Request(token_ids=p, max_tokens=16) for p in prompts])
     assert engine.config.stops == (1, 106, 50)
     for prompt, result in zip(prompts, results, strict=True):
         ids = torch.tensor([prompt])
         mask = torch.ones_like(ids)
-        found = theirs.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False)
+        found = theirs.generate(ids, attention_mask=mask, max_new_tokens=16, do_sample=False)
         wanted = found[0, len(prompt) :].tolist()
         assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
 

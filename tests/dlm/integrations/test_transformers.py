@@ -7,6 +7,7 @@ from random import Random as Dice
 import jsonschema
 import pytest
 import torch
+from exhaustive import by_default
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion, LogitsProcessor, LogitsProcessorList
 from values import PERSON, PROMPT
@@ -80,8 +81,16 @@ def test_held_out_prompts_have_valid_answers_only_with_a_constraint(model, const
     assert not all(is_answered_validly(i, constrained=False) for i in range(len(items)))
 
 
-@pytest.mark.parametrize("budget", [20, 33, 64, 100])
-@pytest.mark.parametrize("scale", [3.0, 60.0])
+@pytest.mark.parametrize(
+    ("scale", "budget"),
+    by_default(
+        [
+            *[(3.0, 20), (60.0, 33), (60.0, 64), (3.0, 100)],
+            *[(60.0, 20), (3.0, 33), (3.0, 64), (60.0, 100)],
+        ],
+        4,
+    ),
+)
 def test_answers_of_several_canvases_are_valid_and_end_in_time(model, constrain, budget, scale):
     """Each prompt of the batch has its own constraint, or none; a canvas has 32 tokens."""
     specs = [JsonSchema(PERSON), Choice(["mage of the north", "日本"]), None, Regex("[a-f]{3,60}")]
@@ -183,8 +192,16 @@ SAMPLING = {
 }
 
 
-@pytest.mark.parametrize("how", SAMPLING)
-@pytest.mark.parametrize("budget", [20, 40])
+@pytest.mark.parametrize(
+    ("how", "budget"),
+    by_default(
+        [
+            *[("greedy", 20), ("drawn", 40), ("beams", 20), ("samples", 40)],
+            *[("greedy", 40), ("drawn", 20), ("beams", 40), ("samples", 20)],
+        ],
+        4,
+    ),
+)
 def test_answers_of_random_causal_models_are_valid(theirs, constrain_theirs, how, budget):
     specs = [JsonSchema(PERSON), Regex("[a-f]{3,90}"), None]
     ids = torch.tensor([PROMPT, PROMPT[::-1], PROMPT])

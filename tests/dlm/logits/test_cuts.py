@@ -175,13 +175,13 @@ def test_one_token_left_is_the_likeliest(cut, engine_of):
     """Left to right it is what is written at a temperature of 0, whatever the seed; a canvas has no
     entropy then, and settles in its second pass."""
     for spec in (None, SCHEMA):
-        request = {"token_ids": PROMPT, "max_tokens": 60, "constraint": spec}
+        request = {"token_ids": PROMPT, "max_tokens": 30, "constraint": spec}
         decoding = Autoregressive(temperature=1.0)
         drawn = engine_of(Dreamer(V, 2), decoding=decoding).generate(
-            [Request(**request, **cut, seed=seed) for seed in range(3)]
+            [Request(**request, **cut, seed=seed) for seed in range(2)]
         )
         greedy = engine_of(Dreamer(V, 2), decoding=Autoregressive()).generate(Request(**request))
-        assert [one.token_ids for one in drawn] == [greedy.token_ids] * 3
+        assert [one.token_ids for one in drawn] == [greedy.token_ids] * 2
 
     engine = engine_of(Dreamer(V, 2), DecodeConfig(sampler=EntropyBound(max_steps=20), patience=30))
     engine.add(Request(token_ids=PROMPT, max_tokens=40, **cut))

@@ -1,5 +1,6 @@
 """Drafted, an answer is the one that is written token by token, and takes fewer passes."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random as Dice
 
@@ -12,7 +13,7 @@ from values import PROMPT, V
 
 from dlm import Autoregressive, DlmError, Draft, Engine, Finished, JsonSchema, Regex, Request
 
-ITEMS = [extract(Dice(f"drafts/{i}"), "heldout") for i in range(6)]
+ITEMS = [extract(Dice(f"drafts/{i}"), "heldout") for i in range(3)]
 SETTINGS = [("schema", 0.0), ("free", 0.8), ("schema", 0.8), ("free", 0.0)]
 
 
@@ -62,7 +63,7 @@ def test_different_numbers_to_draw_by_give_different_answers(engines):
     """Otherwise the equality of drawn answers would say nothing."""
     request = requests_of("free")[0]
     texts = {
-        tuple(engines[0.8, True].generate(Request(prompt=request.prompt, seed=seed)).token_ids)
+        tuple(engines[0.8, True].generate(replace(request, max_tokens=24, seed=seed)).token_ids)
         for seed in range(3)
     }
     assert len(texts) > 1
@@ -70,8 +71,8 @@ def test_different_numbers_to_draw_by_give_different_answers(engines):
 
 def test_drafted_requests_give_in_a_batch_exactly_what_each_gives_alone(engines):
     engine = engines[0.8, True]
-    together = engine.generate(requests_of("schema")[:3])
-    for request, result in zip(requests_of("schema")[:3], together, strict=True):
+    together = engine.generate(requests_of("schema"))
+    for request, result in zip(requests_of("schema"), together, strict=True):
         alone = engine.generate(request)
         assert alone.token_ids == result.token_ids
         assert alone.stats.drafted == result.stats.drafted

@@ -84,7 +84,7 @@ def test_its_tokens_are_those_of_transformers_encoder_and_head(left_to_right):
 def test_requests_give_in_a_batch_exactly_what_each_gives_alone(left_to_right):
     requests = [
         Request(
-            prompt=s.prompt, seed=i, max_tokens=96, constraint=JsonSchema(s.schema) if c else None
+            prompt=s.prompt, seed=i, max_tokens=48, constraint=JsonSchema(s.schema) if c else None
         )
         for i, s in enumerate(samples(2))
         for c in (False, True)

@@ -112,7 +112,12 @@ def test_everything_is_encoded_once_in_order_and_cut_where_it_is_cut_alone(shape
 def test_a_long_prompt_beside_others_gives_what_it_gives_alone(engine_of):
     """Through the engine: the answers, and how many passes it took to begin."""
     requests = [
-        Request(token_ids=[2] + [20 + i % 50 for i in range(length)], constraint=spec, seed=length)
+        Request(
+            token_ids=[2] + [20 + i % 50 for i in range(length)],
+            constraint=spec,
+            seed=length,
+            max_tokens=24,
+        )
         for length, spec in [(1300, Choice(["north", "south"])), (3, None), (700, None)]
     ]
     model, policy = Dreamer(V, 3, canvas_length=4), Policy(encode_tokens=CHUNK)

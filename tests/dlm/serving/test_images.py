@@ -270,7 +270,8 @@ def test_images_of_results_mean_the_same_in_every_form(seeing, claude):
         assert text == response.output_text == message.content[0].text
         return text
 
-    assert answers(RED, BLUE) != answers(BLUE, RED)
+    turned = chat_results(seeing, *parts(image_url, data_url, BLUE, RED))
+    assert answers(RED, BLUE) != turned.choices[0].message.content
 
 
 def test_images_of_results_of_custom_tools_are_read(seeing):

@@ -48,9 +48,22 @@ STRANGE = (
 MUTATIONS = share(150)  # of each form
 
 
+class Hasty(Obsessed):
+    """Model that wants to end its answer, or else the string that it is in."""
+
+    def __init__(self, quote):
+        super().__init__(V, [106])
+        self._quote = quote
+
+    def wish(self, committed, canvas, soft_embedding):
+        logits = super().wish(committed, canvas, soft_embedding)
+        logits[:, self._quote] = 50.0
+        return logits
+
+
 @pytest.fixture(scope="module")
-def stopping(engine_of, serve):
-    model = Obsessed(V, [106])
+def stopping(engine_of, serve, tokens_of):
+    model = Hasty(tokens_of('"'))
     model.max_positions = 40_000
     with serve(engine_of(model, policy=Policy(answer_tokens=64), slots=4)) as served:
         yield served

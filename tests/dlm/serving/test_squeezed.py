@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from exhaustive import by_default
 from scripted_model import ScriptedModel
 from turn_scripts import call, script
 
@@ -11,6 +12,19 @@ from dlm.config import DecodeConfig
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 FORMS = [CHAT, RESPONSES, MESSAGES]
+DECODINGS = {"canvases": Diffusion(), "left to right": Autoregressive()}
+# A form writes what a result says, however it was decoded.
+IN_EACH_FORM = pytest.mark.parametrize(
+    ("served", "path"),
+    by_default(
+        [
+            *(("left to right", path) for path in FORMS),
+            *(("canvases", path) for path in (RESPONSES, CHAT, MESSAGES)),
+        ],
+        4,
+    ),
+    indirect=["served"],
+)
 ITEMS = {
     "type": "object",
     "properties": {"items": {"type": "array", "items": {"type": "string"}}},
@@ -23,12 +37,10 @@ SHORT, COMPLETE = ("length", "incomplete", "max_tokens"), ("stop", "completed", 
 CALLED = ("tool_calls", "completed", "tool_use")
 
 
-@pytest.fixture(
-    scope="module", params=[Diffusion(), Autoregressive()], ids=["canvases", "left to right"]
-)
+@pytest.fixture(scope="module")
 def served(request, chat, serve, engine_of):
     model, policy = ScriptedModel(chat, DecodeConfig()), Policy()
-    more = {"policy": policy, "slots": 2, "decoding": request.param}
+    more = {"policy": policy, "slots": 2, "decoding": DECODINGS[request.param]}
     with serve(engine_of(model, DecodeConfig(), **more)) as running:
         yield running
 
@@ -120,7 +132,7 @@ def answer(served, path, body):
     return found
 
 
-@pytest.mark.parametrize("path", FORMS)
+@IN_EACH_FORM
 def test_a_list_that_max_tokens_has_squeezed_is_valid_and_not_called_complete(served, path):
     at = FORMS.index(path)
     text, _, reason = answer(served, path, body_of(path, script(LIST), 14, **schema_of(path)))
@@ -132,7 +144,7 @@ def test_a_list_that_max_tokens_has_squeezed_is_valid_and_not_called_complete(se
     assert (text, reason) == (LIST, COMPLETE[at])
 
 
-@pytest.mark.parametrize("path", FORMS)
+@IN_EACH_FORM
 def test_a_call_that_max_tokens_has_squeezed_is_none_to_run(served, path):
     at, prompt = FORMS.index(path), script([call("get_weather", city="Oslo and its hills")])
     for max_tokens, reason in ((16, SHORT[at]), (60, CALLED[at])):
@@ -144,7 +156,7 @@ def test_a_call_that_max_tokens_has_squeezed_is_none_to_run(served, path):
         assert (arguments["city"] == "Oslo and its hills") == (max_tokens == 60)
 
 
-@pytest.mark.parametrize("path", FORMS)
+@IN_EACH_FORM
 def test_a_call_that_does_not_fit_max_tokens_leaves_no_text(served, path):
     prompt = script([call("get_weather", city="Oslo")])
     for max_tokens in (2, 8):
@@ -152,7 +164,7 @@ def test_a_call_that_does_not_fit_max_tokens_leaves_no_text(served, path):
         assert answer(served, path, body) == ("", [], SHORT[FORMS.index(path)])
 
 
-@pytest.mark.parametrize("path", FORMS)
+@IN_EACH_FORM
 def test_text_beside_tools_that_max_tokens_cuts_is_not_called_complete(served, path):
     at, text = FORMS.index(path), "It is sunny in Oslo and on all its hills."
     for fields in ({}, {"tools": tools_of(path)}):
@@ -163,7 +175,7 @@ def test_text_beside_tools_that_max_tokens_cuts_is_not_called_complete(served, p
         assert (found, reason) == (text, COMPLETE[at])
 
 
-@pytest.mark.parametrize("path", FORMS)
+@IN_EACH_FORM
 def test_a_required_call_that_does_not_fit_is_refused_with_the_tokens_that_it_takes(served, path):
     choice = {"type": "any"} if path == MESSAGES else "required"
     prompt = script([call("get_weather", city="Oslo")])
@@ -173,6 +185,7 @@ def test_a_required_call_that_does_not_fit_is_refused_with_the_tokens_that_it_ta
     assert "takes 14 tokens, more than 8" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("served", DECODINGS, indirect=True)
 def test_each_of_several_answers_says_whether_it_was_squeezed(served):
     body = body_of(CHAT, script(LIST), 14, n=2, **schema_of(CHAT))
     found = served.http.post(CHAT, json=body).json()["choices"]

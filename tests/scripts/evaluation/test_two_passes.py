@@ -16,9 +16,9 @@ SCHEMA = {
     "additionalProperties": False,
 }
 REQUESTS = [
-    Request(prompt="Who is Ada?", constraint=JsonSchema(SCHEMA), max_tokens=60),
-    Request(prompt="Say it again", max_tokens=40),
-    Request(prompt="Once more, please", max_tokens=40),
+    Request(prompt="Who is Ada?", constraint=JsonSchema(SCHEMA), max_tokens=48),
+    Request(prompt="Say it again", max_tokens=24),
+    Request(prompt="Once more, please", max_tokens=24),
 ]
 
 
