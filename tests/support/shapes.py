@@ -15,7 +15,7 @@ _checked_always = jaxtyping.jaxtyped
 
 
 class Schedule:
-    """Which calls of a function are checked: the first of each test, then one in `every`."""
+    """The calls of a function that are checked: the first of each test, then one in `every`."""
 
     def __init__(self) -> None:
         self.test = 0
