@@ -4,6 +4,11 @@ A pass reveals all masked positions whose likeliest token has more than `thresho
 the surest one. With an `edit_threshold` it also replaces tokens that stand where the model prefers
 others: at most `edit_passes` more passes read a canvas without masks. These are the rules of
 SGLang's LowConfidence and JointThreshold.
+
+A sure token right of unsure ones fixes how many tokens come between. If it is wrong there, as a
+quote that ends a name too early is, they can only be wrong too, and a grammar does not show it. A
+`doubt` bounds that: it is the expected number of wrong tokens among the likeliest ones of the masks
+to the left of a position.
 """
 
 from collections.abc import Sequence
@@ -31,6 +36,7 @@ class Reveal:
     edit_threshold: float | None = None  # probability of tokens that replace others; None: none do
     edit_passes: int = 16  # over a canvas without masks; those of JointThreshold
     order: str = "joint"  # any sure position; "prefix": no token stands right of a mask
+    doubt: float | None = None  # the most, in tokens, left of a revealed position; None: any
     max_steps: int = 4096  # passes after which the loop pins; more than positions and edit passes
 
     def __post_init__(self) -> None:
@@ -45,6 +51,10 @@ class Reveal:
             raise DlmError(f"edit_passes must be 0 or more, got {self.edit_passes!r:.40}")
         if self.order not in _ORDERS:
             raise DlmError(f"order must be joint or prefix, got {self.order!r:.40}")
+        if self.doubt is not None and not (is_number(self.doubt) and self.doubt >= 0):
+            raise DlmError(f"doubt must be a number of tokens or None, got {self.doubt!r:.40}")
+        if self.doubt is not None and self.order == "prefix":
+            raise DlmError('doubt must be None by the order "prefix", which reveals from the left')
         if not is_number(self.max_steps, int) or self.max_steps < 1:
             raise DlmError(f"max_steps must be at least 1, got {self.max_steps!r:.40}")
 
@@ -61,15 +71,19 @@ class Reveal:
 
     def accept(self, rows: TokenDistributions, free: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         """Return the free positions that are sure, or the surest of them. By `prefix`, those up to
-        the first free one that is not sure, or the first."""
+        the first free one that is not sure, or the first; with a `doubt`, those that have no more
+        to their left, or the first."""
         confidences = rows.confidences
+        sure, first = free & (confidences > self.threshold), free & (free.cumsum(-1) == 1)
         if self.order == "prefix":
-            unsure = (free & (confidences <= self.threshold)).cumsum(-1)
-            return free & ((unsure == 0) | (free.cumsum(-1) == 1))
-        sure = free & (confidences > self.threshold)
-        best = confidences.masked_fill(~free, -1.0).argmax(-1, keepdim=True)
-        surest = torch.zeros_like(free).scatter(-1, best, True) & free
-        return torch.where(sure.any(-1, keepdim=True), sure, surest)
+            return first | (free & ((free & ~sure).cumsum(-1) == 0))
+        if self.doubt is None:
+            best = confidences.masked_fill(~free, -1.0).argmax(-1, keepdim=True)
+            fallback = torch.zeros_like(free).scatter(-1, best, True) & free
+        else:
+            doubts = (1 - confidences).masked_fill(~free, 0.0)
+            sure, fallback = sure & (doubts.cumsum(-1) - doubts <= self.doubt), first
+        return torch.where(sure.any(-1, keepdim=True), sure, fallback)
 
     def next(
         self,

@@ -236,11 +236,22 @@ MASKED = (
         what="no token is revealed to the right of a mask",
         sampler={"order": "prefix"},
     ),
+    Mode(
+        name="diffusion constrained doubt",
+        what="no token is revealed to the right of masks with more than half a token of doubt",
+        sampler={"doubt": 0.5},
+    ),
     FREE,
     Mode(
         name="diffusion free prefix",
         what="no grammar, and no token is revealed to the right of a mask",
         sampler={"order": "prefix"},
+        constrained=False,
+    ),
+    Mode(
+        name="diffusion free doubt",
+        what="no grammar, and no token right of masks with more than half a token of doubt",
+        sampler={"doubt": 0.5},
         constrained=False,
     ),
     LEFT_TO_RIGHT,

@@ -33,6 +33,7 @@ text, but for other tokens in each pass."""
 _REVEALING: dict[str, dict[str, Any]] = {
     "threshold": {"threshold": 0.9},
     "surest": {"threshold": 1.0},  # one position a pass
+    "doubt": {"threshold": 0.9, "doubt": 0.5},
     "edits": {"threshold": 0.5, "edit_threshold": 0.0},
 }
 SAMPLERS: dict[str, Sampler] = {"noise": EntropyBound()}
@@ -40,6 +41,7 @@ SAMPLERS |= {name: Reveal(mask=MASK, **settings) for name, settings in _REVEALIN
 SAMPLERS |= {
     f"{name}-prefix": Reveal(mask=MASK, order="prefix", **settings)
     for name, settings in _REVEALING.items()
+    if "doubt" not in settings
 }
 
 

@@ -74,6 +74,7 @@ SETTINGS = {
     "joint": {},
     "prefix": {"order": "prefix"},
     "edits": {"threshold": 0.5, "edit_threshold": 0.0},
+    "doubt": {"threshold": 0.5, "doubt": 0.5, "edit_threshold": 0.0},
 }
 
 
@@ -120,7 +121,7 @@ def test_whatever_the_model_wants_an_answer_is_valid_and_within_its_budget(
         assert [call.name for call in result.tool_calls] == ["book"]
     else:
         assert result.parsed == result.text
-    edit_passes = 16 if settings == "edits" else None
+    edit_passes = 16 if "edit_threshold" in SETTINGS[settings] else None
     for passes in canvases(made.model.shown):
         check_passes(passes, L, edit_passes)
         assert set(passes[0].tokens) == {MASK}
@@ -156,7 +157,7 @@ def test_free_text_ends_within_its_budget_and_has_no_mask(
     assert "".join(event.text for event in events) == result.text
     assert result.reasoning_tokens <= (thinking_budget or 0) + 3 or not thinking
     for passes in canvases(made.model.shown):
-        check_passes(passes, L, 16 if settings == "edits" else None)
+        check_passes(passes, L, 16 if "edit_threshold" in SETTINGS[settings] else None)
 
 
 def knows(text, L, unsure=()):
@@ -288,6 +289,7 @@ def test_a_canvas_is_read_at_most_as_often_as_edits_may_take(engine):
         ("edit_threshold", -0.1, "edit_threshold must be a probability or None, got -0.1"),
         ("edit_passes", -1, "edit_passes must be 0 or more, got -1"),
         ("order", "any", "order must be joint or prefix, got 'any'"),
+        ("doubt", -0.5, "doubt must be a number of tokens or None, got -0.5"),
         ("max_steps", 0, "max_steps must be at least 1, got 0"),
     ],
 )
