@@ -16,7 +16,8 @@ from dlm.grammar.calls.token_text import ARGUMENTS_MARK, OPEN_MARK
 from dlm.grammar.calls.xml_calls import OPENING, Accepts, XmlReader
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialects import Dialect
-from dlm.grammar.schema.writer import FORMS, FormWriter, as_object
+from dlm.grammar.schema.elements import FORMS
+from dlm.grammar.schema.writer import FormWriter, as_object
 from dlm.grammar.vocabulary.pieces import GemmaMarkers, MistralMarkers, TokenPieces
 
 _JSON = Dialect()

@@ -12,8 +12,8 @@ from typing import Any
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
 from dlm.grammar.calls.token_text import TokenText, after_space, malformed, shown
+from dlm.grammar.schema.elements import PARAMETER_END
 from dlm.grammar.schema.evaluate import decoded
-from dlm.grammar.schema.writer import PARAMETER_END
 from dlm.grammar.vocabulary.pieces import TokenPieces
 
 OPENING = "<tool_call>\n<function="

@@ -8,11 +8,10 @@ from hashlib import sha256
 from threading import Lock
 
 from dlm.grammar.canvas.warmup import Warmup
-from dlm.grammar.canvas.workers import Task, Workers, build, read
+from dlm.grammar.canvas.workers import Built, Task, Workers, build, read
 from dlm.grammar.errors import CrashError
 from dlm.grammar.masks.bits import MADE_BY
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.vocabulary.pieces import VocabularySlice
@@ -84,7 +83,7 @@ class Compiler:
         """
         return self._cached(sha256(packed).digest(), lambda: pickle.loads(packed))
 
-    def _cached(self, key: Hashable, make: Callable[[], tuple[Network, bool]]) -> Compiled:
+    def _cached(self, key: Hashable, make: Callable[[], Built]) -> Compiled:
         with self._lock:
             known = self._known.get(key)
             usable = known is not None and known.join() and not _crashed(known)
@@ -127,10 +126,10 @@ class Compiler:
         if not self._shared:
             self._workers.close()
 
-    def _finish(self, built: tuple[Network, bool]) -> Compiled:
+    def _finish(self, built: Built) -> Compiled:
         """Return the grammar of a network. It is quick, since other threads wait meanwhile."""
-        network, checked = built
-        compiled = Compiled(network, self.vocabulary, self._terminals, checked)
+        network, checked, enforced = built
+        compiled = Compiled(network, self.vocabulary, self._terminals, checked, enforced)
         self._cold[id(compiled)] = Warmup(compiled)
         return compiled
 

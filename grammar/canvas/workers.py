@@ -30,7 +30,7 @@ from multiprocessing.connection import Connection
 from queue import PriorityQueue
 from threading import Lock, Thread, current_thread
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlm.grammar.errors import CrashError, GrammarError, LimitError
 from dlm.grammar.parse.network import Network
@@ -119,9 +119,17 @@ def _reply(message: memoryview) -> bytes:
         return pickle.dumps(CrashError(f"{type(problem).__name__}, {type(error).__name__}"))
 
 
-def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
-    """Return a spec's network, and whether finished answers need a check, since it is wider."""
-    return Network(spec.rules(markers)), spec.checked
+class Built(NamedTuple):
+    """Network of a spec's rules."""
+
+    network: Network
+    checked: bool  # finished answers need a check
+    enforced: bool  # the check would refuse none
+
+
+def build(spec: Spec, markers: CallMarkers | None) -> Built:
+    """Return a spec's network, and whether it is wider than the spec."""
+    return Built(Network(spec.rules(markers)), spec.checked, spec.enforced)
 
 
 def read(spec: Spec, tokens: Sequence[int], excerpt: VocabularySlice) -> Any:

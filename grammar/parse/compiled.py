@@ -34,12 +34,15 @@ class Compiled:
         vocabulary: Vocabulary,
         terminals: Terminals,
         checked: bool = False,
+        enforced: bool = True,
     ):
-        """`checked`: the grammar accepts more than its spec, so finished values must be checked.
+        """`checked`: finished values must be checked, as the grammar may accept more than its spec;
+        `enforced`: it accepts no more, and the check only confirms that.
 
         Raises `GrammarError` if the grammar's first state is too large.
         """
-        self.vocabulary, self.meter, self.checked = vocabulary, Meter(), checked
+        self.vocabulary, self.meter = vocabulary, Meter()
+        self.checked, self.enforced = checked, enforced
         self.parser = Parser(network, terminals.scanner, self.meter)
         self.masks = GrammarMasks(len(vocabulary))
         self.stops = Stops(vocabulary.stops, self.masks)
@@ -68,7 +71,7 @@ class Compiled:
     @cached_property
     def packed(self) -> bytes:
         """The pickled grammar without its caches, for `Compiler.unpack` in another process."""
-        return pickle.dumps((self._network, self.checked))
+        return pickle.dumps((self._network, self.checked, self.enforced))
 
     def exploration(self) -> Exploration:
         """Return an exploration of the grammar's terminals, which fills caches of masks."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from dlm.grammar.calls.answer import ToolCall
 from dlm.grammar.errors import InvalidValueError, UncheckableError
+from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Work
 from dlm.grammar.schema.evaluate import check
 
 FindSpan = Callable[[int, Sequence[str | int]], tuple[int, int] | None]
@@ -34,6 +35,28 @@ def check_calls(
             raise InvalidValueError(f"call of {call.name}: {error}", span=tokens) from error
         except UncheckableError:
             pass  # the rules were exact, or the tool is not strict
+
+
+_DEPENDING = frozenset(("anyOf", "oneOf", "not", "if", "dependentSchemas"))
+
+
+def judges_arguments_alone(schema: dict[str, Any]) -> bool:
+    """Whether a tool's schema demands the same of an argument whatever the others are, so that
+    `reads_as` accepts a value of it if and only if it fits."""
+    if _fits(schema, "", {}) is None:
+        return False
+    reader = DocumentReader(schema, None, "", Work())
+    waiting, known = [reader.root], set[int]()
+    while waiting:
+        source = waiting.pop()
+        if id(source.node) in known:
+            continue
+        known.add(id(source.node))
+        if not _DEPENDING.isdisjoint(source.node):
+            return False
+        waiting += [reader.target(source, word) for word in REFERENCES if word in source.node]
+        waiting += [reader.source(part, source) for part in source.node.get("allOf", ())]
+    return True
 
 
 def reads_as(schema: dict[str, Any], argument: str, value: Any, text: str) -> bool:

@@ -42,6 +42,11 @@ class Spec(ABC):
         return False
 
     @property
+    def enforced(self) -> bool:
+        """Whether the rules allow nothing that `value` would refuse."""
+        return not self.checked
+
+    @property
     def opening(self) -> str:
         """Text with which a call begins; empty if a control token or nothing opens calls."""
         return ""

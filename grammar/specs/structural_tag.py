@@ -28,9 +28,10 @@ from dlm.grammar.rules.properties import check_rules
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import pointer
+from dlm.grammar.schema.elements import FORMS
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
-from dlm.grammar.schema.writer import FORMS, write
+from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.vocabulary.pieces import CallMarkers
 

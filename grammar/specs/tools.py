@@ -16,7 +16,7 @@ from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
 from dlm.grammar.calls.markups import MARKUPS, OTHER_NAMES, AnswerReading, Markup
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     EMPTY,
     Node,
@@ -33,9 +33,12 @@ from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
-from dlm.grammar.schema.structures import TooManyError
-from dlm.grammar.schema.writer import write
-from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
+from dlm.grammar.specs.call_arguments import Arguments, CallPart
+from dlm.grammar.specs.finished_calls import (
+    FindSpan,
+    check_calls,
+    reads_as,
+)
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import Spec
@@ -43,15 +46,9 @@ from dlm.grammar.specs.tool_forms import (
     INPUT,
     functions_of,
     input_spec,
-    is_pattern,
     schemas_of,
-    unenforced,
 )
 from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, MistralMarkers, TokenPieces
-
-_ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
-_TOO_HARD = RecursionError, TooLargeError, TooManyError
-
 
 _GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
 _CHOICES = ("auto", "required")
@@ -231,7 +228,7 @@ class Tools(Spec):
         """Return a copy in a form. Its schemas are read again only if it does not write JSON."""
         written = copy(self)
         object.__setattr__(written, "format", OTHER_NAMES.get(form, form))
-        of_form = ["_exact", "_in_forms"]
+        of_form = ["_fidelity", "_content_is_wide", "_in_forms"]
         if self._refusal is not None or written._markup.arguments is not MARKUPS[_JSON].arguments:
             of_form.append("_refusal")
         for name in of_form:
@@ -246,19 +243,35 @@ class Tools(Spec):
 
     @property
     def checked(self) -> bool:
-        """Whether finished answers are checked: content may hold a key twice, or begin as a call
-        does."""
-        content, markup = self._content, self._markup
-        inner = None if content is None or content.checked else content.rules(None)
-        wide = content is not None and (inner is None or inner.free_keys or bool(inner.distinct))
-        alike = bool(markup.opening) and not isinstance(content, JsonSchema | None)
-        return bool(wide or alike or not markup.exact or not self._exact)
+        parts = self._fidelity.values()
+        exact = self._markup.exact and all(exact for exact, _ in parts)
+        return not exact or self._content_is_wide
+
+    @property
+    def enforced(self) -> bool:
+        """Whether no answer is refused, but for arguments of a tool that is not strict, if no call
+        is required and content is free."""
+        relied = self._strict if self.opens_free else self._fidelity
+        faithful = all(all(self._fidelity[name]) for name in relied)
+        return faithful and not self._content_is_wide
 
     @cached_property
-    def _exact(self) -> bool:
-        """Whether the rules allow no arguments that a schema refuses. `rules` sets it."""
+    def _content_is_wide(self) -> bool:
+        """Whether content may be refused: it may hold a key twice, or begin as a call does."""
+        content = self._content
+        if content is None:
+            return False
+        if content.checked or (self._markup.opening and not isinstance(content, JsonSchema)):
+            return True
+        inner = content.rules(None)
+        return inner.free_keys or bool(inner.distinct)
+
+    @cached_property
+    def _fidelity(self) -> dict[str, tuple[bool, bool]]:
+        """For each tool that may be called, whether the rules allow no arguments that its schema
+        refuses, and whether these are read as ones that fit. `rules` sets it."""
         self.rules(self._any_markers)
-        return vars(self)["_exact"]
+        return vars(self)["_fidelity"]
 
     @property
     def opening(self) -> str:
@@ -297,8 +310,9 @@ class Tools(Spec):
             raise self._error(reason, "/format")
         markers = None if kind is None else markers  # those of another form mean nothing here
         written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
-        object.__setattr__(self, "_exact", all(exact for _, exact in written))
-        calls = [node for node, _ in written]
+        fidelity = {name: call[1:] for name, call in zip(self._offered, written, strict=True)}
+        object.__setattr__(self, "_fidelity", fidelity)
+        calls = [call.node for call in written]
         call, several = alternation(*calls), self.parallel and self.named is None
         if len(calls) > 1:
             call = rules.add(call, "call")
@@ -321,8 +335,8 @@ class Tools(Spec):
 
     def _call(
         self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
-    ) -> tuple[Node, bool]:
-        """Return a tool's call, and whether it is exact."""
+    ) -> CallPart:
+        """Add the rules of a tool's call to `rules`, and return the call."""
         if isinstance(markers, GemmaMarkers) and (spec := self.custom.get(name)) is not None:
             quote = SpecialToken(frozenset((markers.quote,)))
             try:
@@ -332,53 +346,12 @@ class Tools(Spec):
                 where = f"/tools/{list(self.parameters).index(name)}/custom/format/definition"
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
-            return gemma_call(name, node, markers), True
-        arguments, exact = self._arguments(name, markers, rules, most_work)
-        return self._markup.write(name, arguments, markers), exact
-
-    def _arguments(
-        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
-    ) -> tuple[Node, bool]:
-        """Add the rules of a tool's arguments to `rules`, and return their node.
-
-        Returns also whether it is exact: it allows nothing that the schema refuses. Keywords that
-        the rules can not enforce are left to a check of the finished arguments, unless the tool is
-        strict. Raises `InvalidGrammarError` with the tool's name, and `TooMuchWorkError` if the
-        schema takes more than `most_work` and that is less than the limit for a schema.
-        """
-        strict, before = name in self._strict, len(rules.nodes)
+            return CallPart(gemma_call(name, node, markers))
         where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
-        write_as = partial(
-            write,
-            dialect=Dialect(quote=markers.quote if isinstance(markers, GemmaMarkers) else None),
-            rules=rules,
-            unenforced="check",
-            where=where,
-            form=self._markup.arguments,
-            property_order=self.property_order,
-            most_work=most_work,
+        arguments = Arguments(name, self.parameters[name], where, name in self._strict).written(
+            self._markup, markers, rules, self.property_order, most_work
         )
-        try:
-            written = write_as(self.parameters[name])
-            inexact = written.inexact
-        except InvalidGrammarError as error:
-            much = isinstance(error, TooMuchWorkError)
-            if much and most_work < MOST_WORK:
-                raise
-            inexact = ((error.where, error.reason),)
-            hard = isinstance(error.__cause__, _TOO_HARD) or is_pattern(error.where)
-            if not much and not hard:
-                whole = ": arguments must be an object" * (error.where == where)
-                reason = f"tool {name!r}: {error.reason}{whole}"
-                raise self._error(reason, error.where or where) from error
-            if strict:
-                raise unenforced(name, where, inexact) from error
-            for rule in list(rules.nodes)[before:]:
-                del rules.nodes[rule]
-            written = write_as(_ANY)
-        if inexact and strict:
-            raise unenforced(name, where, inexact)
-        return written.node, not inexact
+        return arguments._replace(node=self._markup.write(name, arguments.node, markers))
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. Calls that begin with control tokens are not

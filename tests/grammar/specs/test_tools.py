@@ -12,7 +12,6 @@ from spoken import MARKERS, accepts, objects, recogniser, spoken
 from training.lessons import tool_call
 from transformers import AutoTokenizer
 
-import dlm.grammar.specs.tools as specs_tools
 import dlm.models
 from dlm.grammar import (
     Answer,
@@ -23,9 +22,10 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
+from dlm.grammar.specs import call_arguments
 from dlm.grammar.vocabulary import MistralMarkers
 
-WRITE = specs_tools.write
+WRITE = call_arguments.write
 
 
 def function(name, **properties):
@@ -236,7 +236,7 @@ def test_what_no_form_can_have_is_refused_before_a_form_is_chosen():
 def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(monkeypatch):
     counts = []
     monkeypatch.setattr(
-        specs_tools, "write", lambda *args, **more: counts.append(1) or WRITE(*args, **more)
+        call_arguments, "write", lambda *args, **more: counts.append(1) or WRITE(*args, **more)
     )
     spec = Tools(TOOLS)
     for form in ("gemma4", "hermes", "llama", "mistral"):
