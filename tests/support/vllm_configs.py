@@ -10,6 +10,7 @@ DATA = {
     "rules": b"rules",
     "thinking": False,
     "thinking_budget": None,
+    "opened": False,
     "top_k": 0,
     "top_p": 1.0,
     "failed": 0,

@@ -17,11 +17,18 @@ from torch import Tensor
 from vllm_double import batch_of
 from weightless import Noise, Weightless
 
+from dlm.grammar import Compiler
+from dlm.integrations.unmasking import Order
+from dlm.integrations.vllm.masked import MaskedSampler
 from dlm.integrations.vllm.payload import KEY, Payload
 from dlm.integrations.vllm.scheduler import has_failed, restore_stop
+from dlm.integrations.vllm.slots import Slots
+from dlm.logits.guided import LogitsGuide
+from dlm.policy import Policy
 
 POLICIES = "confidence_threshold", "low_confidence", "leftmost"
 PROMPT = 3  # tokens
+MASK = 4
 
 
 class MaskStates:
@@ -216,3 +223,30 @@ class LikingMasks:
         row = self._models[key % len(self._models)].row(key, position, holes, written)
         row[self._mask] = row.max() + 20
         return row
+
+
+def worker_of(
+    compiler: Compiler,
+    count: int,
+    *,
+    policy: str = POLICIES[0],
+    L: int = 16,
+    steps: int | None = None,
+    order: Order = "joint",
+    model: Weightless | None = None,
+    work: int = 10**6,
+    plugin: bool = True,
+    context: int = 1 << 20,
+    guide: Any = None,
+) -> MaskWorker:
+    """Return a worker of `count` slots with canvases of `L` masks, around the plugin's sampler."""
+    vocabulary = compiler.vocabulary
+    size = len(vocabulary)
+    states = MaskStates(count, L, steps or L, MASK)
+    sampler: Any = MaskSampler(states, policy)
+    slots = None
+    if plugin:
+        slots = Slots(compiler, Policy(max_unfinished_steps=50))
+        sampler = MaskedSampler(sampler, states, slots, guide or LogitsGuide(size, work), order)
+    liking = model or LikingMasks(MASK, size)
+    return MaskWorker(sampler, states, liking, vocabulary.stops, context, slots)

@@ -8,7 +8,7 @@ import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
-from vllm_params import Params
+from vllm_params import Outputs, Params
 
 ARCHITECTURE = "DiffusionGemmaForBlockDiffusion"
 
@@ -50,16 +50,20 @@ class AsyncLLM:
         return process(*args[:3], supported_tasks=self.tasks, **kwargs)
 
 
-class ToolParser:
-    def __init__(self, tokenizer, tools=None, **kwargs):
+class DelegatingParser:
+    """Parser that makes a constraint of tools that must be called, as vLLM's does."""
+
+    reasoning_parser = None
+
+    def __init__(self, tokenizer=None, tools=None, **kwargs):
         self.made_with = tokenizer, tools, kwargs
 
     def adjust_request(self, request):
         request.adjusted = True
+        if request.tools and request.tool_choice == "required":
+            request.structured_outputs, request.response_format = Outputs(regex="theirs"), None
         return request
 
-
-class DelegatingParser:
     def parse(self, *args, **kwargs):
         return args, kwargs
 
@@ -74,12 +78,13 @@ class Body:
         self.tools, self.tool_choice = fields.get("tools"), fields.get("tool_choice")
         self.vllm_xargs = fields.get("vllm_xargs")
         self.structured_outputs = fields.get("structured_outputs")
+        self.response_format = fields.get("response_format")
 
     def model_dump(self, mode, include, exclude_none):
         return {name: value for name, value in self.fields.items() if name in include}
 
     def extract_structured_outputs(self):
-        return self.structured_outputs or self.fields.get("response_format")
+        return self.structured_outputs or self.response_format
 
 
 class ChatBody(Body):
@@ -160,7 +165,6 @@ def installed(monkeypatch):
         registry=copied(Registry)(),
         InputProcessor=copied(InputProcessor),
         AsyncLLM=copied(AsyncLLM),
-        ToolParser=copied(ToolParser),
         DelegatingParser=copied(DelegatingParser),
         ChatBody=copied(ChatBody),
         CompletionBody=copied(CompletionBody),
@@ -181,9 +185,6 @@ def installed(monkeypatch):
         f"{protocol}.responses.protocol": {"ResponsesRequest": classes.ResponsesBody},
         "vllm.sampling_params": {"SamplingParams": Params},
         "vllm.exceptions": {"VLLMValidationError": ValidationError},
-        "vllm.tool_parsers.gemma4_engine_tool_parser": {
-            "Gemma4EngineToolParser": classes.ToolParser
-        },
         "vllm.parser.abstract_parser": {"DelegatingParser": classes.DelegatingParser},
         "vllm.parser.engine": {"parser_engine": SimpleNamespace(**dict.fromkeys(_MESSAGES))},
         "vllm.parser.metrics": {"record_tool_parser_invocation": None},

@@ -54,6 +54,7 @@ def payload_of(compiled: Compiled, failed: int, stops: Iterable[int], **changes:
         rules=compiled.packed,
         thinking=False,
         thinking_budget=None,
+        opened=False,
         top_k=0,
         top_p=1.0,
         failed=failed,

@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 from threading import Lock
 from typing import Any
 
+from dlm.call_form import call_form
 from dlm.chat import Chat
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import (
@@ -22,13 +23,18 @@ from dlm.grammar import (
     Unfinished,
     Vocabulary,
 )
-from dlm.grammar.vocabulary import Marker
+from dlm.grammar.calls import MARKUPS
 from dlm.integrations.vllm.own import GEMMA, OwnModel
 from dlm.integrations.vllm.payload import TOOLS, Admitted, Payload, Reading, ToolsText
-from dlm.integrations.vllm.requested import UnenforcedError
+from dlm.integrations.vllm.requested import UnenforcedError, thinking_of
 from dlm.policy import Policy
 
 _THINK = "<|think|>"  # token of a prompt whose answer may begin with reasoning
+_WITHOUT_QUOTES = (  # of texts: why a reader may take other arguments than were written
+    "this model writes texts without quotes: no argument may be either a text or an array or "
+    "object, and what one argument may be must not depend on another (anyOf, oneOf, not, if or "
+    "dependentSchemas of all arguments)"
+)
 _STEPS = 100  # as many steps' work may be spent on finding whether an answer fits its budget
 
 
@@ -47,12 +53,15 @@ class FrontEndAdmission:
         self._vocabulary, self.policy = vocabulary, policy
         self._chat = Chat(tokenizer, markup=model.markup)
         self._think = tokenizer.get_vocab().get(_THINK)
-        self._opening = None  # of reasoning, if the model's may not come before an answer
-        if model.masked and model.markup.thought is not None:
-            self._opening = Marker(vocabulary.encode(model.markup.thought[0]), vocabulary)
+        self._model, self._markers = model, Reasoning.of(vocabulary)
         self._squeezed = spare_tokens(vocabulary, () if mask is None else (mask,))
         self._compiler = Compiler(vocabulary, seconds=policy.compile_seconds)
         self._lock = Lock()  # a compiled grammar must not be used by several threads at once
+
+    @property
+    def form(self) -> str | None:
+        """The form of the model's calls; None: none that is known."""
+        return self._vocabulary.calls
 
     def compile(self, spec: Spec) -> Task:
         return self._compiler.submit(spec)
@@ -66,15 +75,10 @@ class FrontEndAdmission:
         max_model_len: int,
     ) -> Admitted:
         """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
-        if compiled.checked:
-            _check_enforced(spec)
-        if self._opening is not None and self._opening.ends(prompt):
-            raise RequestError(
-                "a prompt that opens a reasoning beside a constraint is not supported for this "
-                "model: its template must not ask for reasoning"
-            )
-        thinking = self._think is not None and self._think in prompt
-        suffix = [] if thinking else self._chat.no_thought_after(prompt)
+        if not compiled.enforced:
+            raise _unenforced(spec)
+        reasoning = self._reasoning(params, prompt)
+        suffix = [] if reasoning is not None else self._chat.no_thought_after(prompt)
         budget = max_model_len - len(prompt) - len(suffix)
         if budget < 1:
             raise RequestError(
@@ -82,12 +86,12 @@ class FrontEndAdmission:
             )
         if params.max_tokens is not None:
             budget = min(params.max_tokens, budget)
-        thinking_budget = params.thinking_token_budget if thinking else None
-        self._check_budget(compiled, budget, thinking, thinking_budget)
+        self._check_budget(compiled, budget, reasoning)
         payload = Payload(
             rules=compiled.packed,
-            thinking=thinking,
-            thinking_budget=thinking_budget,
+            thinking=reasoning is not None,
+            thinking_budget=None if reasoning is None else reasoning.budget,
+            opened=reasoning is not None and reasoning.opened,
             top_k=max(0, params.top_k),
             top_p=params.top_p,
             failed=self._vocabulary.pad,
@@ -96,24 +100,39 @@ class FrontEndAdmission:
         )
         return Admitted(payload=payload, suffix=suffix)
 
-    def expect_calls(self, spec: Spec, params: Any, admitted: Admitted) -> None:
-        """Note in the request's tools how to read its answer, if the grammar writes the calls."""
+    def _reasoning(self, params: Any, prompt: Sequence[int]) -> Reasoning | None:
+        """Return the reasoning that may come before the answer; None: there is none.
+
+        A model of noise reasons if its prompt says so by a token. A model of masks does if the
+        prompt has opened the reasoning, unless the client asks for none: then it is closed at once.
+        If the client asks for it, the model may open it itself.
+        """
+        markers = self._markers
+        if markers is None:
+            return None
+        markers = replace(markers, budget=params.thinking_token_budget)
+        if not self._model.masked:
+            return markers if self._think is not None and self._think in prompt else None
+        requested = thinking_of(params)
+        markers = markers.after(prompt)
+        return markers.constrained(markers.opened if requested is None else requested)
+
+    def expect_answer(self, spec: Spec, params: Any, admitted: Admitted) -> None:
+        """Note in the request's tools how its answer is read, unless vLLM reads it."""
         tools = (params.extra_args or {}).get(TOOLS)
-        if spec.calls and isinstance(tools, ToolsText):
-            thinking = admitted.payload.thinking
-            reasoning = Reasoning.of(self._vocabulary) if thinking else None
-            tools.reading = Reading(self._vocabulary, reasoning)
+        if isinstance(tools, ToolsText) and (spec.calls or self._model.masked):
+            payload, reasoning = admitted.payload, None
+            if payload.thinking and self._markers is not None:
+                reasoning = replace(self._markers, opened=payload.opened)
+            tools.reading = Reading(self._vocabulary, spec, reasoning, self._model.markup)
 
     def close(self) -> None:
         """End the processes that compile."""
         self._compiler.close()
 
-    def _check_budget(
-        self, compiled: Compiled, budget: int, thinking: bool, thinking_budget: int | None
-    ) -> None:
-        reasoning = None
-        if thinking:
-            reasoning = reasoning_of(self._vocabulary, self.policy, budget, thinking_budget)
+    def _check_budget(self, compiled: Compiled, budget: int, reasoning: Reasoning | None) -> None:
+        if reasoning is not None:
+            reasoning = replace(reasoning, reserve=self.policy.reserve(budget))
         work = self.policy.step_work * _STEPS
         with self._lock:
             try:
@@ -125,23 +144,25 @@ class FrontEndAdmission:
                 ) from error
 
 
-def _check_enforced(spec: Spec) -> None:
-    """Raise `RequestError` for a spec whose grammar allows more than the spec does. The arguments
-    of a tool that is not strict may, if no call of it is required."""
+def _unenforced(spec: Spec) -> RequestError:
+    """Return the error for a spec whose grammar allows more than the spec does."""
     late = "only the finished answer could be checked, and vLLM has streamed it by then"
     if not isinstance(spec, Tools):
-        raise RequestError(f"this constraint requires more than a grammar can enforce: {late}")
-    if spec.content is None and spec.named is None and spec.choice == "auto":
-        return
-    raise UnenforcedError(f"tools require more than a grammar can enforce: {late}")
+        return RequestError(f"this constraint requires more than a grammar can enforce: {late}")
+    exact = spec.format is None or MARKUPS[spec.format].exact
+    return UnenforcedError(
+        f"tools require more than a grammar can enforce: {late}", "" if exact else _WITHOUT_QUOTES
+    )
 
 
 def reasoning_of(
-    vocabulary: Vocabulary, policy: Policy, budget: int, thinking_budget: int | None
+    vocabulary: Vocabulary, policy: Policy, budget: int, payload: Payload
 ) -> Reasoning | None:
-    """Return the reasoning before an answer of `budget` tokens in all; None without markers."""
-    made = Reasoning.of(vocabulary, thinking_budget)
-    return None if made is None else replace(made, reserve=policy.reserve(budget))
+    """Return the reasoning before an answer of `budget` tokens in all; None: there is none."""
+    markers = Reasoning.of(vocabulary, payload.thinking_budget) if payload.thinking else None
+    if markers is None:
+        return None
+    return replace(markers, opened=payload.opened, reserve=policy.reserve(budget))
 
 
 def spare_tokens(vocabulary: Vocabulary, reserved: Collection[int] = ()) -> list[int]:
@@ -163,7 +184,8 @@ def spare_tokens(vocabulary: Vocabulary, reserved: Collection[int] = ()) -> list
 
 def vocabulary_of(model_config: Any, tokenizer: Any, model: OwnModel = GEMMA) -> Vocabulary:
     """Return the vocabulary of a `model` that vLLM serves, with the stop tokens of its generation
-    config, at which vLLM ends answers. Raises `DlmError` without a stop token or a pad token."""
+    config, at which vLLM ends answers. If the model's markup has no tokens of calls, their form is
+    that of the tokenizer's chat template. Raises `DlmError` without a stop token or a pad token."""
     settings = model_config.try_get_generation_config() or {}
     stops = settings.get("eos_token_id", getattr(tokenizer, "eos_token_id", None))
     if stops is None:
@@ -173,7 +195,16 @@ def vocabulary_of(model_config: Any, tokenizer: Any, model: OwnModel = GEMMA) ->
     if pad is None or pad in stops:
         raise DlmError(f"the tokenizer's pad token must not be a stop token, got {pad}")
     mask = model.mask(model_config)
-    control = () if mask is None else (mask,)
+    size, markup = model_config.get_vocab_size(), model.markup
+    if mask is None:
+        return Vocabulary.from_tokenizer(tokenizer, size, stops, pad)
     return Vocabulary.from_tokenizer(
-        tokenizer, model_config.get_vocab_size(), stops, pad, control=control
+        tokenizer,
+        size,
+        stops,
+        pad,
+        thought=markup.thought,
+        call=markup.call,
+        control=(mask,),
+        calls=call_form(Chat(tokenizer, markup=markup)),
     )

@@ -1,10 +1,11 @@
-"""Answers with tool calls in vLLM, read from their tokens by the reader of our own server.
+"""Constrained answers in vLLM, read from their tokens by the readers of our own server.
 
-vLLM's parser of Gemma's calls reads text: it can not tell a quote from the same characters in a
-string, nor a number from a string that looks like one, and guesses types by parts of the schema.
-The grammar wrote values with their types, and `AnswerReader` returns exactly these, whole or piece
-by piece. `reads_calls` and `reads_deltas` wrap the two methods of vLLM's parsers that its servers
-call for every API: they read the answers of constrained requests, and pass others on.
+vLLM's parsers of calls read text: they cannot tell a quote from the same characters in a string,
+nor a number from a string that looks like one, and guess types by parts of the schema. They also
+take all text before the end of a reasoning for reasoning, where there is none. The grammar wrote
+values with their types, and `AnswerReader` returns exactly these, whole or piece by piece.
+`reads_calls` and `reads_deltas` wrap the two methods of vLLM's parsers that its servers call for
+every API: they read the answers of constrained requests, and pass others on.
 
 A request is known by its `ToolsText`, which holds a `Reading` once it is admitted. Of vLLM, only
 its messages are known.
@@ -12,16 +13,14 @@ its messages are known.
 
 # pyright: reportMissingImports=false
 
-import copy
+import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from dlm.grammar import Vocabulary
-from dlm.grammar.calls import CallDelta, GemmaReader
-from dlm.grammar.vocabulary import THOUGHT
+from dlm.grammar import Tools
+from dlm.grammar.calls import CallDelta, CallReader
 from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
-from dlm.models.families import DEFAULT
 from dlm.stream import Stream
 
 _READER = "_dlm_reader"  # attribute of a parser of vLLM that reads a stream
@@ -59,52 +58,70 @@ class AnswerReader:
     def __init__(self, reading: Reading, apart: bool):
         """`apart`: reasoning is no part of the content. Otherwise it is, with its markers, as in a
         server of vLLM that has no parser of reasoning."""
-        vocabulary, reasoning = reading.vocabulary, reading.reasoning
-        self._calls = GemmaReader(vocabulary)
-        if not apart and reasoning is not None:
-            vocabulary, reasoning = _spelling_markers(vocabulary), None
+        vocabulary, spec = reading.vocabulary, reading.spec
+        self._calls: CallReader | None = None
+        if isinstance(spec, Tools):
+            self._calls = spec.reader(vocabulary)
         self._stream = Stream(
             vocabulary=vocabulary,
-            reasoning=reasoning,
-            calls=True,
-            channel=DEFAULT.markup.channel,
+            reasoning=reading.reasoning,
+            calls=spec.calls,
+            opening=spec.opening,
+            free=spec.opens_free,
+            channel=reading.markup.channel,
         )
+        self._reasoning = None if apart else _SpelledReasoning(reading)
         self._tokens: list[int] = []
         self._blank = ""  # the content, as long as it is whitespace
-        self._begun = False  # whether the content has begun
+        self._begun = spec.calls is False  # whether the content has begun
 
     def feed(self, tokens: Sequence[int], ended: bool) -> AnswerDelta:
         """Read the next tokens; `ended`: they are the last. Content before a call that is only
         whitespace is left out. Raises `InvalidValueError` if a call is malformed."""
         self._tokens += tokens
-        calls = self._calls.feed(tokens)
-        if ended:
-            self._calls.end()
         new = self._stream.emit(self._tokens, ended)
-        text = new.text
+        calls: list[CallDelta] = []
+        if self._calls is not None:
+            calls = self._calls.feed(new.answer)
+            if ended:
+                self._calls.end()
+        reasoning, text = new.reasoning, new.text
+        if self._reasoning is not None:
+            reasoning, text = "", self._reasoning.feed(self._tokens, ended) + text
         if not self._begun:
             self._blank += text
             self._begun = not self._blank.isspace() if self._blank else False
-            kept = self._begun or (ended and not self._calls.count)
+            kept = self._begun or (ended and not (self._calls and self._calls.count))
             text, self._blank = (self._blank, "") if kept else ("", self._blank)
-        return AnswerDelta(new.reasoning, text, calls)
+        return AnswerDelta(reasoning, text, calls)
 
 
-def _spelling_markers(vocabulary: Vocabulary) -> Vocabulary:
-    """Return a copy of `vocabulary` in which the markers of reasoning have their names for text."""
-    spelled = copy.copy(vocabulary)
-    spelled.pieces = list(vocabulary.pieces)
-    if vocabulary.thought is not None:
-        for ids, name in zip(
-            (vocabulary.thought.open, vocabulary.thought.close), THOUGHT, strict=True
-        ):
-            if len(ids) == 1 and ids[0] in vocabulary.control:
-                spelled.pieces[ids[0]] = name.encode()
-    return spelled
+class _SpelledReasoning:
+    """The text of a reasoning with the names of its markers, piece by piece."""
+
+    def __init__(self, reading: Reading):
+        self._reasoning, self._pieces = reading.reasoning, reading.vocabulary.pieces
+        self._names: dict[int, bytes] = {}  # of markers that are control tokens
+        thought, names = reading.vocabulary.thought, reading.markup.thought
+        if thought is not None and names is not None:
+            for ids, name in zip((thought.open, thought.close), names, strict=True):
+                if len(ids) == 1 and ids[0] in reading.vocabulary.control:
+                    self._names[ids[0]] = name.encode()
+        self._read = 0  # tokens
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, tokens: Sequence[int], ended: bool) -> str:
+        """Return the next characters of the reasoning with which `tokens` begin."""
+        if self._reasoning is None or self._reasoning.opening(tokens) is None:
+            return ""
+        end = len(tokens) - len(self._reasoning.split(list(tokens), ended)[1])
+        new, self._read = tokens[self._read : end], end
+        raw = b"".join(self._names.get(token, self._pieces[token]) for token in new)
+        return self._text.decode(raw, ended)
 
 
 def reading_of(request: Any) -> Reading | None:
-    """Return how to read the answer of a request of vLLM; None: its calls are not constrained."""
+    """Return how to read the answer of a request of vLLM; None: vLLM reads it."""
     tools = (getattr(request, "vllm_xargs", None) or {}).get(TOOLS)
     return tools.reading if isinstance(tools, ToolsText) else None
 
@@ -155,7 +172,8 @@ def reads_calls(classes: MessageClasses, original: Function) -> Function:
         answer = WholeAnswer()
         reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
         answer.add(reader.feed(list(tokens), ended=True))
-        classes.record(is_tool_called=bool(answer.calls), is_streaming=False, request=request)
+        if reading.spec.calls:
+            classes.record(is_tool_called=bool(answer.calls), is_streaming=False, request=request)
         content = answer.content.strip() if answer.calls else answer.content
         calls = [
             classes.function(id=classes.call_id(), name=call.name, arguments=call.arguments)
@@ -208,7 +226,8 @@ def reads_deltas(classes: MessageClasses, original: Function) -> Function:
             reader = AnswerReader(reading, apart=self.reasoning_parser is not None)
             setattr(self, _READER, reader)
         delta = reader.feed(tokens, ended=kwargs["finished"])
-        classes.record(is_tool_called=bool(delta.calls), is_streaming=True, request=request)
+        if reading.spec.calls:
+            classes.record(is_tool_called=bool(delta.calls), is_streaming=True, request=request)
         return _message(delta, request.include_reasoning, classes)
 
     return parse_delta

@@ -104,12 +104,13 @@ class FrontEnd:
             requested.give_up(error)
             return None
         most = self._model_config.max_model_len
-        while (spec := (yield functools.partial(requested.spec, admission.policy))) is not None:
+        read = functools.partial(requested.spec, admission.policy, admission.form)
+        while (spec := (yield read)) is not None:
             try:
                 compiled = yield admission.compile(spec)
                 admit = functools.partial(admission.admit, compiled, spec, params, prompt, most)
                 admitted: Admitted = yield admit
-                admission.expect_calls(spec, params, admitted)
+                admission.expect_answer(spec, params, admitted)
                 return admitted
             except (RequestError, GrammarError) as error:
                 yield functools.partial(requested.relax, error)

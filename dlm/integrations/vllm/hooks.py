@@ -26,6 +26,7 @@ from dlm.integrations.vllm.payload import (
     FIELD,
     KEY,
     RESPONSES,
+    THINKING,
     TOOLS,
     Admitted,
     ToolsText,
@@ -36,8 +37,12 @@ from dlm.integrations.vllm.scheduler import ends_by_budget, refuses_failed
 
 _LOG = logging.getLogger("vllm.dlm")
 _FRONT_END = "_dlm_front_end"  # attribute of an InputProcessor
-_OWN = "_dlm_own"  # attribute of a tool parser: whether a grammar of the plugin's writes its calls
+_OWN = "_dlm_own"  # attribute of a parser: the plugin's model whose answer it reads, if it is one
+_THINKS = "_dlm_thinks"  # attribute of a parser: whether the client asks the template for reasoning
 _MARK = "wrapped_by_dlm"  # attribute of a function that the plugin has put in its place
+
+# Fields of bodies that constrain an answer.
+_FORMATS = ("structured_outputs", "response_format", "text")
 
 Function = Callable[..., Any]
 
@@ -87,7 +92,6 @@ def _install(hooks: Hooks) -> None:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.parser.abstract_parser import DelegatingParser
     from vllm.sampling_params import SamplingParams
-    from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
@@ -99,9 +103,9 @@ def _install(hooks: Hooks) -> None:
     hooks.wrap(AsyncLLM, "add_request", functools.partial(_admits_later, SamplingParams))
     for request in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         hooks.wrap(request, "extract_structured_outputs", _names_field)
-    hooks.wrap(Gemma4EngineToolParser, "__init__", _notes_model)
+    hooks.wrap(DelegatingParser, "__init__", _notes_model)
     adjust = functools.partial(_passes_tools, ChatCompletionRequest, ResponsesRequest)
-    hooks.wrap(Gemma4EngineToolParser, "adjust_request", adjust)
+    hooks.wrap(DelegatingParser, "adjust_request", adjust)
     classes = MessageClasses.of_vllm()
     hooks.wrap(DelegatingParser, "parse", functools.partial(reads_calls, classes))
     hooks.wrap(DelegatingParser, "parse_delta", functools.partial(reads_deltas, classes))
@@ -222,32 +226,42 @@ def _names_field(original: Function) -> Function:
 def _notes_model(original: Function) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        model = own_model(kwargs.get("model_config"))
-        setattr(self, _OWN, model is not None and model.markup.call is not None)
+        setattr(self, _OWN, own_model(kwargs.get("model_config")))
+        setattr(self, _THINKS, (kwargs.get("chat_template_kwargs") or {}).get("enable_thinking"))
 
     return init
 
 
 def _passes_tools(chat: type, responses: type, original: Function) -> Function:
-    """Add the tools to the request: vLLM's parser of Gemma's calls adds no constraint itself."""
+    """Add the tools to the request, instead of a constraint that vLLM's parser makes of them."""
 
     def adjust_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        model: OwnModel | None = getattr(self, _OWN, None)
+        if model is None or not isinstance(request, (chat, responses)):
+            return original(self, request, *args, **kwargs)
+        with _vllm_errors():
+            check_names(request.vllm_xargs)
+        offered = bool(request.tools) and request.tool_choice != "none"
+        called = offered and _tools_are_on()
+        formats = {name: getattr(request, name) for name in _FORMATS if hasattr(request, name)}
         request = original(self, request, *args, **kwargs)
-        if getattr(self, _OWN, False) and isinstance(request, (chat, responses)):
-            _pass_tools(request, isinstance(request, responses))
+        if called:
+            for name, value in formats.items():
+                setattr(request, name, value)
+        only_format = not offered and request.extract_structured_outputs() is not None
+        if called or (model.masked and only_format):
+            _pass_tools(request, called, isinstance(request, responses), getattr(self, _THINKS))
         return request
 
     return adjust_request
 
 
-def _pass_tools(request: Any, responses: bool) -> None:
-    with _vllm_errors():
-        check_names(request.vllm_xargs)
-    if not request.tools or request.tool_choice == "none" or not _tools_are_on():
-        return
-    fields = {"tools", "tool_choice", "parallel_tool_calls"}
+def _pass_tools(request: Any, called: bool, responses: bool, thinks: Any) -> None:
+    fields = {"tools", "tool_choice", "parallel_tool_calls"} if called else set()
     body = request.model_dump(mode="json", include=fields, exclude_none=True)
     body[RESPONSES] = responses
+    if isinstance(thinks, bool):
+        body[THINKING] = thinks
     request.vllm_xargs = {**(request.vllm_xargs or {}), TOOLS: ToolsText(json.dumps(body))}
 
 

@@ -167,14 +167,10 @@ NEEDS = (
     ),
     Need(file="sampling_params.py", name="StructuredOutputsParams", attributes=OUTPUTS),
     Need(
-        file="tool_parsers/gemma4_engine_tool_parser.py",
-        name="Gemma4EngineToolParser",
-        methods={"adjust_request": ("request",)},
-    ),
-    Need(
         file="parser/abstract_parser.py",
         name="DelegatingParser",
         methods={
+            "adjust_request": ("request",),
             "parse": ("model_output", "request", "enable_auto_tools", "model_output_token_ids"),
             "parse_delta": ("delta_text", "delta_token_ids", "request"),
         },

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from dlm.errors import RequestError
-from dlm.grammar import Reasoning, Vocabulary
+from dlm.grammar import Reasoning, Spec, Vocabulary
+from dlm.models.family import ChatMarkup
 
 KEY = "dlm"  # of the payload in `extra_args`
 TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`
@@ -23,6 +24,7 @@ class Payload:
     rules: bytes  # `Compiled.packed`
     thinking: bool  # reasoning may come first
     thinking_budget: int | None  # most tokens of reasoning; None: no bound of its own
+    opened: bool  # the prompt has opened the reasoning
     top_k: int  # 0: all tokens
     top_p: float
     failed: int  # token that begins no answer: a canvas of it means that the worker failed
@@ -50,6 +52,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "rules": (bytes,),
     "thinking": (bool,),
     "thinking_budget": (int, type(None)),
+    "opened": (bool,),
     "top_k": (int,),
     "top_p": (float, int),
     "failed": (int,),
@@ -67,19 +70,22 @@ class Admitted:
 
 
 RESPONSES = "responses"  # a field of `ToolsText`: whether the tools have the form of Responses
+THINKING = "thinking"  # a field of `ToolsText`: whether the client asks the template for reasoning
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The vocabulary and the reasoning of a request whose grammar writes the tool calls."""
+    """How the answer of a constrained request is read in the front end."""
 
     vocabulary: Vocabulary
+    spec: Spec  # in the form of the model's calls
     reasoning: Reasoning | None  # None: no reasoning comes first
+    markup: ChatMarkup
 
 
 class ToolsText(str):
-    """Fields of a body about tools, as JSON. Its type tells it from a client's text, which is a
-    plain `str`. Admission sets `reading` if the grammar writes the calls."""
+    """Fields of a body about tools and reasoning, as JSON. Its type tells it from a client's text,
+    which is a plain `str`. Admission sets `reading` if the plugin reads the answer."""
 
     reading: Reading | None = None
 

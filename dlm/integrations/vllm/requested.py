@@ -18,7 +18,7 @@ from dlm.grammar import InvalidGrammarError, Spec
 from dlm.grammar.schema import PROPERTY_ORDERS
 from dlm.grammar.vocabulary import GemmaMarkers
 from dlm.integrations.vllm.needs import OUTPUTS
-from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, TOOLS, check_names
+from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, THINKING, TOOLS, check_names
 from dlm.openai.constraint import constraint_of
 from dlm.openai.responses import response_constraint_of
 from dlm.policy import Policy
@@ -42,13 +42,19 @@ def has_constraint(params: Any) -> bool:
     return KEY in extra or TOOLS in extra or params.structured_outputs is not None
 
 
-def spec_of(params: Any, policy: Policy) -> Spec | None:
-    """Return the spec in `params`; None for free text. Raises `RequestError`."""
-    return Requested(params).spec(policy)
+def thinking_of(params: Any) -> bool | None:
+    """Return whether the client asks the chat template for reasoning; None: it does not say."""
+    tools = (params.extra_args or {}).get(TOOLS)
+    return None if tools is None else json.loads(tools).get(THINKING)
 
 
 class UnenforcedError(RequestError):
-    """Refusal of tools whose arguments only a check of the finished answer decides."""
+    """Refusal of tools whose arguments only a check of the finished answer decides. `hint` says why
+    if no keyword does."""
+
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.hint = hint
 
 
 class Requested:
@@ -60,6 +66,7 @@ class Requested:
         tools = (params.extra_args or {}).get(TOOLS)
         self._body: Body = {} if tools is None else json.loads(tools)
         self._responses = self._body.pop(RESPONSES, False)
+        self._body.pop(THINKING, None)
         self._tools: list[Body] = self._body.get("tools") or []
         self._auto = bool(self._tools) and _may_call(self._body.get("tool_choice"))
         outputs = params.structured_outputs
@@ -77,12 +84,12 @@ class Requested:
         )
         self._free = False  # nothing of the request is enforced
         self._may_be_free = self._auto and outputs is None and not strict
-        self._policy = Policy()
+        self._policy, self._form = Policy(), GemmaMarkers.form
         self._steps = 0  # that were taken to leave something free
 
-    def spec(self, policy: Policy) -> Spec | None:
-        """Return the spec; None for free text. Raises `RequestError`."""
-        self._policy = policy
+    def spec(self, policy: Policy, form: str | None) -> Spec | None:
+        """Return the spec, with calls in a `form`; None for free text. Raises `RequestError`."""
+        self._policy, self._form = policy, form
         while not self._free and self._body:
             try:
                 check_options(self._params)
@@ -99,7 +106,7 @@ class Requested:
         reader = response_constraint_of if self._responses else constraint_of
         spec = reader(body, self._policy)
         try:
-            return spec and spec.in_form(GemmaMarkers.form)
+            return spec and spec.in_form(self._form)
         except InvalidGrammarError as error:
             raise RequestError(str(error), field=spec and spec.kind) from error
 
@@ -121,7 +128,7 @@ class Requested:
     def give_up(self, error: DlmError) -> None:
         """Leave the whole answer free, if all of the request is lax; otherwise raise `error`."""
         if not self._may_be_free:
-            raise error
+            raise self._located(error)
         self._free = True
         _LOG.info("dlm: tools are left free, since they cannot be enforced: %s", error)
 
@@ -138,7 +145,7 @@ class Requested:
         except RequestError as strict:
             if isinstance(cause := strict.__cause__, InvalidGrammarError) and cause.where:
                 return RequestError(f"{cause.where}: {error}", field="tools")
-        return error
+        return RequestError(f"{error}; {error.hint}", field="tools") if error.hint else error
 
     def _loosen(self, numbers: Collection[int]) -> bool:
         """Leave the arguments of some tools free, as far as they are lax; return whether any was

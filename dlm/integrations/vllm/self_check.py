@@ -51,6 +51,7 @@ def check_sampler(
         rules=compiler.compile(Choice(_WORDS)).packed,
         thinking=False,
         thinking_budget=None,
+        opened=False,
         top_k=0,
         top_p=1.0,
         failed=vocabulary.pad,

@@ -172,10 +172,7 @@ class Slots:
         self._slots[index] = slot
         try:
             slot.compiled = self._compiler.unpack(payload.rules)
-            if payload.thinking:
-                slot.reasoning = reasoning_of(
-                    self._vocabulary, self.policy, budget, payload.thinking_budget
-                )
+            slot.reasoning = reasoning_of(self._vocabulary, self.policy, budget, payload)
         except Exception as error:
             slot.fail(error)
 

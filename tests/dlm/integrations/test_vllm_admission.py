@@ -13,11 +13,17 @@ from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.admission import FrontEndAdmission, vocabulary_of
 from dlm.integrations.vllm.own import NEMOTRON
 from dlm.integrations.vllm.payload import KEY, TOOLS, Payload
-from dlm.integrations.vllm.requested import check_options, has_constraint, spec_of
+from dlm.integrations.vllm.requested import Requested, check_options, has_constraint
 from dlm.integrations.vllm.scheduler import has_failed
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
+
+
+def spec_of(params, policy, form="gemma4"):
+    return Requested(params).spec(policy, form)
+
+
 STOPS = (1, 106, 50)
 
 
@@ -247,10 +253,14 @@ def test_a_config_without_a_mask_is_refused(chat, mask):
         vocabulary_of(masked_config(mask), chat.tokenizer, NEMOTRON)
 
 
-def test_a_prompt_that_opens_a_reasoning_is_refused_for_a_masked_model(admission, chat):
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_a_masked_model_reasons_if_its_prompt_opens_that_or_the_client_asks_for_it(
+    admission, chat, thinking
+):
     vocabulary = vocabulary_of(masked_config(), chat.tokenizer, NEMOTRON)
     made = FrontEndAdmission(vocabulary, chat.tokenizer, POLICY, NEMOTRON, 3)
-    params = Params(Outputs(regex="a"))
+    extra_args = {} if thinking is None else tools_text(tools=[], thinking=thinking)
+    params = Params(Outputs(regex="a"), extra_args=extra_args, thinking_token_budget=20)
     for text, opens in (
         ("Hello.", False),
         ("<think>x</think>", False),
@@ -260,10 +270,14 @@ def test_a_prompt_that_opens_a_reasoning_is_refused_for_a_masked_model(admission
         ("<think>x</think>y<think>", True),
     ):
         prompt = chat.tokenizer.encode(text, add_special_tokens=False)
-        if opens:
-            with pytest.raises(RequestError, match="opens a reasoning"):
-                admitted(made, params, prompt)
-        else:
-            assert admitted(made, params, prompt).suffix == []
-        assert admitted(admission, params, prompt).suffix == []
+        found = admitted(made, params, prompt)
+        reasons = opens or thinking is True
+        budget = 20 if reasons else None
+        if opens and thinking is False:
+            budget = 0  # it is closed at once
+        payload = found.payload
+        assert (payload.thinking, payload.opened) == (reasons, opens), text
+        assert payload.thinking_budget == budget
+        assert found.suffix == []
+        assert not admitted(admission, params, prompt).payload.thinking
     made.close()

@@ -23,6 +23,7 @@ from dlm.integrations.vllm.calls import (
     reads_calls,
     reads_deltas,
 )
+from dlm.integrations.vllm.own import GEMMA
 from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
 from dlm.openai.items import ItemReader
 from dlm.request import Request
@@ -41,7 +42,11 @@ def vocabulary(chat):
 
 @pytest.fixture(scope="module")
 def reading(vocabulary):
-    return Reading(vocabulary, None)
+    return reading_in(vocabulary)
+
+
+def reading_in(vocabulary, reasoning=None, spec=SPECS["deep"]):
+    return Reading(vocabulary, spec, reasoning, GEMMA.markup)
 
 
 def pieces_of(tokens, size):
@@ -143,7 +148,7 @@ def test_blank_content_is_left_out_before_a_call_and_kept_without_one(vocabulary
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_reasoning_is_apart_or_in_the_content_with_its_markers(vocabulary, size):
-    reading = Reading(vocabulary, Reasoning.of(vocabulary))
+    reading = reading_in(vocabulary, Reasoning.of(vocabulary))
     opens, closes = vocabulary.thought.open, vocabulary.thought.close
     thought = [*opens, *spell(vocabulary, "thought\nIs it {a:1}?\n"), *closes]
     tokens = [*thought, *answer_tokens(vocabulary, "Yes", ToolCall("f", {"a": "1"}))]
@@ -271,7 +276,7 @@ def test_whole_and_streamed_answers_become_vllm_s_messages(vocabulary, reading):
 
 
 def test_reasoning_is_streamed_if_the_request_includes_it(vocabulary):
-    reading = Reading(vocabulary, Reasoning.of(vocabulary))
+    reading = reading_in(vocabulary, Reasoning.of(vocabulary))
     opens, closes = vocabulary.thought.open, vocabulary.thought.close
     tokens = [*opens, *spell(vocabulary, "thought\nAha"), *closes, *spell(vocabulary, "Yes")]
     request = request_with(reading)

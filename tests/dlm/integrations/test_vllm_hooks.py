@@ -47,11 +47,13 @@ def test_arguments_for_another_model_reach_vllm_as_they_are(vllm, other, value):
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("value", FORGED)
 def test_tools_and_bodies_for_another_model_stay_as_they_are(vllm, other, value):
-    parser = vllm.ToolParser("tokenizer", [TOOL], model_config=other.model_config, more=1)
+    parser = vllm.DelegatingParser("tokenizer", [TOOL], model_config=other.model_config, more=1)
     body = vllm.ChatBody(tools=[TOOL], tool_choice="auto", vllm_xargs={KEY: value})
     assert parser.adjust_request(body) is body
     assert body.adjusted
     assert body.vllm_xargs == {KEY: value}
+    body = vllm.ChatBody(tools=[TOOL], tool_choice="required")
+    assert parser.adjust_request(body).structured_outputs.regex == "theirs"
     for read in (vllm.DelegatingParser().parse, vllm.DelegatingParser().parse_delta):
         for arguments in (("x", body, [1]), ("x", [1], body), ()):
             assert read(*arguments, more=1) == (arguments, {"more": 1})
@@ -78,10 +80,15 @@ def test_a_constraint_for_the_own_model_becomes_a_payload(vllm, processor):
     assert params.seed is None
 
 
-def test_a_model_of_masks_takes_its_guess_and_its_calls_are_vllms(vllm, chat):
+@pytest.fixture
+def masked(vllm):
     own.register([own.NEMOTRON])
-    masked = config(own.NEMOTRON.architecture)
-    masked.model_config.hf_config = SimpleNamespace(mask_token_id=4)
+    made = config(own.NEMOTRON.architecture)
+    made.model_config.hf_config = SimpleNamespace(mask_token_id=4)
+    return made
+
+
+def test_a_model_of_masks_takes_its_guess(vllm, chat, masked):
     processor = vllm.InputProcessor(masked, chat.tokenizer)
     constrained = Params(Outputs(regex="[a-f]"), temperature=0.7, top_p=0.5)
     params = processor.process_inputs("one", "x", constrained, SERVED).sampling_params
@@ -92,9 +99,6 @@ def test_a_model_of_masks_takes_its_guess_and_its_calls_are_vllms(vllm, chat):
     free = Params(temperature=0.7)
     assert processor.process_inputs("two", "x", free, SERVED).sampling_params is free
     assert free.temperature == 0.7
-    parser = vllm.ToolParser("tokenizer", None, model_config=masked.model_config)
-    body = vllm.ChatBody(tools=[TOOL], tool_choice="required")
-    assert parser.adjust_request(body).vllm_xargs is None
 
 
 def test_a_request_without_a_constraint_is_not_changed(vllm, processor):
@@ -114,7 +118,7 @@ def test_a_forged_name_is_refused_for_the_own_model(vllm, processor, value):
             processor.process_inputs("one", "a prompt", params, SERVED)
         with pytest.raises(vllm.ValidationError, match="not a client's to send"):
             asyncio.run(engine.add_request("one", prompt, params))
-        parser = vllm.ToolParser("tokenizer", None, model_config=config().model_config)
+        parser = vllm.DelegatingParser("tokenizer", None, model_config=config().model_config)
         for tools in (None, [TOOL]):
             body = vllm.ChatBody(tools=tools, vllm_xargs={name: value})
             with pytest.raises(vllm.ValidationError, match="not a client's to send"):
@@ -134,19 +138,48 @@ def test_constraints_are_refused_if_the_worker_does_not_serve_them(vllm, process
     assert request.sampling_params.extra_args is None
 
 
-def adjusted(vllm, **fields):
-    parser = vllm.ToolParser("tokenizer", None, model_config=config().model_config)
-    return parser.adjust_request(vllm.ChatBody(**fields)).vllm_xargs
+@pytest.fixture(params=["noise", "masks"])
+def parser_of(request, vllm, masked):
+    """Return a parser of one of the plugin's models."""
+    served = {"noise": config(), "masks": masked}[request.param].model_config
+
+    def made(**kwargs):
+        return vllm.DelegatingParser("tokenizer", None, model_config=served, **kwargs)
+
+    made.masked = served is masked.model_config
+    return made
 
 
-def test_tools_go_along_with_a_request_of_the_own_model(vllm, monkeypatch):
-    passed = adjusted(vllm, tools=[TOOL], tool_choice="auto", vllm_xargs={"other": 1})
-    assert type(passed[TOOLS]) is ToolsText
-    assert passed["other"] == 1
-    assert json.loads(passed[TOOLS])["tools"] == [TOOL]
-    assert adjusted(vllm, tools=[TOOL], tool_choice="none") is None
+def test_tools_go_along_with_a_request_of_an_own_model(vllm, parser_of, monkeypatch):
+    def adjusted(**fields):
+        return parser_of().adjust_request(vllm.ChatBody(**fields))
+
+    passed = adjusted(tools=[TOOL], tool_choice="auto", vllm_xargs={"other": 1})
+    assert type(passed.vllm_xargs[TOOLS]) is ToolsText
+    assert passed.vllm_xargs["other"] == 1
+    assert json.loads(passed.vllm_xargs[TOOLS])["tools"] == [TOOL]
+    assert passed.adjusted
+    own_format = Outputs(json={})
+    passed = adjusted(tools=[TOOL], tool_choice="required", response_format=own_format)
+    assert (passed.structured_outputs, passed.response_format) == (None, own_format)
+    assert adjusted(tools=[TOOL], tool_choice="none").vllm_xargs is None
     monkeypatch.setenv("DLM_VLLM_TOOLS", "0")
-    assert adjusted(vllm, tools=[TOOL], tool_choice="required") is None
+    left = adjusted(tools=[TOOL], tool_choice="required")
+    assert left.structured_outputs.regex == "theirs"
+    assert left.vllm_xargs is None
+
+
+@pytest.mark.parametrize("field", ["structured_outputs", "response_format"])
+def test_a_constraint_of_a_masked_model_is_read_by_the_plugin(vllm, parser_of, field):
+    for thinks in (None, True, False):
+        kwargs = {} if thinks is None else {"chat_template_kwargs": {"enable_thinking": thinks}}
+        parser, format = parser_of(**kwargs), Outputs(regex="a")
+        body = parser.adjust_request(vllm.ChatBody(**{field: format}))
+        assert getattr(body, field) is format
+        expected = {"responses": False} | ({} if thinks is None else {"thinking": thinks})
+        passed = body.vllm_xargs and json.loads(body.vllm_xargs[TOOLS])
+        assert passed == (expected if parser_of.masked else None)
+        assert parser.adjust_request(vllm.ChatBody()).vllm_xargs is None
 
 
 def test_errors_name_the_field_that_the_client_sent(vllm, processor):

@@ -9,7 +9,7 @@ import torch
 from exhaustive import by_default
 from values import V
 from vllm_double import batch_of
-from vllm_masks import POLICIES, LikingMasks, MaskRequest, MaskSampler, MaskStates, MaskWorker
+from vllm_masks import MASK, POLICIES, LikingMasks, MaskRequest, MaskSampler, MaskStates, worker_of
 from vllm_params import payload_of
 from weightless import Knowing
 
@@ -19,7 +19,7 @@ from dlm.integrations.vllm.slots import Slots
 from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
-MASK, STOPS, PAD, MARKS = 4, (1, 106, 50), 0, (2, 3, 5)
+STOPS, PAD, MARKS = (1, 106, 50), 0, (2, 3, 5)
 INTEGERS = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
 SCHEMAS = {
     "nested": {
@@ -92,29 +92,6 @@ def compiler(vocabulary):
 
 def payload_for(compiled, **changes):
     return payload_of(compiled, PAD, STOPS, **{"squeezed": [*MARKS]} | changes)
-
-
-def worker_of(
-    compiler,
-    count,
-    *,
-    policy=POLICIES[0],
-    L=16,
-    steps=None,
-    order="joint",
-    model=None,
-    work=10**6,
-    plugin=True,
-    context=1 << 20,
-    guide=None,
-):
-    states = MaskStates(count, L, steps or L, MASK)
-    sampler = MaskSampler(states, policy)
-    slots = None
-    if plugin:
-        slots = Slots(compiler, Policy(max_unfinished_steps=50))
-        sampler = MaskedSampler(sampler, states, slots, guide or LogitsGuide(V, work), order)
-    return MaskWorker(sampler, states, model or LikingMasks(MASK, V), STOPS, context, slots)
 
 
 def check(vocabulary, request, schema):

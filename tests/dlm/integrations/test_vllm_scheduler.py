@@ -102,7 +102,7 @@ def test_calls_of_an_answer_cut_short_end_with_length(vllm):
     tools = ToolsText("{}")
     request = SimpleNamespace(vllm_xargs={TOOLS: tools})
     assert chat(vllm, request, "length", "stop") == ["tool_calls", "tool_calls"]
-    tools.reading = Reading(None, None)
+    tools.reading = Reading(None, None, None, None)
     assert chat(vllm, request, "length", "stop") == ["length", "tool_calls"]
     other = vllm.OpenAIServingChat()
     assert asyncio.run(other.chat_completion_full_generator(a="newer")) is None
