@@ -242,7 +242,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_450,
-    "grammar/specs": 1_700,
+    "grammar/specs": 1_750,
     "grammar/vocabulary": 700,
     "kernels": 5_350,
     "models": 4_250,
