@@ -46,12 +46,12 @@ def judges_arguments_alone(schema: dict[str, Any]) -> bool:
     if _fits(schema, "", {}) is None:
         return False
     reader = DocumentReader(schema, None, "", Work())
-    waiting, known = [reader.root], set[int]()
+    waiting, visited = [reader.root], set[int]()
     while waiting:
         source = waiting.pop()
-        if id(source.node) in known:
+        if id(source.node) in visited:
             continue
-        known.add(id(source.node))
+        visited.add(id(source.node))
         if not _DEPENDING.isdisjoint(source.node):
             return False
         waiting += [reader.target(source, word) for word in REFERENCES if word in source.node]

@@ -75,7 +75,7 @@ THINKING = "thinking"  # a field of `ToolsText`: whether the client asks the tem
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the answer of a constrained request is read in the front end."""
+    """Record of what the front end needs to read the answer of a constrained request."""
 
     vocabulary: Vocabulary
     spec: Spec  # in the form of the model's calls

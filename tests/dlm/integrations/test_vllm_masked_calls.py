@@ -198,9 +198,9 @@ THOUGHT = f"Shall I write {call_text('f', a='x')} or <tool_call> alone?"
 @policies
 @pytest.mark.parametrize("opened", [True, False], ids=["opened by the prompt", "asked for"])
 def test_reasoning_comes_before_calls_and_calls_within_it_are_none(served, policy, opened):
-    asked = {"prompt": "Hi.<think>\n"} if opened else {"thinking": True}
+    wishes = {"prompt": "Hi.<think>\n"} if opened else {"thinking": True}
     body = {"tools": [tool("f", holding(a=SHORT))], "tool_choice": "required"}
-    requests = [served.admitted(**asked, **body)]
+    requests = [served.admitted(**wishes, **body)]
     text = f"{'' if opened else '<think>'}{THOUGHT}</think>{call_text('f', a='ok')}"
     model = served.knowing(requests[0][1], text)
     (request,) = written(served, requests, policy=policy, model=model, L=32)
