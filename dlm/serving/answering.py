@@ -177,7 +177,7 @@ async def _server_sent(
     error ends all of them."""
     try:
         for body in answers.first():
-            yield _event(body, answers)
+            yield _event(body, answers, False)
         numbered: NumberedEvent = first_event
         while True:
             if numbered is None:
@@ -188,11 +188,11 @@ async def _server_sent(
             numbered = await anext(events)
     except StopAsyncIteration:
         for body in answers.last():
-            yield _event(body, answers)
+            yield _event(body, answers, False)
     except Exception as error:  # the status has been sent, so the error is an event
         note(error)
-        for body in answers.failure(error):
-            yield _event(body, answers)
+        for body in answers.failure(error):  # with what has been generated
+            yield await _made(partial(_event, body, answers, long), long)
     if answers.end_mark:
         yield answers.end_mark
 
@@ -208,7 +208,7 @@ def _bodies(answers: Answers, index: int, event: Event) -> list[Body]:
     raise TypeError(f"an answer that streams has no {type(event).__name__}")
 
 
-def _event(body: Body, answers: Answers, long: bool = False) -> str:
+def _event(body: Body, answers: Answers, long: bool) -> str:
     name = f"event: {body['type']}\n" if answers.event_names else ""
     return f"{name}data: {_json(body, long)}\n\n"
 

@@ -7,7 +7,7 @@ from threading import Thread, current_thread
 import pytest
 from fastapi import Request as HttpRequest
 
-from dlm import Committed, Finished, Request
+from dlm import Committed, DlmError, Finished, Request
 from dlm.openai.answers import Answers
 from dlm.openai.requests import Generation
 from dlm.serving.answering import MergedEvents, answer
@@ -39,36 +39,55 @@ async def test_merged_events_keep_the_order_of_each_stream(async_engine, gate):
         assert [type(event) for j, event in events_read if i == j] == [Committed, Finished]
 
 
-class NotingThreads(Answers):
-    """Answers that note in which threads they are made."""
+class NotingBody(dict):
+    """A body that notes which threads write it."""
 
-    def __init__(self):
-        self.threads = list[Thread]()
+    def __init__(self, threads):
+        super().__init__(type="done")
+        self._threads = threads
 
-    def _note(self, *_):
+    def items(self):
+        self._threads.append(current_thread())
+        return super().items()
+
+
+class NotingAnswers(Answers):
+    """Answers that note which threads make and write them."""
+
+    def __init__(self, fails):
+        self.threads, self._fails = list[Thread](), fails
+
+    def whole(self, results):
         self.threads.append(current_thread())
-        return [{"type": "done"}] * 4
+        return NotingBody(self.threads)
 
-    whole = progress = end = _note
+    def progress(self, index, event):
+        return [self.whole([])] * 4
+
+    def end(self, index, result):
+        if self._fails:
+            raise DlmError("it fails")
+        return self.progress(index, None)
+
+    def failure(self, error):
+        return [NotingBody(self.threads)]
 
     def first(self):
         return []
 
-    failure = first
-
 
 @pytest.mark.parametrize("logprobs", [None, 2])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_threads_write_answers_that_may_be_long(async_engine, gate, stream, logprobs):
+@pytest.mark.parametrize("way", ["whole", "stream", "stream that fails"])
+async def test_threads_write_answers_that_may_be_long(async_engine, gate, way, logprobs):
     """Otherwise no other client would be served meanwhile."""
     gate.open.set()
     request = replace(REQUEST, logprobs=logprobs)
-    generation = Generation(requests=(request,), stream=stream)
-    answers, arrival = NotingThreads(), Arrival(0, "me", 0.0)
+    generation = Generation(requests=(request,), stream=way != "whole")
+    answers, arrival = NotingAnswers(way == "stream that fails"), Arrival(0, "me", 0.0)
     connected = HttpRequest({"type": "http", "headers": []}, asyncio.Event().wait)
     async with async_engine(gate, slots=2) as served:
         response = await answer(connected, served, generation, answers, 9.0, arrival)
-        if stream:
+        if generation.stream:
             async for _ in response.body_iterator:
                 pass
     assert answers.threads
