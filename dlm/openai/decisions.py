@@ -7,7 +7,7 @@ texts "true" and "false", and answers have them as booleans again.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import TypeAdapter
 
@@ -36,7 +36,7 @@ from dlm.openai.body import (
     wrong,
 )
 from dlm.openai.messages import ImagePart, RefusalContent, TextContent, messages_of, text_of
-from dlm.openai.other_fields import RequestModel
+from dlm.openai.other_fields import Hints, RequestModel
 from dlm.openai.requests import ModelName
 from dlm.request import Request
 
@@ -72,6 +72,8 @@ class InputMessage(JsonModel):
 
 class DecisionFields(RequestModel):
     """Fields of a body of `/v1/decisions`."""
+
+    hints: ClassVar[Hints] = {}
 
     model: ModelName | None = None
     input: Annotated[Words | Several[Any], Takes("text or a list of messages")] = REQUIRED

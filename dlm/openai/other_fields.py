@@ -160,8 +160,8 @@ def check_old(
     for field, value in body.items():
         if value == "" or field in modelled or _changes_nothing(field, value):
             continue
-        place = hints[_TOPICS[field]] if field in _TOPICS else None
-        if place is None and str(field).startswith(_GUIDED):
+        place = hints.get(_TOPICS.get(field, ""))
+        if place is None and "guided" in hints and str(field).startswith(_GUIDED):
             kind = str(field).removeprefix(_GUIDED)
             place = hints["guided"].format(f".{kind}" if kind in OUTPUT_KINDS else "")
         if place is not None:
@@ -183,10 +183,12 @@ class RequestModel(JsonModel):
     """Whole body of a request. Its fields are all that a client may send, beside those that are
     accepted and neutral values."""
 
+    hints: ClassVar[Hints] = CHAT_HINTS  # topics that it has no fields for may be missing
+
     @classmethod
     def check_names(cls, values: Mapping[str, Any]) -> None:
         names = cls.names()
-        check_old(values, names)
+        check_old(values, names, cls.hints)
         for field, value in values.items():
             if field in names or field in ACCEPTED or _changes_nothing(field, value):
                 continue

@@ -12,7 +12,7 @@ response with status 400.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from secrets import randbelow
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
@@ -32,7 +32,7 @@ from dlm.openai.body import (
 from dlm.openai.constraint import ConstraintFields
 from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
 from dlm.openai.messages import Messages, ReasoningFields, chat_messages
-from dlm.openai.other_fields import RequestModel, admitted
+from dlm.openai.other_fields import CHAT_HINTS, Hints, RequestModel, admitted
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
@@ -174,6 +174,9 @@ class AnswerFields(JsonModel):
     ) = Field(None, description="becomes part of the answer's `id`")
 
 
+_CALLS = "a completion calls no tools; a chat does"
+
+
 class CompletionBody(
     RequestModel,
     StreamFields,
@@ -184,6 +187,14 @@ class CompletionBody(
     AnswerFields,
 ):
     """Body of `/v1/completions`."""
+
+    hints: ClassVar[Hints] = {
+        **CHAT_HINTS,
+        "length": "send max_tokens",
+        "thinking": "a completion has no reasoning; a chat has it",
+        "tools": _CALLS,
+        "tool_choice": _CALLS,
+    }
 
     prompt: Annotated[list[str | list[int]], _PROMPTS_READ] = Field(
         REQUIRED,

@@ -3,11 +3,11 @@
 A conversation is converted as a chat is, so that its number of tokens is that of the chat's prompt.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from dlm.openai.body import REQUIRED, Several, Words, validated
 from dlm.openai.messages import Messages, TemplateSwitches, chat_messages
-from dlm.openai.other_fields import RequestModel
+from dlm.openai.other_fields import CHAT_HINTS, Hints, RequestModel
 from dlm.openai.requests import ModelName, TokenId
 from dlm.openai.tools import ToolList, tools_spec
 from dlm.policy import Policy
@@ -16,6 +16,8 @@ from dlm.request import Request
 
 class TokenizeBody(RequestModel):
     """Body of `/tokenize` for a text, which gets no template."""
+
+    hints: ClassVar[Hints] = {}
 
     model: ModelName | None = None
     prompt: Words = REQUIRED
@@ -27,6 +29,11 @@ class TokenizeBody(RequestModel):
 
 class TokenizeChatBody(RequestModel):
     """Body of `/tokenize` for a conversation."""
+
+    hints: ClassVar[Hints] = {
+        "thinking": "send chat_template_kwargs.enable_thinking",
+        "tools": CHAT_HINTS["tools"],
+    }
 
     model: ModelName | None = None
     messages: Messages = REQUIRED
@@ -54,6 +61,8 @@ def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
 
 class DetokenizeBody(RequestModel):
     """Body of `/detokenize`."""
+
+    hints: ClassVar[Hints] = {}
 
     model: ModelName | None = None
     tokens: Several[TokenId] = REQUIRED

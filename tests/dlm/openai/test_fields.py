@@ -3,9 +3,11 @@
 import pytest
 
 from dlm import Request, RequestError, Tools
+from dlm.openai.decisions import decision_body_of
 from dlm.openai.messages import EFFORT
 from dlm.openai.other_fields import ACCEPTED
 from dlm.openai.requests import chat_of, completion_of, request_of
+from dlm.openai.tokenizing import tokenize_body_of
 from dlm.policy import Policy
 
 LIBRARY = Policy()
@@ -263,6 +265,22 @@ def test_a_field_that_is_not_supported_is_refused_by_name(fields, problem):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "a", "questions": [{"type": "predicate"}]},
+        {"prompt": "a"},
+        {"messages": [{"role": "user", "content": "a"}]},
+    ],
+)
+@pytest.mark.parametrize("name", ["json_schema", "guided_json", "num_predict"])
+def test_no_error_sends_a_client_to_a_field_that_its_body_does_not_have(fields, name):
+    read = decision_body_of if "questions" in fields else tokenize_body_of
+    read(fields)
+    with pytest.raises(RequestError, match=f"^{name} is unknown here: leave it out$"):
+        read(fields | {name: {}})
+
+
+@pytest.mark.parametrize(
     ("body", "problem"),
     [
         ({}, "prompt is missing; it must be text that is not blank, or"),
@@ -282,6 +300,9 @@ def test_a_field_that_is_not_supported_is_refused_by_name(fields, problem):
         ({"prompt": "a", "tools": TOOLS}, "tools is unknown here"),
         ({"prompt": "a", "prompt_logprobs": 5}, "prompt_logprobs is 5"),
         ({"prompt": "a", "suffix": "b"}, "suffix is 'b'"),
+        ({"prompt": "a", "think": True}, "think is not supported: a completion has no reasoning"),
+        ({"prompt": "a", "functions": TOOLS}, "a completion calls no tools; a chat does$"),
+        ({"prompt": "a", "num_predict": 9}, "num_predict is not supported: send max_tokens$"),
     ],
 )
 def test_the_error_of_a_wrong_completion_says_what_would_be_right(body, problem):
