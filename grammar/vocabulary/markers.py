@@ -98,6 +98,8 @@ class Marker:
         """Whether `tokens` end with the marker, but for blanks at the end of either."""
         marker, end = _without_blanks(self.symbols), list[int]()
         for token in reversed(tokens):
+            if token >= len(self.pieces):  # a part of an image, whose ids are above all others
+                break
             end = _without_blanks(self._read(token)) if not end else [*self._read(token), *end]
             if len(end) >= len(marker):
                 break

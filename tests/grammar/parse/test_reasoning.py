@@ -336,3 +336,21 @@ def test_rollback_leaves_no_trace_in_the_reasoning_and_the_answer(thinking, data
         assert (used.allowed() == fresh.allowed()).all()
     assert used.shortest_completion() == fresh.shortest_completion()
     assert used.accept_all(tokens[read - count :]) == len(tokens) - read + count
+
+
+def test_a_prompt_opens_reasoning_only_at_its_end_and_may_hold_images(thinking):
+    vocabulary = thinking.vocabulary
+    reasoning, image = reasoning_of(vocabulary), 1 << 40
+    begin, close = vocabulary.thought.open, vocabulary.thought.close
+    blank, x = vocabulary.encode("\n"), vocabulary.encode("x")
+    for prompt, opens in (
+        ([image, *begin], True),
+        ([image, *begin, *blank], True),
+        ([image], False),
+        ([*begin, image, *blank], False),
+        ([*begin[:-1], image, begin[-1]], len(begin) == 1),
+        ([*begin, *x], False),
+        ([], False),
+    ):
+        assert reasoning.after(prompt).opened is opens
+        assert reasoning.closed(prompt) == [*prompt, *(close if opens else [])]
