@@ -86,6 +86,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs Triton's interpreter")
 
 
+@pytest.fixture(scope="module")
+def frozen() -> None:
+    """Leave what earlier tests hold, and have left, out of collections, for tests that collect:
+    one collection takes two seconds otherwise, and warns of sockets of other tests."""
+    gc.freeze()
+
+
 @pytest.fixture
 def run_command(monkeypatch, capsys) -> Callable[..., Ended]:
     """Run a script in this process: exit code, stdout and stderr."""

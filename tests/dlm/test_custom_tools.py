@@ -90,7 +90,7 @@ def test_inputs_obey_their_grammar_whatever_the_model_wants(engine_of, name, wan
     syntax, definition, accepted = GRAMMARS[name]
     plain = {"type": "custom", "custom": {"name": "plain"}}
     tools = [tool("made", syntax, definition), plain]
-    for choice, budget in (("made", 60), ("made", 200), (None, 200)):
+    for choice, budget in (("made", 60), ("made", 120), (None, 120)):
         spec = Tools(tools, "required", choice)
         request = Request(token_ids=PROMPT, constraint=spec, max_tokens=budget, seed=budget)
         result = engine_of(MODELS[wanted]()).generate(request)

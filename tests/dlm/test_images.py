@@ -62,7 +62,7 @@ def test_every_form_of_the_same_image_gives_the_same_tokens(seeing):
 
 def test_an_answer_about_images_is_valid_and_depends_on_them(seeing):
     requests = [
-        request_about(*images, constraint=JsonSchema(SCHEMA), max_tokens=24, seed=3)
+        request_about(*images, constraint=JsonSchema(SCHEMA), max_tokens=16, seed=3)
         for images in ([picture()], [picture(1), picture(2)], [content(picture(), "JPEG")])
     ]
     alone = [seeing.generate(one) for one in requests]
@@ -71,7 +71,7 @@ def test_an_answer_about_images_is_valid_and_depends_on_them(seeing):
         assert json.loads(one.text).keys() == {"seen"}
         assert (one.text, one.token_ids) == (other.text, other.token_ids)
     free = [
-        seeing.generate(request_about(picture(seed), max_tokens=24)).token_ids for seed in range(4)
+        seeing.generate(request_about(picture(seed), max_tokens=8)).token_ids for seed in range(4)
     ]
     assert len({*map(tuple, free)}) > 1
 
@@ -272,11 +272,11 @@ def test_left_out_images_of_several_turns_stand_after_their_own_results(template
 @pytest.mark.parametrize("result", [INSIDE, WITHOUT])
 def test_an_answer_after_images_of_results_is_valid(templated, result):
     messages = with_results(*RESULTS)
-    request = Request(messages=messages, constraint=JsonSchema(SCHEMA), max_tokens=24)
+    request = Request(messages=messages, constraint=JsonSchema(SCHEMA), max_tokens=16)
     engine = templated(result)
     assert json.loads(engine.generate(request).text).keys() == {"seen"}
     one, other = (
-        engine.generate(Request(messages=with_results([image(seed)]), max_tokens=24))
+        engine.generate(Request(messages=with_results([image(seed)]), max_tokens=8))
         for seed in (2, 4)
     )
     assert one.token_ids != other.token_ids

@@ -25,6 +25,7 @@ ANSWER = JsonSchema(
     max_whitespace=1,
 )
 KINDS = pytest.mark.parametrize("kind", MARKERS)
+UNMIXED = pytest.mark.parametrize("kind", by_default(MARKERS, 2))
 
 
 @pytest.fixture
@@ -77,14 +78,14 @@ def test_a_valid_answer_after_the_marker_is_not_changed(reasoning_engine, kind):
         assert result.stats.repairs == 0
 
 
-@KINDS
+@UNMIXED
 def test_a_value_within_the_reasoning_is_not_the_answer(reasoning_engine, kind):
     engine = reasoning_engine(kind, '{"a": 1}', '{"a": 3}<turn|>')
     result = engine.generate(request())
     assert (result.reasoning, result.parsed) == ('{"a": 1}', {"a": 3})
 
 
-@KINDS
+@UNMIXED
 @pytest.mark.parametrize("budget", [None, 40])
 def test_reasoning_that_never_ends_is_closed_in_time(reasoning_engine, kind, budget):
     engine = reasoning_engine(kind, "on and " * 200, "")
@@ -100,7 +101,7 @@ def test_reasoning_that_never_ends_is_closed_in_time(reasoning_engine, kind, bud
     assert budget is None or thought <= budget + 8  # the answer may be spelled in more tokens
 
 
-@KINDS
+@UNMIXED
 def test_with_a_budget_too_small_for_the_markers_there_is_no_reasoning(reasoning_engine, kind):
     _, opens, closes = MARKERS[kind]
     for budget in range(3):
@@ -113,7 +114,7 @@ def test_with_a_budget_too_small_for_the_markers_there_is_no_reasoning(reasoning
             assert closes not in result.text
 
 
-@KINDS
+@UNMIXED
 @pytest.mark.parametrize("budget", [0, 20, None])
 @pytest.mark.parametrize("seed", by_default(range(2)))
 def test_a_random_model_gives_a_valid_answer(engine_of, kind, budget, seed):

@@ -68,9 +68,9 @@ def requests() -> list[Request]:
     """Requests of different lengths; the long one has another launch than the short ones."""
     long = list(range(300, 560)) * 2
     return [
-        Request(prompt="Say something.", seed=1, max_tokens=64),
-        Request(token_ids=long, seed=2, max_tokens=96),
-        Request(prompt="Give a object.", constraint=JsonObject(), seed=3, max_tokens=48),
+        Request(prompt="Say something.", seed=1, max_tokens=32),
+        Request(token_ids=long, seed=2, max_tokens=64),
+        Request(prompt="Give a object.", constraint=JsonObject(), seed=3, max_tokens=24),
     ]
 
 

@@ -126,6 +126,7 @@ def test_the_size_of_a_node_includes_all_its_parts():
         lambda: Automaton.words(f"{n * n:x}" for n in range(150)).complement(),
     ],
 )
+@pytest.mark.usefixtures("frozen")
 def test_the_stated_size_of_an_automaton_is_about_the_memory_it_takes(make):
     make()
     gc.collect()

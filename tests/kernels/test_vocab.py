@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from exhaustive import examples
+from exhaustive import examples, pairs_by_default
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from random_rows import random_logits, random_masks
@@ -90,9 +90,9 @@ def heat(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.rand(n, generator=rng) * 2 + 0.5, torch.rand(n, generator=rng)
 
 
-@pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("V", VOCABS)
+@pytest.mark.parametrize(
+    ("V", "dtype", "softcap"), pairs_by_default(VOCABS, DTYPES, [None, 30.0]), ids=str
+)
 def test_the_kernels_agree_with_the_reference(V, dtype, softcap, rng):
     logits, masks = random_logits(6, V, dtype, rng), random_masks(6, V, rng)
     args, kw = (*heat(6, rng), masks), {"softcap": softcap, "threshold": 1e-3, "k": 40}

@@ -1,6 +1,7 @@
 """Shares of long tests that run by default; `make test-all` runs the whole of each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -24,3 +25,22 @@ def by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
     found = [*values]
     rest = [v if isinstance(v, tuple) else (v,) for v in found[count:]]
     return found[:count] + [pytest.param(*v, marks=pytest.mark.exhaustive) for v in rest]
+
+
+def pairs_by_default(*axes: Sequence[Any]) -> list[Any]:
+    """Return all combinations of values for several arguments. Those that run by default have each
+    two values of different arguments together at least once; the others are marked exhaustive."""
+    cases = list(product(*(range(len(axis)) for axis in axes)))
+    pairs = {case: set(combinations(enumerate(case), 2)) for case in cases}
+    missing, chosen = set().union(*pairs.values()), set()
+    while missing:
+        best = max(cases, key=lambda case: len(pairs[case] & missing))
+        chosen.add(best)
+        missing -= pairs[best]
+    return [
+        pytest.param(
+            *(axis[index] for axis, index in zip(axes, case, strict=True)),
+            marks=() if case in chosen else pytest.mark.exhaustive,
+        )
+        for case in cases
+    ]

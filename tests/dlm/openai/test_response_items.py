@@ -108,6 +108,7 @@ BODIES = {  # each of some 90 KB
 }
 
 
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("body", BODIES.values(), ids=[*BODIES])
 def test_a_stored_response_takes_the_memory_that_is_counted(body):
     store = ResponseStore()
@@ -138,6 +139,7 @@ def test_a_stored_response_takes_the_memory_that_is_counted(body):
     assert 0.8 * counted < taken < 1.2 * counted
 
 
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("body", BODIES.values(), ids=[*BODIES])
 def test_a_generation_keeps_no_values_of_its_body(body):
     """A generation lives until its answer has been sent, beside those of other clients."""

@@ -15,6 +15,7 @@ from types import ModuleType
 import jsonschema
 import pytest
 from asks import PERSON
+from exhaustive import by_default
 from page_scripts import FOLDER, NASTY, NASTY_SCHEMA, STATE, WEATHER, needs_node, node, run
 
 pytestmark = needs_node
@@ -142,8 +143,17 @@ ANSWERED = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    by_default(
+        [
+            *((name, True) for name in ANSWERED),
+            *((name, False) for name in ("a tool", "any text", "a schema")),
+            *((name, False) for name in ("a choice", "a regex", "reasoning")),
+        ],
+        7,
+    ),
+)
 def test_the_server_answers_the_python_code(tiny, name, stream):
     state = STATE | ANSWERED[name] | {"base": tiny.url, "stream": stream}
     printed = {form: executed(made["python"]) for form, made in bodies_and_codes(state).items()}

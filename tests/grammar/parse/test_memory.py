@@ -3,7 +3,6 @@
 import gc
 import random
 import tracemalloc
-import warnings
 import weakref
 
 import pytest
@@ -21,12 +20,7 @@ def regex_of(words: int, seed: int) -> Regex:
     return Regex(f"({'|'.join(''.join(rng.choices(letters, k=12)) for _ in range(words))})")
 
 
-@pytest.fixture(autouse=True)
-def collected():
-    """Collect what earlier tests have left, which may warn of their sockets."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 @pytest.fixture
