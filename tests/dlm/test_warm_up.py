@@ -131,15 +131,15 @@ def test_a_warm_up_left_to_right_captures_no_canvases(monkeypatch):
 
 @pytest.mark.parametrize("tokens", [4096, 24])
 def test_a_warm_up_needs_no_launches_and_works_in_a_small_cache(tokens):
-    engine = Engine.load(decoding="canvas", device="cpu", cache_tokens=tokens)
+    engine = Engine.load(decoding="canvas", device="cpu", slots=2, cache_tokens=tokens)
     assert engine.model.backends["attention"] == "torch"
     engine.warm_up()
     engine.close()
 
 
 def test_a_growing_cache_has_no_pages_for_a_warm_up():
-    engine = Engine.load(decoding="canvas", device="cpu")
-    assert engine.model.warm_up(engine._cache, 8) == []
+    engine = Engine.load(decoding="canvas", device="cpu", slots=2)
+    assert engine.model.warm_up(engine._cache, 2) == []
     engine.warm_up()
     engine.close()
 

@@ -3,8 +3,13 @@
 What it does wrong: it multiplies matrices of bf16 as the integers that their bits are; it cuts fp32
 off to bf16, where a GPU rounds to nearest even; casts to fp8 lose carries and do not saturate; and
 `tl.dot_scaled` is missing, or reads every scale as a power of two.
+
+What takes it a third of its time: at each call of each function it looks at all names of Triton's
+language for those to replace, and for each array it lists all types again.
 """
 
+import inspect
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +53,30 @@ def install() -> None:
         args = [tl.constexpr(arg) if isinstance(arg, str) else arg for arg in args]
         return dot_scaled(self, *args)
 
+    numpy_type = interpreter._get_np_dtype
+
+    @cache
+    def builtins_of(module: Any) -> list[str]:
+        members = inspect.getmembers(module)
+        return [name for name, member in members if tl.core.is_builtin(member)]
+
+    def patch_builtin(module: Any, *args: Any) -> None:
+        for name in builtins_of(module):
+            member = getattr(module, name)
+            if not tl.core.is_builtin(member):
+                return  # the function that calls this one has replaced all of them
+            interpreter._patch_attr(module, name, member, *args)
+
+    @cache
+    def numpy_type_of(scalar: Any) -> np.dtype:
+        return numpy_type(scalar)
+
+    def cached_numpy_type(kind: Any) -> np.dtype:
+        scalar = kind.scalar
+        return numpy_type(scalar) if scalar.is_ptr() else numpy_type_of(scalar)
+
+    interpreter._patch_builtin = patch_builtin
+    interpreter._get_np_dtype = cached_numpy_type
     interpreter._unpatched = convert
     interpreter._convert_float = convert_float
     builder.create_dot = create_dot

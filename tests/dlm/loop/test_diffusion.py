@@ -204,7 +204,7 @@ def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, k
 
 def test_it_takes_back_what_the_loop_takes_back(engine_of):
     spec = checked(TWICE)
-    for dream in range(4):
+    for dream in range(3):
         model = Dreamer(V, dream, canvas_length=4)
         engine = engine_of(model, CONFIG, slots=1, policy=UNHURRIED)
         model.pieces = engine.vocabulary.pieces

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from drawn_samples import strings_of, value_of
 from evaluation.values import leaves
+from exhaustive import share
 from training import extraction
 from training.extraction import extract
 from training.kinds import SMALL, TITLES, draw
@@ -20,7 +21,7 @@ from training.words import Draw, accented, listed
 @pytest.fixture(scope="module")
 def samples():
     """Extractions of each split, drawn from the first seeds."""
-    counts = {"train": 2000, "heldout": 600, "unseen": 400}
+    counts = {"train": share(6000), "heldout": share(2000), "unseen": 400}
     return {
         split: [extract(Random(seed), split) for seed in range(count)]
         for split, count in counts.items()
