@@ -241,7 +241,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/parse": 5_800,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
-    "grammar/schema": 5_450,
+    "grammar/schema": 5_500,
     "grammar/specs": 1_800,
     "grammar/vocabulary": 700,
     "kernels": 5_350,

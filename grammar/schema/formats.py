@@ -16,6 +16,7 @@ from dlm.grammar.regex.patterns import (
     BoundedTexts,
     automaton_of,
 )
+from dlm.grammar.schema.stored_automata import file_of, stored_automaton
 
 HEX = r"[0-9A-Fa-f]"
 _BYTE = r"(?:\d|[1-9]\d|1\d\d|2[0-4]\d|25[0-5])"
@@ -219,7 +220,7 @@ def _base64(others: str) -> str:
 
 _VARIABLE = rf"(?:\w|{_ESCAPE})(?:\.?(?:\w|{_ESCAPE}))*(?:\*|:[1-9]\d{{0,3}})?"
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
-_PATTERNS = {
+PATTERNS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": rf"{_DATE}T{_TIME}",
@@ -267,14 +268,15 @@ _ANY_TEXT = frozenset(  # formats of texts that are not enforced
 
 def is_textual(name: Any) -> bool:
     """Whether a format is known to be about strings, so that it implies that type."""
-    return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
+    return isinstance(name, str) and (name in PATTERNS or name in _ANY_TEXT)
 
 
 def format_texts(name: str) -> BoundedTexts | None:
     """Return the texts of a format; None if it is not enforced."""
-    return (_format_automaton(name), 0, _LENGTHS.get(name)) if name in _PATTERNS else None
+    return (_format_automaton(name), 0, _LENGTHS.get(name)) if name in PATTERNS else None
 
 
-@lru_cache(maxsize=len(_PATTERNS))
+@lru_cache(maxsize=len(PATTERNS))
 def _format_automaton(name: str) -> Automaton:
-    return automaton_of(_PATTERNS[name], whole=True)
+    pattern = PATTERNS[name]
+    return stored_automaton(pattern, file_of(name)) or automaton_of(pattern, whole=True)

@@ -59,7 +59,7 @@ def test_a_wheel_has_every_file_of_its_packages(wheel):
     wanted = {
         f"{package}/{path.relative_to(ROOT / folder)}"
         for folder, package in packages.items()
-        for kind in ("*.py", "page/*", "*.jsonl", "tiny/*")
+        for kind in ("*.py", "automata/*", "page/*", "*.jsonl", "tiny/*")
         for path in (ROOT / folder).rglob(kind)
         if path.is_file()
     }
