@@ -83,5 +83,5 @@ class Arguments(NamedTuple):
             written = write_as(_ANY)
         if inexact and self.strict:
             raise unenforced(self.name, self.where, inexact)
-        faithful = not written.ambiguous and judges_arguments_alone(self.schema)
-        return CallPart(written.node, not inexact, markup.exact or faithful)
+        faithful = markup.exact or (not written.ambiguous and judges_arguments_alone(self.schema))
+        return CallPart(written.node, not inexact, faithful)
