@@ -238,7 +238,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_050,
     "grammar/canvas": 1_800,
     "grammar/masks": 700,
-    "grammar/parse": 5_800,
+    "grammar/parse": 5_850,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_500,

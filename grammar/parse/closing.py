@@ -12,12 +12,13 @@ from itertools import islice
 from sys import maxsize
 
 import numpy as np
-from jaxtyping import UInt32
+from jaxtyping import Bool, UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.escapes import unescaped
 from dlm.grammar.parse.fewest_tokens import FewestTokens
 from dlm.grammar.parse.following import Following
 from dlm.grammar.parse.keys import Keys
@@ -35,6 +36,7 @@ COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
 _BEGUN = 64  # bytes spelled of a completion that is known to fit
 _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # states, or keys, after which completions are computed
 _READ = 2048  # tokens whose keys are read one by one
+_SHORT = 1024  # bytes: of longer texts to the end, the tokens that are parts are not looked up
 _TEXTS = 64  # cached unfinished completions
 _FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
 _CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
@@ -67,6 +69,7 @@ class Closing:
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
         self._begun = LimitedCache[tuple[State, int], list[int]](_COMPLETIONS)
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
+        self._shortest = LimitedCache[tuple[State, Keys], tuple[bytes, int]](_COMPLETIONS)
         # groups of tokens that a call of `tokens` asks about, until it ends
         self._situations = LimitedCache[tuple[State, Keys, int], list[np.ndarray]](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
@@ -289,19 +292,21 @@ class Closing:
     def _closing_unique(self, state: State, keys: Keys, budget: int) -> np.ndarray | None:
         """Return what `_closing` returns, for grammars with free keys or distinct items.
 
-        A token with few bytes to the end after it fits. For others, `fits` decides once for each
-        situation that tokens lead to. A limit of calls holds; tokens beyond it are left out.
+        A token with few bytes to the end after it fits, and one that makes a string new if the
+        shortest text after it does. For others, `fits` decides once for each situation that tokens
+        lead to. A limit of calls holds; tokens beyond it are left out.
         """
-        sure_bytes = (
-            -1 if self._steps.may_run_out else 2 * (budget - 4) // 3
-        )  # inverse of `most_tokens`
+        sure_bytes = 2 * (budget - 4) // 3  # inverse of `most_tokens`
         if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
             return None
         following, all_end = self._following(state)
-        sure = following.costs <= sure_bytes if self._vocabulary.spells_every_byte else None
-        if all_end and sure is not None and sure.all():
-            self._farthest_bytes[state] = int(following.costs.max(initial=0))
-            return None
+        if self._steps.may_run_out:
+            sure = self._new_within_string(state, keys, following, budget - 2)
+        else:
+            sure = following.costs <= sure_bytes if self._vocabulary.spells_every_byte else None
+            if all_end and sure is not None and sure.all():
+                self._farthest_bytes[state] = int(following.costs.max(initial=0))
+                return None
         doubtful = np.ones(len(following.tokens), bool) if sure is None else ~sure
         key = state, keys, budget
         if key not in self._situations:  # kept until `_fits_after` has the work that it needs
@@ -318,6 +323,45 @@ class Closing:
         self._situations.pop(key, None)
         self._meter.add(len(situations))
         return self._members(following, sure, fitting)
+
+    def _new_within_string(
+        self, state: State, keys: Keys, following: Following, tokens: int
+    ) -> Bool[np.ndarray, " n"]:
+        """Return which of the `following` tokens make the string of a key or an item a new one, and
+        fit, since `tokens` are enough for the shortest text after them.
+
+        After all of them that lead to one state this is the same text, unless it repeats their
+        string: tokens that are parts of it are left out.
+        """
+        vocabulary, sure = self._vocabulary, np.zeros(len(following.tokens), bool)
+        quoted = vocabulary.quoted
+        if not keys.string or keys.escape or keys.unchanged_by(quoted) is not None:
+            return sure
+        new = quoted.within.copy()
+        new[vocabulary.beginnings(*keys.taken_continuations)] = False
+        for group, cost in islice(following.groups(new[following.tokens]), _ONE_BY_ONE):
+            onward, after = self._steps.read(state, keys, int(group[0])) or (None, None)
+            if onward is None or after is None or cost > _SHORT:
+                continue
+            shortest, needed = self._without_detour(onward, after)
+            if needed <= tokens:
+                parts = vocabulary.beginnings(*(shortest[at:] for at in range(len(shortest))))
+                sure |= np.isin(following.tokens, np.setdiff1d(group, parts))
+        return sure
+
+    def _without_detour(self, state: State, keys: Keys) -> tuple[bytes, int]:
+        """Return the shortest text to the end in the canonical spelling, without its control
+        tokens, and its fewest tokens: `NEVER` if it would repeat a key or an item."""
+        key = state, keys
+        if key not in self._shortest:
+            text = self._text(state, keys)
+            written = text.written(maxsize)
+            spelled = None if written is None or text.detours else self._vocabulary.fewest(written)
+            parts = (part for part in written or () if isinstance(part, bytes))
+            needed = NEVER if spelled is None else len(spelled)
+            self._shortest[key] = unescaped(b"".join(parts)), needed
+            self._texts.pop(key, None)
+        return self._shortest[key]
 
     def _fits_after(self, state: State, keys: Keys | None, token: int, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens after `token`, without a stop."""

@@ -32,7 +32,7 @@ class UniqueText:
         self._state, self._keys = begin
         # The start of a key or an item that may be a repetition: its place in `_text`.
         self._begun: tuple[int, State, Keys] = (0, *begin)
-        self._detours, self._impossible = 0, False
+        self.detours, self._impossible = 0, False
         self._at_once = _AT_FIRST
 
     def written(self, most: int) -> TextParts | None:
@@ -75,8 +75,8 @@ class UniqueText:
         """Replace the repeated key or item by a detour from its start."""
         place, state, keys = self._begun
         detour = self._detour(state, keys)
-        self._detours, self._at_once = self._detours + 1, _AT_FIRST
-        if detour is None or self._detours > _MOST_REPEATED:
+        self.detours, self._at_once = self.detours + 1, _AT_FIRST
+        if detour is None or self.detours > _MOST_REPEATED:
             self._impossible = True
             return
         self._text[place:], self._state, self._keys = detour

@@ -6,6 +6,7 @@ import random
 import pytest
 from answers import matcher_answer
 from exhaustive import by_default
+from maskbench import of_bytes
 from toys import toy_vocabulary
 from trees import compiled_for
 
@@ -110,3 +111,29 @@ def test_a_text_may_end_where_nothing_is_left_to_be_read(vocabulary, spec, text)
             break
         state = after
     assert state is not compiled.parser.start
+
+
+@pytest.mark.parametrize(
+    "text", ['["', '["some","an', '[{"n": "some"}, {"n": "so', '[["a"], ["b", "']
+)
+def test_every_token_that_makes_a_distinct_item_new_fits_an_ample_budget(
+    compiler, vocabulary, text
+):
+    """More tokens do than can be tried one by one."""
+    spec = JsonSchema({"type": "array", "uniqueItems": True}, additional_properties="schema")
+    matcher = Matcher(compiler.compile(spec))
+    assert matcher.accept_all(vocabulary.encode(text))
+    plain = {t for t in tokens_in(matcher.allowed()).tolist() if b'"' not in vocabulary.pieces[t]}
+    assert len(plain) > 1000
+    assert plain <= {*tokens_in(matcher.allowed(100)).tolist()}
+
+
+def test_a_string_that_the_shortest_text_would_repeat_does_not_fit():
+    """The shortest text has an item that equals "a", and none that equals "b"."""
+    items = [{"type": "string"}, {"const": "a"}]
+    schema = {"type": "array", "uniqueItems": True, "prefixItems": items, "minItems": 2}
+    matcher = Matcher(Compiler(of_bytes()).compile(JsonSchema(schema)))
+    assert matcher.accept_all([*b'["']) == 2
+    allowed = tokens_in(matcher.allowed(len(b'b","a"]') + 1)).tolist()
+    assert ord("b") in allowed
+    assert ord("a") not in allowed
