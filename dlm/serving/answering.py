@@ -27,6 +27,7 @@ from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.event_stream import EventStream
 from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
+_AT_ONCE = 8  # tokens with log-probabilities that the event loop itself writes: up to 1 ms
 T = TypeVar("T")
 NumberedEvent = tuple[int, Event] | None  # number of the request; None: no event for a while
 
@@ -183,8 +184,9 @@ async def _server_sent(
             if numbered is None:
                 yield ": keep-alive\n\n"
             else:
-                for body in await _made(partial(_bodies, answers, *numbered), long):
-                    yield await _made(partial(_event, body, answers, long), long)
+                apart = long and not _is_short(numbered[1])
+                for body in await _made(partial(_bodies, answers, *numbered), apart):
+                    yield await _made(partial(_event, body, answers, apart), apart)
             numbered = await anext(events)
     except StopAsyncIteration:
         for body in answers.last():
@@ -195,6 +197,13 @@ async def _server_sent(
             yield await _made(partial(_event, body, answers, long), long)
     if answers.end_mark:
         yield answers.end_mark
+
+
+def _is_short(event: Event) -> bool:
+    """Return whether an event has so few log-probabilities that a thread would take longer."""
+    return isinstance(event, Draft) or (
+        isinstance(event, Committed) and len(event.logprobs) <= _AT_ONCE
+    )
 
 
 def _bodies(answers: Answers, index: int, event: Event) -> list[Body]:

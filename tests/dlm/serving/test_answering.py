@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import replace
-from threading import Thread, current_thread
+from functools import partial
+from threading import current_thread
 
 import pytest
 from fastapi import Request as HttpRequest
+from gated import Gated
 
 from dlm import Committed, DlmError, Finished, Request
 from dlm.openai.answers import Answers
@@ -40,46 +42,68 @@ async def test_merged_events_keep_the_order_of_each_stream(async_engine, gate):
 
 
 class NotingBody(dict):
-    """A body that notes which threads write it."""
+    """A body that notes whether another thread writes it."""
 
-    def __init__(self, threads):
+    def __init__(self, note):
         super().__init__(type="done")
-        self._threads = threads
+        self._note = note
 
     def items(self):
-        self._threads.append(current_thread())
+        self._note()
         return super().items()
 
 
 class NotingAnswers(Answers):
-    """Answers that note which threads make and write them."""
+    """Answers that note which parts of them other threads make and write."""
 
     def __init__(self, fails):
-        self.threads, self._fails = list[Thread](), fails
+        self.noted, self._fails, self._own = set[tuple[str, bool]](), fails, current_thread()
+
+    def _note(self, part):
+        self.noted.add((part, current_thread() is not self._own))
+
+    def _body(self, part):
+        self._note(part)
+        return NotingBody(partial(self._note, part))
 
     def whole(self, results):
-        self.threads.append(current_thread())
-        return NotingBody(self.threads)
+        return self._body("whole")
 
     def progress(self, index, event):
-        return [self.whole([])] * 4
+        return [self._body(f"{len(event.logprobs or ())} tokens")] if event.text else []
 
     def end(self, index, result):
         if self._fails:
             raise DlmError("it fails")
-        return self.progress(index, None)
+        return [self._body("end")] * 4
 
     def failure(self, error):
-        return [NotingBody(self.threads)]
+        return [NotingBody(partial(self._note, "failure"))]
 
     def first(self):
         return []
 
 
-@pytest.mark.parametrize("logprobs", [None, 2])
-@pytest.mark.parametrize("way", ["whole", "stream", "stream that fails"])
-async def test_threads_write_answers_that_may_be_long(async_engine, gate, way, logprobs):
+SHORT, LONG = '"hi there"<turn|>', '"Ada, Bob, Eve, Max, Tim, Zoe"<turn|>'
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "logprobs", "expected"),
+    [
+        (SHORT, "whole", None, {("whole", False)}),
+        (SHORT, "whole", 2, {("whole", True)}),
+        (SHORT, "stream", None, {("0 tokens", False), ("end", False)}),
+        (SHORT, "stream", 2, {("6 tokens", False), ("end", True)}),
+        (LONG, "stream", 2, {("21 tokens", True), ("end", True)}),
+        (SHORT, "stream that fails", None, {("0 tokens", False), ("failure", False)}),
+        (SHORT, "stream that fails", 2, {("6 tokens", False), ("failure", True)}),
+    ],
+)
+async def test_threads_write_what_may_be_long(
+    async_engine, tokens_of, text, way, logprobs, expected
+):
     """Otherwise no other client would be served meanwhile."""
+    gate = Gated(tokens_of(text), canvas_length=32)
     gate.open.set()
     request = replace(REQUEST, logprobs=logprobs)
     generation = Generation(requests=(request,), stream=way != "whole")
@@ -90,6 +114,4 @@ async def test_threads_write_answers_that_may_be_long(async_engine, gate, way, l
         if generation.stream:
             async for _ in response.body_iterator:
                 pass
-    assert answers.threads
-    in_others = {thread is not current_thread() for thread in answers.threads}
-    assert in_others == {logprobs is not None}
+    assert answers.noted == expected
