@@ -416,11 +416,24 @@ def test_the_string_of_an_earlier_item_is_known_in_each_spelling(begun: str):
     assert not other.at_risk
 
 
-def test_the_work_of_a_mask_counts_the_items_that_are_compared():
+ROW = json.dumps({"n": "a, " * 300, "row": [7] * 300})[:-2]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (
+            '[{"n": "item"}, {"n": "it',
+            json.dumps([{"n": f"i{i}"} for i in range(400)])[:-1] + ', {"n": "i',
+        ),
+        ('[{"n": 1}, {"n": "a, b, c, d, e, f', f"[{ROW}]}}, {ROW}"),
+    ],
+    ids=["items", "values"],
+)
+def test_the_work_of_a_mask_counts_the_items_and_values_that_are_compared(short, long):
     spent = []
     spec = JsonSchema(unique({"type": "object"}), additional_properties="schema")
-    for count in (10, 400):
-        text = json.dumps([{"n": f"item{i}"} for i in range(count)])[:-1] + ', {"n": "it'
+    for text in (short, long):
         pieces = [*(bytes([byte]) for byte in range(256)), text.encode()]
         grammar = Compiler(toy_vocabulary(pieces)).compile(spec)
         matcher = Matcher(grammar)
@@ -429,3 +442,9 @@ def test_the_work_of_a_mask_counts_the_items_that_are_compared():
         matcher.allowed()
         spent.append(grammar.meter.spent - before)
     assert spent[1] > 300 > spent[0], spent
+
+
+def test_commas_within_strings_of_an_item_take_no_work():
+    texts = ['[{"n":1},{"m":"a', '[{"n":1},{"m":"a, b, \\", c, d']
+    both = [Keys().after(text.encode(), lambda place: place == 0) for text in texts]
+    assert [keys and keys.compared for keys in both] == [1, 1]
