@@ -3,6 +3,7 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+TORCHED := .venv/torch
 READY := .venv/ready
 STAMP := .venv/installed
 UV := $(shell command -v uv)
@@ -89,31 +90,32 @@ clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(CLIENTS)-
 	DLM_PYTHON=$(BIN)/python $(CLIENTS)-guidellm/bin/python $(CLIENT_TESTS) $(GUIDELLM)
 
 # The site, in build/site: every page, the API from docstrings, all links and anchors checked.
-docs: .venv/docs
+docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-
-.venv/docs: $(STAMP)
-	$(INSTALL) --editable '.[docs]'
-	touch .venv/docs
 
 install: $(STAMP)
 
-# What an answer needs, and the server. torch first: whatever asks for torch later must find this one.
-$(READY): pyproject.toml setup.py grammar/_walk.c constraints.txt
-	@echo "Installing what an answer needs into .venv, with $(if $(UV),uv,pip): torch first ..."
+# Whatever asks for torch later must find this one.
+$(TORCHED): pyproject.toml setup.py grammar/_walk.c constraints.txt
+	@echo "Installing torch into .venv, with $(if $(UV),uv,pip) ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(INSTALL) torch $(TORCH)
-	@echo "... then transformers, xgrammar and dlm with its server ..."
+	@touch $(TORCHED)
+
+# What an answer needs, and the server.
+$(READY): $(TORCHED)
+	@echo "Installing what an answer needs: transformers, xgrammar and dlm with its server ..."
 	@$(INSTALL) --editable '.[serve]'
 	@touch $(READY)
 
-# What development needs beside it. The links give type checkers the import names that setuptools
-# gives Python: dlm.kernels, dlm.grammar, dlm.models.
-$(STAMP): $(READY)
-	@echo "Installing what tests and development need into .venv ..."
+# What development needs, which is that and more: one installation takes less than two. The links
+# give type checkers the import names that setuptools gives Python: dlm.kernels, dlm.grammar,
+# dlm.models.
+$(STAMP): $(TORCHED)
+	@echo "Installing what an answer, tests and the site need ..."
 	@$(INSTALL) --editable '.[dev]'
 	@for folder in kernels grammar models; do ln -sfn ../$$folder dlm/$$folder; done
-	@touch $(STAMP)
+	@touch $(READY) $(STAMP)
 
 $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 	$(PYTHON) -m venv $(VLLM)

@@ -47,12 +47,16 @@ def test_a_first_answer_installs_torch_and_the_server_but_no_tools_of_developmen
     assert any("scripts/generate.py" in line for line in lines[-2:])
 
 
-def test_development_installs_its_tools_after_what_an_answer_needs(planned):
-    assert installs(planned("install")) == [
-        ["torch"],
-        ["--editable", "'.[serve]'"],
-        ["--editable", "'.[dev]'"],
-    ]
+@pytest.mark.parametrize("target", ["install", "suite", "docs"])
+def test_development_installs_torch_and_then_everything_at_once(planned, target):
+    assert installs(planned(target)) == [["torch"], ["--editable", "'.[dev]'"]]
+
+
+def test_an_answer_after_development_installs_nothing(planned, tmp_path):
+    (tmp_path / ".venv").mkdir()
+    for stamp in ("torch", "installed", "ready"):
+        (tmp_path / ".venv" / stamp).touch()
+    assert installs(planned("demo")) == []
 
 
 @pytest.mark.parametrize("uv", [False, True])
