@@ -5,7 +5,7 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -72,8 +72,9 @@ def words_of(path: Path) -> FileWords:
     tree = ast.parse(text)
     words = FileWords(path.relative_to(ROOT), [], comments(text), set(), [], [], [])
     words.classes.extend(node.name for node in tree.body if isinstance(node, ast.ClassDef))
-    words.local_names.extend(locals_of(tree))
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    words.local_names.extend(locals_of(nodes))
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring:
@@ -99,9 +100,9 @@ def comments(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def locals_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def locals_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each parameter and variable, of functions and modules."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield node.lineno, name
@@ -203,5 +204,5 @@ def f(found, *rest):
             case [known, *wanted]:
                 pass
 """
-    seen = {name for _, name in locals_of(ast.parse(text))}
+    seen = {name for _, name in locals_of(ast.walk(ast.parse(text)))}
     assert seen == {"found", "rest", "one", "given", "each", "held", "known", "wanted"}
