@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    shapes.schedule.begin(every=100 // share(100))
+    shapes.schedule.begin(every=1 if share(100) == 100 else 20)
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if item.get_closest_marker("gpu") and (interpreted or not torch.cuda.is_available()):
         pytest.skip("needs a CUDA device, and kernels that are compiled for it")
