@@ -36,6 +36,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         patch("dlm.serving.service.tune_process"),
+        patch.object(Engine, "cold", False),  # few grammars of tests are used when they are warm
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)
