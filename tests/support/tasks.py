@@ -40,8 +40,8 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def fill_memory() -> list[bytearray]:
-    return [bytearray(1 << 26) for _ in range(1 << 10)]
+def fill_memory() -> list[bytes]:
+    return [bytes(1 << 26) for _ in range(1 << 10)]
 
 
 def say_much() -> bytes:
