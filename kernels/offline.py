@@ -40,14 +40,15 @@ from dlm.kernels.configurations import (
 
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 _WAIT = 16  # instructions; a shorter loop only waits for a barrier
+_ONE_PROCESS = 30  # cases that do not take another process
 
 OfflineCase = tuple[str, str, int]
 
 
 def findings(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
     """Return the result of `compile_kernel` for each case, or its `error` as text. All cores take
-    part."""
-    count = os.cpu_count() or 1
+    part in many cases: a process takes as long to start as for some."""
+    count = min(os.cpu_count() or 1, 1 + len(cases) // _ONE_PROCESS)
     with ThreadPoolExecutor(count) as pool:
         parts = [*pool.map(_in_a_process, (cases[i::count] for i in range(count)))]
     return [parts[i % count][i // count] for i in range(len(cases))]
