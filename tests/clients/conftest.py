@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SUPPORT = HERE.parent / "support"
+ROOT = HERE.parents[1]
+SUPPORT = ROOT / "tests" / "support"
 # Names of the model: its own, and names that some client expects of its vendor's models.
 NAMES = ("dlm", "gpt-5.5", "gpt-6.2-sol", "gpt-4o", "claude-sonnet-4-5")
 
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """Address of the server. `DLM_PYTHON` is a Python with dlm, if this one has none."""
+    """Address of the server, which is this checkout's. `DLM_PYTHON` is a Python with what dlm needs,
+    if this one has not."""
     python = os.environ.get("DLM_PYTHON", sys.executable)
-    environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
+    folders = os.pathsep.join(map(str, (SUPPORT, ROOT)))
+    environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [python, HERE / "server.py", *NAMES],
         stdin=subprocess.PIPE,
