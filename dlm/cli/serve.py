@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -59,6 +60,7 @@ def main() -> None:
     args = arguments()
     try:
         import dlm
+        from dlm.serving.records import owned
         from dlm.serving.settings import Settings
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
@@ -78,7 +80,8 @@ def main() -> None:
             stored_file_bytes=args.stored_file_bytes,
         )
         if args.replicas is None:
-            serve_here(args, settings)
+            with nullcontext() if args.stored_files is None else owned(args.stored_files):
+                serve_here(args, settings)
         else:
             serve_on_ray(args, settings)
     except KeyboardInterrupt:
@@ -105,7 +108,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     limits = Limits(**{name: value for name, value in limits_given.items() if value is not None})
     with progress_bar("warming up") as progress:
         engine = dlm.Engine.loaded(loading_of(args), progress)
-    app, service = app_of(engine, settings)
+    app, service = app_of(engine, settings, args.stored_files)
     config = uvicorn.Config(
         app,
         ws="none",
@@ -193,6 +196,8 @@ def arguments() -> argparse.Namespace:
     add("--stored-responses", type=int, default=1000, metavar="N", help=purpose)
     purpose = "The most bytes of files that clients upload, and of batches' answers; 0: none."
     add("--stored-file-bytes", type=int, default=1 << 30, metavar="N", help=purpose)
+    purpose = "The directory that keeps files and batches. Default: they end with the server."
+    add("--stored-files", type=Path, metavar="DIR", help=purpose)
     purpose = "The most bytes of a request's headers. Default: 65536."
     add("--max-header-bytes", type=int, metavar="N", help=purpose)
     purpose = "How many seconds all headers of a request may take. Default: 20."
@@ -222,6 +227,8 @@ def arguments() -> argparse.Namespace:
         fail("--ssl-ca-certs with --replicas: Ray Serve asks no client for a certificate")
     if args.replicas is not None and args.uds is not None:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
+    if args.stored_files is not None and (args.replicas is not None or not args.stored_file_bytes):
+        fail("--stored-files with --replicas or --stored-file-bytes 0: no file is stored there")
     check_address_flags(args)
     for name in CONNECTIONS:
         flag, value = flag_of(name), getattr(args, name)

@@ -1,10 +1,10 @@
 """Bodies of `/v1/batches`, and batches as their clients see them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from dlm.errors import RequestError
 from dlm.openai.batch import Url
@@ -48,6 +48,18 @@ _TIMES = (
     "cancelled",
 )
 _ENDS = ("completed", "failed", "expired", "cancelled")
+_RECORDED = ("client", "seconds", "id")  # that a batch has from its beginning
+_PROGRESS = (
+    "status",
+    "created",
+    "times",
+    "total",
+    "completed",
+    "failed",
+    "error",
+    "output_file",
+    "error_file",
+)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -79,6 +91,19 @@ class BatchState:
     def become(self, status: Status) -> None:
         self.status = status
         self.times[status] = int(self.now())
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it, for `of_record`."""
+        fields = {name: getattr(self, name) for name in _RECORDED + _PROGRESS}
+        return fields | {"times": {**self.times}, "body": self.body.model_dump()}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        body = BatchBody.model_validate(record["body"])
+        batch = cls(body=body, **{name: record[name] for name in _RECORDED})
+        for name in _PROGRESS:
+            setattr(batch, name, record[name])
+        return batch
 
     def answer(self) -> Body:
         """Return the batch in OpenAI's form."""

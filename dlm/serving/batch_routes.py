@@ -15,7 +15,8 @@ from dlm.errors import RequestError
 from dlm.openai.batches import BatchBody
 from dlm.openai.body import Body, parse_json, validated
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.batches import INPUT, OUTPUT, Batches
+from dlm.serving.batch_writer import OUTPUT
+from dlm.serving.batches import INPUT, Batches
 from dlm.serving.file_store import DAY, FileStore, StoredFile
 from dlm.serving.guard import Guard, until_disconnected
 from dlm.serving.multipart import form_parts
@@ -118,7 +119,9 @@ class BatchRoutes:
                 client,
             )
             body = await until_disconnected(request, reading)
-        return JSONResponse(self._batches().create(client, body).answer())
+        batch = self._batches().create(client, body)
+        await self._batches().recorded()
+        return JSONResponse(batch.answer())
 
     async def list_batches(self, request: Request) -> Response:
         batches = self._batches().of(self._guard.client(request))
@@ -129,7 +132,9 @@ class BatchRoutes:
 
     async def cancel(self, request: Request, id: str) -> Response:
         self._check_origin(request)
-        return JSONResponse(self._batches().cancel(self._guard.client(request), id).answer())
+        batch = self._batches().cancel(self._guard.client(request), id)
+        await self._batches().recorded()
+        return JSONResponse(batch.answer())
 
     def _body(
         self, request: Request, engine: AsyncEngine, client: str

@@ -2,14 +2,14 @@
 
 The batches of a client run one after another. To the engine they are a client of their own, so
 slots, passes and readers are shared with it as with any other; `BatchSlots` bounds their rows.
+Batches are recorded, and a later server goes on with those that have not ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from typing import TypeVar
 
 from dlm.batch.batch import AnswerRow, Job
@@ -24,11 +24,13 @@ from dlm.request import Request, Result
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.batch_input import BatchInput
 from dlm.serving.batch_slots import BatchSlots
-from dlm.serving.file_store import DAY, FileStore, StorageFullError, StoredFile
+from dlm.serving.batch_writer import BatchWriter
+from dlm.serving.file_store import DAY, FileStore, StoredFile, UnknownFileError
+from dlm.serving.records import StorageFullError, StoredRecords
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-INPUT, OUTPUT = "batch", "batch_output"  # purposes of files
+INPUT = "batch"  # the purpose of a file that may be a batch's
 _MOST_BATCHES = 20  # of a client that have not ended
 _MOST_OF_ALL = 200  # of all clients that have not ended
 _REMEMBERED = 200  # of a client, ended ones included
@@ -43,10 +45,17 @@ class Batches:
     """Batches of all clients, in the event loop of an engine."""
 
     def __init__(
-        self, engine: AsyncEngine, files: FileStore, names: tuple[str, ...], seconds: int = DAY
+        self,
+        engine: AsyncEngine,
+        files: FileStore,
+        records: StoredRecords,
+        names: tuple[str, ...],
+        seconds: int = DAY,
     ):
         """`names` are those of the model. A batch expires after `seconds`."""
         self._engine, self._files, self._seconds = engine, files, seconds
+        self._records = records
+        self._recording = set[asyncio.Future[None]]()
         self._form = BatchLines(names)
         self._slots = BatchSlots(engine)
         self._batches: dict[str, BatchState] = {}  # by id, the oldest first
@@ -54,6 +63,26 @@ class Batches:
         self._unended = 0
         self._running: dict[str, asyncio.Task[None]] = {}  # by batch
         self._workers: dict[str, asyncio.Task[None]] = {}  # by client
+        earlier = [BatchState.of_record(record) for _, record in records.read()]
+        for batch in sorted(earlier, key=lambda batch: batch.created):
+            self._resume(batch)
+
+    def _resume(self, batch: BatchState) -> None:
+        """Go on with a batch of an earlier server, without what it may have been writing."""
+        if not batch.ended:
+            try:
+                self._files.hold(batch.client, batch.body.input_file_id)
+            except UnknownFileError as error:
+                batch.error = str(error)
+                batch.become("failed")
+        self._put(batch)
+
+    def _put(self, batch: BatchState) -> None:
+        self._batches[batch.id] = self._own.setdefault(batch.client, {})[batch.id] = batch
+        if not batch.ended:
+            self._unended += 1
+            if batch.client not in self._workers:
+                self._workers[batch.client] = asyncio.ensure_future(self._work(batch.client))
 
     def create(self, client: str, body: BatchBody) -> BatchState:
         """Begin a batch. Raises `RequestError`, `UnknownFileError` and `QueueFullError`."""
@@ -75,10 +104,8 @@ class Batches:
         if len(self._batches) >= _REMEMBERED_OF_ALL:
             self._forget_oldest(self._batches)
         batch = BatchState(client=client, body=body, seconds=self._seconds)
-        self._batches[batch.id] = self._own.setdefault(client, {})[batch.id] = batch
-        self._unended += 1
-        if client not in self._workers:
-            self._workers[client] = asyncio.ensure_future(self._work(client))
+        self._put(batch)
+        self._record(batch)
         return batch
 
     def of(self, client: str) -> list[BatchState]:
@@ -104,7 +131,26 @@ class Batches:
             else:
                 batch.become("cancelled")
                 self._note_end(self._files.get(client, batch.body.input_file_id))
+            self._record(batch)
         return batch
+
+    async def recorded(self) -> None:
+        """Wait until the records of all batches are written."""
+        if self._recording:
+            await asyncio.wait(self._recording)
+
+    def _record(self, batch: BatchState) -> None:
+        """Write the record of a batch, as it then is, in a thread."""
+
+        def write() -> None:
+            try:
+                self._records.write(batch.id, batch.record)
+            except StorageFullError as error:
+                _LOG.warning("a later server does not know %s as it is now: %s", batch.id, error)
+
+        recording = asyncio.ensure_future(asyncio.to_thread(write))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
 
     async def close(self) -> None:
         """End all batches."""
@@ -113,12 +159,14 @@ class Batches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.recorded()
 
     def _forget_oldest(self, batches: dict[str, BatchState]) -> None:
         """Forget the oldest of `batches` that has ended; fewer have not than are remembered."""
         batch = next(batch for batch in batches.values() if batch.ended)
         own = self._own[batch.client]
         del self._batches[batch.id], own[batch.id]
+        self._records.delete(batch.id)
         if not own:
             del self._own[batch.client]
 
@@ -128,10 +176,13 @@ class Batches:
         self._unended -= 1
 
     async def _work(self, client: str) -> None:
-        """Run the batches of a client, the oldest first, until all have ended."""
+        """Run the batches of a client, the oldest first, until all have ended or the server
+        drains."""
         try:
             while pending := [batch for batch in self.of(client) if not batch.ended]:
                 await asyncio.ensure_future(self._run(pending[-1]))
+                if not pending[-1].ended:
+                    break
         finally:
             del self._workers[client]
 
@@ -142,8 +193,11 @@ class Batches:
             return  # it was cancelled before its task began
         self._running[batch.id] = task
         file = self._files.get(batch.client, batch.body.input_file_id)
-        rows, writer = BatchInput(file.path), _Writer(self._files, batch)
+        rows, writer = BatchInput(file.path), BatchWriter(self._files, self._records, batch)
         try:
+            await self._read(batch, partial(writer.resume, self._form.row_of), file.size)
+            if batch.status == "cancelling":
+                raise asyncio.CancelledError  # under an earlier server
             try:
                 async with asyncio.timeout(batch.created + batch.seconds - batch.now()):
                     await self._read(batch, partial(rows.check, self._form), file.size)
@@ -162,6 +216,8 @@ class Batches:
                 raise  # the server is shutting down
             batch.become("cancelled")
         except Exception as error:
+            if isinstance(error, UnavailableError) and self._engine.failure is None:
+                return  # the server drains: a later one goes on
             if not isinstance(error, DlmError):
                 _LOG.exception("a batch failed")
             batch.error = str(failure(error)) if isinstance(error, DlmError) else "a fault here"
@@ -170,9 +226,11 @@ class Batches:
             rows.stop()
             writer.close()
             del self._running[batch.id]
-            self._note_end(file)
+            if batch.ended:
+                self._note_end(file)
+                self._record(batch)
 
-    async def _answer(self, batch: BatchState, rows: BatchInput, writer: "_Writer") -> None:
+    async def _answer(self, batch: BatchState, rows: BatchInput, writer: BatchWriter) -> None:
         """Answer all rows, and write their answers."""
         numbers = iter(range(len(rows)))
         tasks = [
@@ -187,15 +245,17 @@ class Batches:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer_next(
-        self, batch: BatchState, rows: BatchInput, numbers: Iterator[int], writer: "_Writer"
+        self, batch: BatchState, rows: BatchInput, numbers: Iterator[int], writer: BatchWriter
     ) -> None:
         """Answer rows one after another, those that no other task has taken from `numbers`."""
         for number in numbers:
+            if number in writer.written:
+                continue
             async with self._slots.slot(batch.client):
                 await self._answer_row(batch, rows, number, writer)
 
     async def _answer_row(
-        self, batch: BatchState, rows: BatchInput, number: int, writer: "_Writer"
+        self, batch: BatchState, rows: BatchInput, number: int, writer: BatchWriter
     ) -> None:
         """Answer a row in one slot: its requests run one after another."""
         row, size = InputRow(number, None, "the line was not read"), rows.size(number)
@@ -214,7 +274,7 @@ class Batches:
             await self._read(batch, partial(writer.write, {number: line}, failed=False))
 
     async def _expire(
-        self, batch: BatchState, rows: BatchInput, writer: "_Writer", size: int
+        self, batch: BatchState, rows: BatchInput, writer: BatchWriter, size: int
     ) -> None:
         """Write an error for each row that has no line yet. Between two pieces of the file, which
         has `size` bytes, other clients have their turns. If the store has no room for some of the
@@ -231,7 +291,7 @@ class Batches:
             missing = batch.total - batch.completed - batch.failed
             batch.error = f"{missing} rows that did not run have no error line: {problem}"
 
-    def _write_expired(self, rows: list[InputRow], writer: "_Writer") -> None:
+    def _write_expired(self, rows: list[InputRow], writer: BatchWriter) -> None:
         expired = {row.number: _line(self._form.expired(row)) for row in rows}
         writer.write(expired, failed=True)
 
@@ -267,50 +327,6 @@ class Batches:
             with suppress(QueueFullError):
                 return await work()
             await self._engine.until_fewer()
-
-
-class _Writer:
-    """Writer of a batch's two files, of answers and of errors. Threads call it. A file is created
-    with its first line."""
-
-    def __init__(self, store: FileStore, batch: BatchState):
-        self._store, self._batch = store, batch
-        self._files: dict[bool, StoredFile] = {}  # by whether their rows have failed
-        self._written = set[int]()  # numbers of rows
-        self._closed = False
-        self._lock = Lock()  # one thread writes at a time
-
-    def write(self, lines: Mapping[int, bytes], failed: bool) -> None:
-        """Write the answers to rows, or the errors of rows that have `failed`, by their numbers:
-        those of rows that have no line yet, all or none, and none if the batch has ended. Raises
-        `StorageFullError`."""
-        with self._lock:
-            new = {} if self._closed else {n: lines[n] for n in lines if n not in self._written}
-            if not new:
-                return
-            if failed not in self._files:
-                self._create(failed)
-            self._store.append(self._files[failed], b"".join(new.values()))
-            self._written.update(new)
-            if failed:
-                self._batch.failed += len(new)
-            else:
-                self._batch.completed += len(new)
-
-    def close(self) -> None:
-        """Write no more; lines that are being written are finished."""
-        with self._lock:
-            self._closed = True
-            for file in self._files.values():
-                self._store.release(file)
-
-    def _create(self, failed: bool) -> None:
-        name = f"{self._batch.id}_{'error' if failed else 'output'}.jsonl"
-        file = self._files[failed] = self._store.create(self._batch.client, name, OUTPUT)
-        if failed:
-            self._batch.error_file = file.id
-        else:
-            self._batch.output_file = file.id
 
 
 def _line(answer: AnswerRow) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of clients, on disk while the server runs.
+"""Files of clients on disk, and their records, by which a later server knows them.
 
 Each client sees its own files alone. Their number and their bytes are bounded, and they expire.
 This module knows no HTTP and no batches.
@@ -13,20 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
+from typing import Any
 
 from dlm.errors import RequestError
 from dlm.openai.body import Body, sendable
 from dlm.openai.response_items import UnknownResponseError
+from dlm.serving.records import StorageFullError, StoredRecords, disk_error
 
 DAY = 86_400  # seconds
 _SECONDS = 30 * DAY  # that a file is kept
 _MOST_FILES = 200  # of a client
 _MOST_OF_ALL = 10_000  # files of all clients
 _LEAST_BYTES = 4096  # that a file counts, as on most disks
-
-
-class StorageFullError(RequestError):
-    """Refusal of bytes for which the store has no room."""
+_RECORDED = ("client", "name", "purpose", "created", "expires")
 
 
 class UnknownFileError(UnknownResponseError):
@@ -61,6 +60,10 @@ class StoredFile:
             "status_details": None,
         }
 
+    def record(self) -> dict[str, Any]:
+        """Return what a later server has to know of the file, beside its content."""
+        return {name: getattr(self, name) for name in _RECORDED}
+
 
 @dataclass(slots=True)
 class _Share:
@@ -81,14 +84,17 @@ class FileStore:
         self._counted = 0  # bytes of all files
         self._next_end = math.inf  # no file that nobody reads expires before
         self._lock = Lock()
+        self._records = StoredRecords(directory, "file-")
+        self._load()
 
     def add(
         self, client: str, name: str, purpose: str, content: bytes, seconds: int = _SECONDS
     ) -> StoredFile:
         """Store a file for `seconds`. Raises `StorageFullError`."""
-        file = self.create(client, name, purpose, seconds)
+        file = self._create(client, name, purpose, seconds)
         try:
             self.append(file, content)
+            self._records.write(file.id, file.record)
         except BaseException:
             with self._lock:
                 self._drop(file)
@@ -96,8 +102,19 @@ class FileStore:
         self.release(file)
         return file
 
-    def create(self, client: str, name: str, purpose: str, seconds: int = _SECONDS) -> StoredFile:
-        """Return an empty file, which stays until it is released. Raises `StorageFullError`."""
+    def create(self, client: str, name: str, purpose: str) -> StoredFile:
+        """Return an empty file, which stays until it is released. A later server has it with what
+        was written to it. Raises `StorageFullError`."""
+        file = self._create(client, name, purpose, _SECONDS)
+        try:
+            self._records.write(file.id, file.record)
+        except StorageFullError:
+            with self._lock:
+                self._drop(file)
+            raise
+        return file
+
+    def _create(self, client: str, name: str, purpose: str, seconds: int) -> StoredFile:
         now = int(self._now())
         id = f"file-{token_hex(12)}"
         file = StoredFile(
@@ -113,7 +130,7 @@ class FileStore:
         try:
             file.path.touch(exist_ok=False)
         except OSError as error:
-            raise _disk_error(error) from error
+            raise disk_error(error) from error
         try:
             with self._lock:
                 self._expire()
@@ -137,8 +154,16 @@ class FileStore:
                 os.truncate(file.path, file.size)
             with self._lock:
                 self._count(file, counted)
-            raise _disk_error(error) from error
+            raise disk_error(error) from error
         file.size += len(content)
+
+    def cut(self, file: StoredFile, size: int) -> None:
+        """Remove what comes after the first `size` bytes of a file, which no other thread writes
+        at the same time."""
+        os.truncate(file.path, size)
+        with self._lock:
+            self._count(file, max(_LEAST_BYTES, size))
+        file.size = size
 
     def get(self, client: str, id: str) -> StoredFile:
         """Return a file of a client. Raises `UnknownFileError`."""
@@ -146,9 +171,10 @@ class FileStore:
             return self._get(client, id)
 
     def hold(self, client: str, id: str) -> StoredFile:
-        """Return a file of a client, which stays until `release`. Raises `UnknownFileError`."""
+        """Return a file of a client, which stays until `release`; one that has expired, and that
+        no other call has removed, stays too. Raises `UnknownFileError`."""
         with self._lock:
-            file = self._get(client, id)
+            file = self._find(client, id)
             file.readers += 1
             return file
 
@@ -174,10 +200,29 @@ class FileStore:
                 raise RequestError(f"{id} must not be deleted while a batch needs it")
             self._drop(file)
 
+    def _load(self) -> None:
+        """Go on with the files of an earlier server, and delete those that it had not finished."""
+        files = [
+            StoredFile(id=id, path=self._directory / id, **record)
+            for id, record in self._records.read()
+            if (self._directory / id).exists()
+        ]
+        for file in sorted(files, key=lambda file: file.created):
+            file.size = file.path.stat().st_size
+            file.counted = max(_LEAST_BYTES, file.size)
+            self._put(self._shares.get(file.client, _Share()), file)
+            self._next_end = min(self._next_end, file.expires)
+        for path in self._directory.glob("file-*"):
+            if self._records.id.fullmatch(path.name) and not self._records.has(path.name):
+                path.unlink()
+
     # The lock is held by the callers of all that follow.
 
     def _get(self, client: str, id: str) -> StoredFile:
         self._expire()
+        return self._find(client, id)
+
+    def _find(self, client: str, id: str) -> StoredFile:
         file = self._files.get(id)
         if file is None or file.client != client:
             raise UnknownFileError(f"there is no file {id!r:.60} here")
@@ -195,6 +240,9 @@ class FileStore:
                 f"files must be at most {_MOST_OF_ALL} of all clients: try again later"
             )
         self._check_room(share, file.counted)
+        self._put(share, file)
+
+    def _put(self, share: _Share, file: StoredFile) -> None:
         self._shares[file.client] = share
         self._files[file.id] = share.files[file.id] = file
         share.counted += file.counted
@@ -226,6 +274,7 @@ class FileStore:
         if not share.files:
             del self._shares[file.client]
         with suppress(OSError):
+            self._records.delete(file.id)
             file.path.unlink()
 
     def _expire(self) -> None:
@@ -240,7 +289,3 @@ class FileStore:
         self._next_end = min(
             (file.expires for file in free if file.expires > now), default=math.inf
         )
-
-
-def _disk_error(error: OSError) -> StorageFullError:
-    return StorageFullError(f"the server cannot write the file to its disk: {error.strerror}")

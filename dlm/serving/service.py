@@ -5,7 +5,7 @@ which path leads to which handler, nor how errors are answered: `app.py` does.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from dlm.serving.guard import (
     until_disconnected,
 )
 from dlm.serving.metrics import METRICS_TYPE, Metrics
+from dlm.serving.records import StoredRecords
 from dlm.serving.settings import Settings
 
 _RESERVED_SHARE = 8  # an eighth of the queue is kept for clients without a request in it
@@ -54,9 +55,9 @@ T = TypeVar("T")
 class Service(Routes):
     """Handlers that use one engine, which is closed when the application ends."""
 
-    def __init__(self, engine: Engine, settings: Settings):
+    def __init__(self, engine: Engine, settings: Settings, directory: Path | None):
         super().__init__(settings)
-        self._engine = engine
+        self._engine, self._directory = engine, directory
         self._responses = ResponseStore(
             settings.stored_responses,
             settings.stored_bytes,
@@ -81,9 +82,13 @@ class Service(Routes):
             policy, max_choices=min(policy.max_choices, self.engine.max_requests)
         )
         tune_process()
-        with TemporaryDirectory(prefix="dlm-files-") as directory:
-            self._files = FileStore(Path(directory), settings.stored_file_bytes)
-            self._batches = Batches(self.engine, self._files, settings.names)
+        with ExitStack() as stack:
+            directory = self._directory or Path(
+                stack.enter_context(TemporaryDirectory(prefix="dlm-files-"))
+            )
+            self._files = FileStore(directory, settings.stored_file_bytes)
+            records = StoredRecords(directory, "batch_")
+            self._batches = Batches(self.engine, self._files, records, settings.names)
             try:
                 yield
             finally:
@@ -275,7 +280,10 @@ class Service(Routes):
         return Response(self.metrics.text(), media_type=METRICS_TYPE)
 
 
-def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
-    """Return an application that closes the engine when it ends, and its handlers."""
-    service = Service(engine, settings)
+def app_of(
+    engine: Engine, settings: Settings, directory: Path | None = None
+) -> tuple[FastAPI, Service]:
+    """Return an application that closes the engine when it ends, and its handlers. Files of
+    clients are kept in `directory`, which no other server may use; by default they end with it."""
+    service = Service(engine, settings, directory)
     return application(service), service

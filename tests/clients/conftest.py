@@ -18,8 +18,8 @@ NAMES = ("dlm", "gpt-5.5", "gpt-6.2-sol", "gpt-4o", "claude-sonnet-4-5")
 
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
-    """Address of the server, which is this checkout's. `DLM_PYTHON` is a Python with what dlm needs,
-    if this one has not."""
+    """Address of this checkout's server. `DLM_PYTHON` is a Python with what dlm needs, if this one
+    has not."""
     python = os.environ.get("DLM_PYTHON", sys.executable)
     folders = os.pathsep.join(map(str, (SUPPORT, ROOT)))
     environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}

@@ -134,6 +134,11 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
         ),
         (["--allowed-hosts", "a:80"], "allowed_hosts[0] must be the name of a host"),
         (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
+        (
+            ["--stored-files", "a", "--stored-file-bytes", "0"],
+            "--stored-files with --replicas or --stored-file-bytes 0: no file is stored there",
+        ),
+        (["--stored-files", "/dev/null"], "the directory of files must be writable"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(refusal_of, flags, problem):

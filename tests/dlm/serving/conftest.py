@@ -41,7 +41,9 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)
         limits = Limits(**settings.pop("limits", {}))
-        app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
+        directory = settings.pop("directory", None)
+        given = Settings(**{"names": ("tiny",), "slots": 4} | settings)
+        app, service = app_of(engine, given, directory)
         config = uvicorn.Config(
             app,
             log_level="error",

@@ -4,27 +4,20 @@ import asyncio
 import json
 import threading
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import pytest
 from batch_lines import CHAT, line, lines
+from batch_work import Work, until
 from gated import Gated
 from waiting import PATIENCE
 
-from dlm import DlmError, Policy, Request
+from dlm import DlmError, Request
 from dlm.openai.batch import BatchLines
 from dlm.openai.batches import BatchBody
 from dlm.openai.body import LARGE
 from dlm.serving import batches as batches_module
-from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.batches import Batches
-from dlm.serving.file_store import FileStore
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -35,28 +28,7 @@ def gate(tokens_of):
 @pytest.fixture
 def work(engine_of, gate, tmp_path):
     """The engine of a gated model, its batches, and the files they read."""
-
-    class Work:
-        def __init__(self, seconds=3600, slots=2, room=4 << 20):
-            engine = engine_of(gate, slots=slots, policy=Policy())
-            self.engine = AsyncEngine(engine, max_queue=8)
-            self.files = FileStore(tmp_path, room)
-            self.batches = Batches(self.engine, self.files, ("tiny",), seconds)
-
-        def begin(self, count, client="a", **body):
-            content = lines(*(line(str(i), **body) for i in range(count)))
-            file = self.files.add(client, "rows", "batch", content)
-            return self.batches.create(client, BatchBody(input_file_id=file.id, endpoint=CHAT))
-
-        async def __aenter__(self):
-            return self
-
-        async def __aexit__(self, *_):
-            gate.open.set()
-            await self.batches.close()
-            await self.engine.close()
-
-    return Work
+    return partial(Work, engine_of, gate, tmp_path)
 
 
 @pytest.mark.anyio
@@ -100,14 +72,6 @@ async def test_a_cancelled_batch_keeps_its_answers_and_begins_no_more(work, gate
             at.batches.cancel("a", batch.id)
 
 
-def error_lines(at, batch):
-    """Ids of the rows in a batch's file of errors, each of which has to be `batch_expired`."""
-    errors = at.files.get(batch.client, batch.error_file).path.read_text().splitlines()
-    shown = [(e["custom_id"], e["response"], e["error"]["code"]) for e in map(json.loads, errors)]
-    assert [line[1:] for line in shown] == [(None, "batch_expired")] * len(shown)
-    return [id for id, _, _ in shown]
-
-
 @pytest.mark.anyio
 async def test_rows_that_did_not_run_before_their_batch_expired_have_error_lines(
     work, gate, monkeypatch
@@ -128,7 +92,7 @@ async def test_rows_that_did_not_run_before_their_batch_expired_have_error_lines
         if batch.output_file is not None:  # else the machine was too busy for any
             output = at.files.get("a", batch.output_file).path.read_text().splitlines()
             answered = [json.loads(text)["custom_id"] for text in output]
-        assert answered + error_lines(at, batch) == list("01234")
+        assert answered + at.error_lines(batch) == list("01234")
         assert (batch.completed, batch.failed) == (len(answered), 5 - len(answered))
         assert batch.completed < 3
 
@@ -153,7 +117,7 @@ async def test_a_batch_expires_while_its_file_is_checked(work, monkeypatch):
         finally:
             go_on.set()
         assert (batch.status, batch.total, batch.failed) == ("expired", 5, 5)
-        assert error_lines(at, batch) == list("01234")
+        assert at.error_lines(batch) == list("01234")
         await until(lambda: ends)
         assert ends == [CancelledError]  # at its next row
 
@@ -165,7 +129,7 @@ async def test_a_batch_that_expires_with_a_full_store_says_what_is_not_written(w
         await until(lambda: batch.ended)
         assert (batch.status, batch.total) == ("expired", 600)
         assert 0 < batch.failed < 600
-        assert error_lines(at, batch) == [str(number) for number in range(batch.failed)]
+        assert at.error_lines(batch) == [str(number) for number in range(batch.failed)]
         (problem,) = batch.answer()["errors"]["data"]
         missing = 600 - batch.failed
         assert f"{missing} rows that did not run have no error line: the file" in problem["message"]

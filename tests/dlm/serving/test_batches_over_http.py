@@ -263,3 +263,15 @@ def test_a_list_has_pages(served):
         assert served.http.get(f"/v1/files?{query}").status_code == 400
     for id in ids:
         served.client.files.delete(id)
+
+
+def test_files_and_batches_outlive_a_server(serve_random, tmp_path):
+    with serve_random(directory=tmp_path) as served:
+        file = uploaded(served.client, lines(line("a")), "../rows.jsonl")
+        batch = ended(served.client, begun(served.client, file, metadata={"for": "tests"}))
+        before = answers(served.client, batch.output_file_id)
+    with serve_random(directory=tmp_path) as served:
+        assert served.client.batches.retrieve(batch.id) == batch
+        assert served.client.files.retrieve(file.id) == file
+        assert answers(served.client, batch.output_file_id) == before
+    assert {path.parent for path in tmp_path.rglob("*")} == {tmp_path}

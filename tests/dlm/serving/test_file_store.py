@@ -7,6 +7,7 @@ import pytest
 from dlm import DlmError
 from dlm.serving import file_store
 from dlm.serving.file_store import FileStore
+from dlm.serving.records import owned
 
 
 def add(files, client="a", content=b"3", **more):
@@ -37,7 +38,7 @@ def test_files_of_all_clients_are_bounded_in_number(tmp_path, monkeypatch):
     first, _ = add(files, "a"), add(files, "b")
     with pytest.raises(DlmError, match="files must be at most 2 of all clients"):
         add(files, "c")
-    assert len([*tmp_path.iterdir()]) == 2
+    assert len([*tmp_path.iterdir()]) == 2 * 2  # with their records
     files.delete("a", first.id)
     add(files, "c")
 
@@ -77,3 +78,44 @@ def test_a_full_disk_is_refused_and_counts_nothing(tmp_path):
     add(files)
     with pytest.raises(DlmError, match="room for 2287"):
         add(files)
+
+
+def test_a_later_store_has_the_files_that_were_complete(tmp_path):
+    before = FileStore(tmp_path, 1 << 20, lambda: 0.0)
+    kept, deleted = add(before, content=b"33"), add(before, "b")
+    expiring = add(before, "b", seconds=10)
+    before.delete("b", deleted.id)
+    output = before.create("a", "answers", "batch_output")
+    before.append(output, b"{}")
+    torn = tmp_path / f"file-{'0' * 24}"  # a crash came before its record
+    torn.write_bytes(b"3")
+    (tmp_path / "file-of-another").write_bytes(b"3")
+    after = FileStore(tmp_path, 1 << 20, lambda: 10.0)
+    assert [file.body() for file in after.of("a")] == [output.body(), kept.body()]
+    assert after.of("b") == []
+    assert not any(path.exists() for path in (torn, deleted.path, expiring.path))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "file-of-another",
+        *(name for file in (kept, output) for name in (file.id, f"{file.id}.json")),
+    }
+    after.delete("a", output.id)
+    with pytest.raises(DlmError, match="takes 600000 bytes, and the server has room for 520192"):
+        add(after, content=b"3" * 600_000)
+
+
+def test_a_directory_is_of_one_server(tmp_path):
+    directory = tmp_path / "made" / "here"
+    with (
+        owned(directory),
+        pytest.raises(DlmError, match="must be of one server, and another one uses it"),
+        owned(directory),
+    ):
+        pass
+    with owned(directory):
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(DlmError, match=r"the directory of files must be writable: .*File exists"),
+        owned(tmp_path / "file"),
+    ):
+        pass
