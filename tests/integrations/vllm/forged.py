@@ -24,9 +24,12 @@ VALUES: tuple[Any, ...] = (
         "rules": "gASVBQAAAAAAAACMAXiULg==",
         "thinking": False,
         "thinking_budget": None,
+        "opened": False,
         "top_k": 0,
         "top_p": 1.0,
         "failed": 0,
+        "stops": [1, 106, 50],
+        "squeezed": [3, 4, 5],
     },
 )
 MESSAGES = [{"role": "user", "content": "Hello."}]

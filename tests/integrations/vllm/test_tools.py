@@ -10,7 +10,7 @@ from conftest import TINY
 from native_calls import answer_tokens
 from typed_tools import ARGUMENTS, NAMES, SCHEMAS, exactly
 
-from dlm.grammar import ToolCall, Vocabulary
+from dlm.grammar import ToolCall, Tools, Vocabulary
 from dlm.grammar.calls import GemmaReader
 
 PROMPT = "Call the tool."
@@ -83,11 +83,14 @@ def chat_request(name, **fields):
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("name", NAMES)
 def test_vllm_s_parser_reads_constrained_calls_cut_at_any_token(tokenizer, name):
+    from dlm.integrations.vllm.own import GEMMA
     from dlm.integrations.vllm.payload import TOOLS, Reading, ToolsText
 
     vocabulary = vocabulary_of(tokenizer)
     request, tools = chat_request(name), ToolsText("{}")
-    tools.reading, request.vllm_xargs = Reading(vocabulary, None), {TOOLS: tools}
+    spec = Tools([tool.model_dump(exclude_none=True) for tool in request.tools])
+    tools.reading = Reading(vocabulary, spec, None, GEMMA.markup)
+    request.vllm_xargs = {TOOLS: tools}
     tokens = [*answer_tokens(vocabulary, "So: ", ToolCall("f", ARGUMENTS[name])), 106]
     text = tokenizer.decode(tokens)
     _, content, (call,) = parser_of(tokenizer, request.tools).parse(text, request, True, tokens)
