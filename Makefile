@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TORCHED := .venv/torch
 READY := .venv/ready
+BYTECODE := .venv/bytecode
 STAMP := .venv/installed
 UV := $(shell command -v uv)
 # Without bytecode, which Python makes for the modules that it imports.
@@ -30,7 +31,7 @@ test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
 # With bytecode: each process that a test starts would compile all modules anew.
-suite: $(STAMP)
+suite: $(BYTECODE)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(CASES)
 
 # Marked tests too, and five times the examples of hypothesis: over half an hour.
@@ -116,6 +117,12 @@ $(STAMP): $(TORCHED)
 	@$(INSTALL) --editable '.[dev]'
 	@for folder in kernels grammar models; do ln -sfn ../$$folder dlm/$$folder; done
 	@touch $(READY) $(STAMP)
+
+# Once after an installation, beside lint: each of several processes would compile all that tests
+# import, which takes 20 seconds of processor time.
+$(BYTECODE): $(STAMP)
+	-PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet > /dev/null
+	@touch $(BYTECODE)
 
 $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 	$(PYTHON) -m venv $(VLLM)
