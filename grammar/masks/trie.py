@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+_FEW = 32  # nodes up to which children are looked up one by one
+
 
 class Preorder(NamedTuple):
     """The nodes of a trie by their places in preorder."""
@@ -65,6 +67,8 @@ class Trie:
         )
         self.token_count: Int32[np.ndarray, " nodes"] = counts.astype(np.int32)
         self._first, self._children = self.first.data, self.children.data
+        self._tokens = self.tokens.data
+        self._token_first, self._token_count = self.token_first.data, self.token_count.data
         self._bytes = self.byte.tobytes()
         self.first_bytes = dict(self.each_child(0))  # the root's children, by byte
 
@@ -144,6 +148,14 @@ class Trie:
             if child >= 0:
                 yield byte, child
 
+    def children_along(self, nodes: Int32[np.ndarray, " n"], byte: int) -> Int32[np.ndarray, " m"]:
+        """Return the children of `nodes` by one byte."""
+        if len(nodes) > _FEW:
+            children, _ = self.children_of(nodes)
+            return children[self.byte[children] == byte]
+        each_child = (self.children_by(node, (byte,)) for node in nodes.tolist())
+        return np.array([child for by_byte in each_child for _, child in by_byte], np.int32)
+
     def along(self, text: bytes, start: int = 0) -> Iterator[int]:
         """Yield the nodes that spell `text[start:]`, byte by byte, up to its first unknown byte."""
         node = 0
@@ -153,6 +165,12 @@ class Trie:
             if node < 0:
                 return
             yield node
+
+    def tokens_of(self, nodes: Sequence[int]) -> Int32[np.ndarray, " m"]:
+        """Return the tokens that end at `nodes`, which is quicker for a few nodes."""
+        first, count, tokens = self._token_first, self._token_count, self._tokens
+        spans = (tokens[first[node] : first[node] + count[node]] for node in nodes)
+        return np.array([token for span in spans for token in span], np.int32)
 
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]

@@ -140,11 +140,11 @@ class TerminalTokens:
 
     def _spelled(self, state: int) -> TokenSet:
         """Return the tokens within a literal, and the node at its end."""
-        text = self._scanner.completion(state)
-        nodes = np.fromiter(self._trie.along(text), np.int32)
-        tokens, _ = self._trie.tokens_at(nodes)
-        ends = nodes[-1:] if len(nodes) == len(text) else nodes[:0]
-        return TokenSet(tokens, ends[self._trie.children[ends] > 0])
+        text, trie = self._scanner.completion(state), self._trie
+        nodes = [*trie.along(text)]
+        ends = nodes[-1:] if len(nodes) == len(text) else []
+        onward = [node for node in ends if trie.child_count(node)]
+        return TokenSet(trie.tokens_of(nodes), np.array(onward, np.int32))
 
     def _any_text_of(self, moves: tuple[Move, ...], meter: Meter) -> Similar | None:
         """Return the tokens of any text, and its moves in this scanner's states.
@@ -176,16 +176,32 @@ class TerminalTokens:
         """
         key = nodes.tobytes()
         if key not in self._below:
-            scanner, trie = self._scanner, self._trie
             meter.spend(_BELOW)
-            reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
-            self._table.read(trie, trie.children_of(nodes)[0], scanner.start, reach)
-            meter.add(reach.nodes // NODES_READ)
-            if scanner.final[scanner.start]:
-                reach.ends.append(nodes)
-            self._below[key] = reach.token_set()
+            is_literal = isinstance(self._scanner, LiteralScanner)
+            read = self._spelled_below if is_literal else self._read_below
+            self._below[key] = read(nodes, meter)
             self._hold(0, _SET_BYTES + len(key) + self._below[key].nbytes)
         return self._below[key]
+
+    def _read_below(self, nodes: Nodes, meter: Meter) -> TokenSet:
+        scanner, trie = self._scanner, self._trie
+        reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
+        self._table.read(trie, trie.children_of(nodes)[0], scanner.start, reach)
+        meter.add(reach.nodes // NODES_READ)
+        if scanner.final[scanner.start]:
+            reach.ends.append(nodes)
+        return reach.token_set()
+
+    def _spelled_below(self, nodes: Nodes, meter: Meter) -> TokenSet:
+        """Return the tokens within a literal, and its ends, by a search for each of its bytes."""
+        trie, reached = self._trie, list[int]()
+        for byte in self._scanner.completion(self._scanner.start):
+            meter.add(len(nodes) // NODES_READ)
+            nodes = trie.children_along(nodes, byte)
+            if not len(nodes):
+                break
+            reached += nodes.tolist()
+        return TokenSet(trie.tokens_of(reached), nodes[trie.children[nodes] > 0])
 
     def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
         return self._at(state, bounds, meter).costs(bounds)
