@@ -13,7 +13,7 @@ from dlm.errors import RequestError, TemplateError
 from dlm.grammar import InvalidValueError, ToolCall
 from dlm.grammar.calls import MARKUPS, AnswerReading
 from dlm.grammar.calls.token_text import ARGUMENTS_MARK, OPEN_MARK
-from dlm.grammar.vocabulary import MISTRAL_CALL
+from dlm.grammar.vocabulary import MistralListMarkers, MistralMarkers
 
 _LOG = logging.getLogger("dlm")
 _NAME, _ARGUMENTS = "look_it_up", {"place": "Oslo", "days": 3}
@@ -29,6 +29,7 @@ _TOOL = {
         },
     },
 }
+_CONTROL = {kind.form: kind.names for kind in (MistralMarkers, MistralListMarkers)}
 _ID = "call00000"  # nine letters and digits, as some templates require
 _MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "Hello"},
@@ -49,16 +50,17 @@ _MESSAGES: list[dict[str, Any]] = [
 
 def call_form(chat: Chat) -> str | None:
     """Return the name of the form, one of `MARKUPS`; None if the template shows none of them, or
-    one whose tags are control tokens here: no text has those, so no call could be written."""
+    one with tags that are control tokens here: no text has those, so no call could be written."""
     try:
         rendered = chat.template("tool_use").render(_MESSAGES, [_TOOL], thinking=False)
     except (RequestError, TemplateError):
         return None
     form = next((form for form in MARKUPS if _shows(rendered, form, chat)), None)
-    tags = [tag for tag in chat.control if tag in MARKUPS[form].opening] if form else []
+    texts = (MARKUPS[form].opening, *MARKUPS[form].tags) if form else ()
+    tags = [tag for tag in chat.control if any(tag in text for text in texts)]
     if tags:
         _LOG.warning(
-            "requests with tools are refused: calls in the form %s begin with the text %s, which "
+            "requests with tools are refused: calls in the form %s have the text %s, which "
             'is a control token of this tokenizer ("special" in its added tokens)',
             form,
             tags[0],
@@ -69,9 +71,9 @@ def call_form(chat: Chat) -> str | None:
 
 def _shows(rendered: str, form: str, chat: Chat) -> bool:
     """Return whether the call in a rendering has this form."""
-    opening = MARKUPS[form].opening
-    if form == "mistral" and chat.control.keys() >= set(MISTRAL_CALL):
-        for name, mark in zip(MISTRAL_CALL, (OPEN_MARK, ARGUMENTS_MARK), strict=True):
+    opening, names = MARKUPS[form].opening, _CONTROL.get(form, ())
+    if names and chat.control.keys() >= set(names):
+        for name, mark in zip(names, (OPEN_MARK, ARGUMENTS_MARK), strict=False):
             rendered = rendered.replace(name, mark)
         opening = OPEN_MARK
     if not opening:

@@ -1,10 +1,11 @@
 """Reader of calls whose arguments are JSON: in tags as Hermes writes them, after control tokens as
 Mistral does, or bare as Llama does.
 
-A call is its opening, a head with the tool's name, an object of arguments, and a tail. The
-arguments are passed on as soon as they arrive; of a repeated key, the last value is the argument. A
-form's control tokens are characters here that no text holds. The reader raises `InvalidValueError`
-for a malformed call. It does not check arguments, and knows no tools.
+A call is its opening, a head with the tool's name, an object of arguments, and a tail. After a tail
+that ends with a comma, the next call of a list has no opening. The arguments are passed on as soon
+as they arrive; of a repeated key, the last value is the argument. A form's control tokens are
+characters here that no text holds. The reader raises `InvalidValueError` for a malformed call. It
+does not check arguments, and knows no tools.
 """
 
 import json
@@ -136,6 +137,8 @@ class JsonReader:
             return self._arguments(call)
         if tail := self._syntax.tail.match(text, self._at):
             call.closed = self._at = tail.end()
+            if tail[0].endswith(","):
+                self._calls.append(_JsonCall(self._at))
             return True
         if len(text) - self._at > _LONGEST_TAIL:
             self._fail(call)

@@ -1,4 +1,4 @@
-"""Reader of calls as Qwen's coding models write them: functions and parameters in tags.
+"""Reader of calls in tags, as Qwen's coding models and GLM write them: a name, then elements.
 
 Strings are bare, and other values are JSON: the tool's schema decides between them. A call is read
 when all of it has arrived. The reader raises `InvalidValueError` for a malformed call.
@@ -7,29 +7,72 @@ when all of it has arrived. The reader raises `InvalidValueError` for a malforme
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from json import JSONDecodeError, dumps
 from typing import Any
 
 from dlm.grammar.calls.answer import Answer, CallDelta, ToolCall
 from dlm.grammar.calls.token_text import TokenText, after_space, malformed, shown
-from dlm.grammar.schema.elements import PARAMETER_END
+from dlm.grammar.schema.elements import GLM, QWEN, ElementSyntax
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.vocabulary.pieces import TokenPieces
 
-OPENING = "<tool_call>\n<function="
 Accepts = Callable[[str, str, Any, str], bool]
 """Decides by tool and argument whether a text is the JSON value that is in it: (tool, argument,
 value, text)."""
-_FUNCTION = re.compile(r"([^>\s]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
-_END = re.compile(r"\s*</function>\s*</tool_call>")
 _LONGEST_WORD = 12  # characters of JSON that may be incomplete at the end of a text: -Infinity
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSyntax:
+    """Syntax of a call: `opening`, the name, `named`, elements, and `ends`, with white space
+    between what comes after the name."""
+
+    opening: str
+    named: str  # after the name; empty: white space, or the next tag
+    elements: ElementSyntax
+    ends: tuple[str, ...]
+
+    @cached_property
+    def name(self) -> re.Pattern[str]:
+        """Pattern of a name and what ends it."""
+        after = re.escape(self.named) if self.named else r"\s*(?=<)"
+        return re.compile(rf"([^{(self.named or '<')[0]}\s]+){after}")
+
+    @cached_property
+    def parameter(self) -> re.Pattern[str]:
+        """Pattern of what comes before a value, from the end of the element before."""
+        syntax = self.elements
+        key, after, value = map(re.escape, (syntax.key, syntax.after_key, syntax.value))
+        name = rf"([^{syntax.after_key[0]}\s]+)"
+        return re.compile(rf"\s*{key}{name}{after}" + (rf"\s*{value}" if value else ""))
+
+    @cached_property
+    def end(self) -> re.Pattern[str]:
+        """Pattern of what comes after the last element."""
+        return re.compile("".join(rf"\s*{re.escape(tag)}" for tag in self.ends))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The texts of a call that are the same in all calls."""
+        elements = self.elements
+        return self.opening, elements.key, elements.after_key, elements.value, *self.ends
+
+
+QWEN_CALL = CallSyntax(
+    opening="<tool_call>\n<function=",
+    named=">",
+    elements=QWEN,
+    ends=("</function>", "</tool_call>"),
+)
+GLM_CALL = CallSyntax(opening="<tool_call>", named="", elements=GLM, ends=("</tool_call>",))
 
 
 @dataclass(slots=True)
 class _OpenCall:
     """A call whose end has not been read yet."""
 
+    syntax: CallSyntax
     opened: int  # where its opening begins
     at: int  # index of the first character that has not been read
     name: str = ""  # empty: it has not been read
@@ -40,25 +83,26 @@ class _OpenCall:
     def read(self, text: str, accepts: Accepts) -> str:
         """Read on to the call's end; return what is missing, "" for a whole call."""
         if not self.name:
-            if not (named := _FUNCTION.match(text, self.at)):
+            if not (named := self.syntax.name.match(text, self.at)):
                 return "a function's name is missing"
             self.name, self.at = named[1], named.end()
         call = self
         while call._opens(text):
             if (value := call._value(text, accepts)) is None:
-                return f"{PARAMETER_END} is missing"
+                return f"{self.syntax.elements.end} is missing"
             if not value.sure and call is self:  # it is read again with the next characters
                 call = replace(self, arguments={**self.arguments})
             call.arguments[call.parameter] = value.value
             call.parameter, call.at = "", value.end
-        if not (ended := _END.match(text, call.at)):
-            return "</function> and </tool_call> are missing"
+        if not (ended := self.syntax.end.match(text, call.at)):
+            *others, last = self.syntax.ends
+            return f"{others[0]} and {last} are missing" if others else f"{last} is missing"
         self.arguments, self.at = call.arguments, ended.end()
         return ""
 
     def _opens(self, text: str) -> bool:
         """Return whether a parameter is open, or begins here."""
-        if not self.parameter and (opened := _PARAMETER.match(text, self.at)):
+        if not self.parameter and (opened := self.syntax.parameter.match(text, self.at)):
             self.parameter, self.at = opened[1], opened.end()
             self.searched = self.at
         return bool(self.parameter)
@@ -69,12 +113,15 @@ class _OpenCall:
         Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON
         may contain the end tag.
         """
-        end = text.find(PARAMETER_END, self.searched)
+        tag = self.syntax.elements.end
+        end = text.find(tag, self.searched)
         if end < 0:
-            self.searched = max(self.at, len(text) - len(PARAMETER_END) + 1)
+            self.searched = max(self.at, len(text) - len(tag) + 1)
             return None
         self.searched = end
-        bare = text[self.at : end].removeprefix("\n").removesuffix("\n")
+        bare = text[self.at : end]
+        if self.syntax.elements.lines:
+            bare = bare.removeprefix("\n").removesuffix("\n")
         sure, begin = True, after_space(text, self.at)
         try:
             value, after = ("", 0) if text[begin] == '"' else decoded(text, begin)
@@ -87,11 +134,11 @@ class _OpenCall:
             after = after_space(text, after)
             if isinstance(value, str):
                 pass
-            elif not text.startswith(PARAMETER_END, after):
-                sure = not PARAMETER_END.startswith(text[after:])
+            elif not text.startswith(tag, after):
+                sure = not tag.startswith(text[after:])
             elif accepts(self.name, self.parameter, value, bare):
-                return _Value(value, after + len(PARAMETER_END))
-        return _Value(bare, end + len(PARAMETER_END), sure)
+                return _Value(value, after + len(tag))
+        return _Value(bare, end + len(tag), sure)
 
 
 @dataclass(slots=True)
@@ -104,10 +151,18 @@ class _Value:
 
 
 class XmlReader:
-    """Incremental reader of an answer; of a call, nothing is passed on before its end."""
+    """Incremental reader of an answer with calls of one syntax; of a call, nothing is passed on
+    before its end."""
 
-    def __init__(self, vocabulary: TokenPieces | None, accepts: Accepts, anywhere: bool):
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        vocabulary: TokenPieces | None,
+        accepts: Accepts,
+        anywhere: bool,
+    ):
         """Unless calls may begin `anywhere`, one begins the answer, or all of it is text."""
+        self._syntax = syntax
         self._written, self._accepts, self._anywhere = TokenText(vocabulary, {}), accepts, anywhere
         self._at = 0  # index of the first character after the calls so far
         self._searched = 0  # no call begins between the last one and this character
@@ -160,10 +215,10 @@ class XmlReader:
 
     def _begun(self) -> _OpenCall | None:
         """Return the next call that has begun."""
-        text = self._written.text
-        opened = text.find(OPENING, self._searched)
+        text, opening = self._written.text, self._syntax.opening
+        opened = text.find(opening, self._searched)
         if opened < 0:
-            self._searched = max(self._searched, len(text) - len(OPENING) + 1)
+            self._searched = max(self._searched, len(text) - len(opening) + 1)
             return None
         anywhere = self._anywhere or self._calls or not text[:opened].strip()
-        return _OpenCall(opened, opened + len(OPENING)) if anywhere else None
+        return _OpenCall(self._syntax, opened, opened + len(opening)) if anywhere else None

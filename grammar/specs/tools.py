@@ -18,9 +18,7 @@ from dlm.grammar.calls.markups import MARKUPS, OTHER_NAMES, AnswerReading, Marku
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
-    EMPTY,
     Node,
-    Repetition,
     SpecialToken,
     Terminal,
     alternation,
@@ -29,7 +27,6 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.regex.patterns import free_of
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
@@ -48,12 +45,20 @@ from dlm.grammar.specs.tool_forms import (
     input_spec,
     schemas_of,
 )
-from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, MistralMarkers, TokenPieces
+from dlm.grammar.vocabulary.pieces import (
+    CallMarkers,
+    GemmaMarkers,
+    MistralListMarkers,
+    MistralMarkers,
+    TokenPieces,
+)
 
 _GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
 _CHOICES = ("auto", "required")
-_ANY_MARKERS = {GemmaMarkers: GemmaMarkers(0, 1, 2), MistralMarkers: MistralMarkers(0, 1)}
-_SPACE = Dialect().space  # between calls that begin with text
+_ANY_MARKERS: dict[type[CallMarkers] | None, CallMarkers] = {
+    type(markers): markers
+    for markers in (GemmaMarkers(0, 1, 2), MistralMarkers(0, 1), MistralListMarkers(0))
+}
 
 
 @dataclass(frozen=True)
@@ -312,22 +317,22 @@ class Tools(Spec):
         written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
         fidelity = {name: call[1:] for name, call in zip(self._offered, written, strict=True)}
         object.__setattr__(self, "_fidelity", fidelity)
-        calls = [call.node for call in written]
-        call, several = alternation(*calls), self.parallel and self.named is None
-        if len(calls) > 1:
+        options = [call.node for call in written]
+        call, several = alternation(*options), self.parallel and self.named is None
+        if len(options) > 1:
             call = rules.add(call, "call")
-        rules.nodes[rules.root] = self._answer(call, several, rules)
+        calls = self._markup.calls(call, several, markers)
+        rules.nodes[rules.root] = self._answer(calls, rules)
         return rules
 
-    def _answer(self, call: Node, several: bool, rules: Rules) -> Node:
-        """Return the node of text or calls, given that of one call."""
-        opening, between = self._markup.opening, _SPACE if self._markup.opening else EMPTY
-        calls = concatenation(call, Repetition(concatenation(between, call))) if several else call
+    def _answer(self, calls: Node, rules: Rules) -> Node:
+        """Return the node of text or calls, given that of calls."""
+        opening, space = self._markup.opening, self._markup.space
         if self.choice != "auto" or self.named is not None:
-            return concatenation(between, calls)
+            return concatenation(space, calls)
         if self._content is not None:
             content = rules.include(self._content.rules(None))
-            return alternation(content, concatenation(between, calls))
+            return alternation(content, concatenation(space, calls))
         if opening:
             text = free_of([opening])
             return concatenation(Terminal(text), optional(calls))

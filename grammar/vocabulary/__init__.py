@@ -10,10 +10,11 @@ __getattr__ = lazily(
     homes(
         {
             "markers": "Marker Reasoning",
-            "pieces": "CallMarkers GemmaMarkers Markers MistralMarkers TokenPieces VocabularySlice",
+            "pieces": """CallMarkers GemmaMarkers Markers MistralListMarkers MistralMarkers
+            TokenPieces VocabularySlice""",
             "quoted": "QuotedTokens",
             "spelling": "common_prefix",
-            "vocabulary": "CALL MISTRAL_CALL THOUGHT Vocabulary",
+            "vocabulary": "CALL THOUGHT Vocabulary",
         }
     ),
 )

@@ -32,12 +32,23 @@ class MistralMarkers:
     """The control tokens before a call of Mistral's form, and before its arguments."""
 
     form: ClassVar[str] = "mistral"
+    names: ClassVar[tuple[str, ...]] = "[TOOL_CALLS]", "[ARGS]"  # of these tokens
 
     open: int
     arguments: int
 
 
-CallMarkers = GemmaMarkers | MistralMarkers
+@dataclass(frozen=True, slots=True)
+class MistralListMarkers:
+    """The control token before a list of calls, as Mistral's earlier models write them."""
+
+    form: ClassVar[str] = "mistral_list"
+    names: ClassVar[tuple[str, ...]] = ("[TOOL_CALLS]",)
+
+    open: int
+
+
+CallMarkers = GemmaMarkers | MistralMarkers | MistralListMarkers
 """The control tokens of a form of calls."""
 
 

@@ -12,13 +12,18 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.trie import Trie
-from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers, Markers, MistralMarkers
+from dlm.grammar.vocabulary.pieces import (
+    CallMarkers,
+    GemmaMarkers,
+    Markers,
+    MistralListMarkers,
+    MistralMarkers,
+)
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 from dlm.grammar.vocabulary.spelling import canonical_tokens, fewest_tokens
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
-MISTRAL_CALL = ("[TOOL_CALLS]", "[ARGS]")  # before a call and its arguments, in Mistral's format
 _MOST_MISSING = 0.1  # share of a model's tokens: the sizes of embeddings are rounded up
 _MOST_OUTSIDE = 64  # added tokens beyond a model's, such as marks of images
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
@@ -99,8 +104,9 @@ class Vocabulary:
         markers = None
         if call is not None and ids.keys() >= set(call):
             markers = GemmaMarkers(*(ids[name] for name in call))
-        elif calls == MistralMarkers.form and ids.keys() >= set(MISTRAL_CALL):
-            markers = MistralMarkers(*(ids[name] for name in MISTRAL_CALL))
+        for kind in (MistralMarkers, MistralListMarkers):
+            if markers is None and calls == kind.form and ids.keys() >= set(kind.names):
+                markers = kind(*(ids[name] for name in kind.names))
         return cls(
             info.decoded_vocab[:size],
             control={i for i in {*special, *tokenizer.all_special_ids, *control} if i < size},

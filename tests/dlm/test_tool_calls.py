@@ -182,7 +182,7 @@ def test_calls_of_a_body_have_the_form_of_openai(calling, choice, names, paralle
         assert len(calls) == 1
 
 
-@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "llama"])
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "glm", "llama"])
 def test_calls_in_another_format_are_parsed_from_the_text(engine_of, form):
     spec = Tools(TOOLS, choice="required", named="stop", format=form)
     engine = engine_of(Random(V, 1, scale=20.0))

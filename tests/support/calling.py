@@ -20,6 +20,7 @@ SPECIAL = (  # control tokens
 )  # fmt: skip
 TAGS = (  # tokens that are text, as Qwen's are
     "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
 )  # fmt: skip
 FIRST = 5  # <unused5>
 IDS = {name: FIRST + i for i, name in enumerate((*SPECIAL, *TAGS))}
@@ -45,6 +46,15 @@ _XML = """{% for call in message.tool_calls or [] %}
 </parameter>
 {% endfor %}</function>
 </tool_call>{% endfor %}"""
+_GLM = """{% for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.name }}
+{% for name, value in call.function.arguments | items %}<arg_key>{{ name }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}"""
+_MISTRAL_LIST = """{% for call in message.tool_calls or [] -%}
+{{ "[TOOL_CALLS] [" if loop.first else ", " }}{"name": "{{ call.function.name }}", "arguments":
+{{- " " }}{{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}{{ "]" if loop.last }}
+{%- endfor %}"""
 _MISTRAL = """{% for call in message.tool_calls or [] -%}
 [TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}
 {%- endfor %}"""
@@ -119,6 +129,32 @@ CASES = {
             "",
         ),
         "mistral",
+        "<eos>",
+    ),
+    "llada2, GLM's tags": Calling(
+        Oracle(LLADA2 | SIZES).write,
+        _template(
+            "<role>system</role>",
+            "<|role_end|>",
+            "<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n</tool_call>",
+            _GLM,
+            _ROLES_RESULT,
+            "<role>ASSISTANT</role>",
+        ),
+        "glm",
+        "<|role_end|>",
+    ),
+    "nemotron, Mistral's list": Calling(
+        nemotron.write,
+        _template(
+            "[INST]",
+            "[/INST]",
+            "",
+            _MISTRAL_LIST,
+            "[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]",
+            "",
+        ),
+        "mistral_list",
         "<eos>",
     ),
 }

@@ -62,15 +62,20 @@ def test_the_form_is_that_which_the_chat_template_shows(name, tmp_path):
     assert call_form(Chat.load(tmp_path / "model")) is None
 
 
-@pytest.mark.parametrize("name", ["sdar", "nemotron"])
-def test_a_form_whose_tag_is_a_control_token_is_refused_with_the_reason(name, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [("sdar", "<tool_call>"), ("nemotron", "<tool_call>"), ("llada2, GLM's tags", "<arg_key>")],
+)
+def test_a_form_whose_tag_is_a_control_token_is_refused_with_the_reason(
+    name, tag, tmp_path, caplog
+):
     directory = calling.write(tmp_path / "model", name)
     tokenizer = json.loads((directory / "tokenizer.json").read_text())
     for token in tokenizer["added_tokens"]:
-        token["special"] |= token["content"] == "<tool_call>"
+        token["special"] |= token["content"] == tag
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert call_form(Chat.load(directory)) is None
-    assert "begin with the text <tool_call>, which is a control token" in caplog.text
+    assert f"have the text {tag}, which is a control token" in caplog.text
 
 
 def test_a_required_call_is_streamed_as_it_is_answered_at_once(engine, http):
@@ -93,7 +98,10 @@ def test_a_required_call_is_streamed_as_it_is_answered_at_once(engine, http):
     assert [(c["name"], c["arguments"]) for c in joined.values()] == [
         (call["name"], call["arguments"]) for call in calls
     ]
-    if engine.form != "qwen3_coder":  # whose arguments are JSON only once a call is whole
+    if engine.form not in (
+        "qwen3_coder",
+        "glm",
+    ):  # whose arguments are JSON only once a call is whole
         assert max(call["parts"] for call in joined.values()) > 2
 
 
@@ -165,8 +173,8 @@ def test_markers_in_what_a_client_writes_are_text(engine):
     written, expected = (
         [token for token in prompt if token in calling.IDS.values()] for prompt in prompts
     )
-    unknown = (
-        set() if engine.vocabulary.thought else {calling.IDS["<think>"], calling.IDS["</think>"]}
-    )
-    assert [token for token in written if token not in unknown] == expected
+    template = str(engine.chat.tokenizer.chat_template)  # whose tags nobody else writes
+    thinks = ("<think>", "</think>") if engine.vocabulary.thought else ()
+    others = {calling.IDS[tag] for tag in calling.TAGS if tag not in template and tag not in thinks}
+    assert [token for token in written if token not in others] == expected
     assert forged in engine.chat.tokenizer.decode(prompts[0])

@@ -1,6 +1,7 @@
 """Arguments in a form without quotes: those that are read as they were written, and others."""
 
 import json
+import re
 
 import pytest
 from spoken import accepts, sample, tools
@@ -34,9 +35,10 @@ FAITHFUL = {
 }
 
 
+@pytest.mark.parametrize("form", ["qwen3_coder", "glm"])
 @pytest.mark.parametrize("case", FAITHFUL)
-def test_arguments_that_the_rules_allow_are_read_as_ones_that_fit(case):
-    spec = tools(FAITHFUL[case], strict=True, format="qwen3_coder")
+def test_arguments_that_the_rules_allow_are_read_as_ones_that_fit(case, form):
+    spec = tools(FAITHFUL[case], strict=True, format=form)
     assert spec.enforced
     assert spec.checked
     for seed in range(8):
@@ -78,10 +80,19 @@ OTHERS = {
 }
 
 
+def in_glms_tags(text):
+    """Return a call in the tags of GLM, from one in those of Qwen."""
+    text = re.sub(r"<parameter=(\w+)>", r"<arg_key>\1</arg_key><arg_value>", text)
+    text = text.replace("</parameter>", "</arg_value>")
+    return text.replace("\n<function=f>", "f").replace("</function>", "")
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "glm"])
 @pytest.mark.parametrize("case", OTHERS)
-def test_arguments_that_may_be_read_as_ones_that_do_not_fit_are_not_enforced(case):
+def test_arguments_that_may_be_read_as_ones_that_do_not_fit_are_not_enforced(case, form):
     schema, text = OTHERS[case]
-    spec = tools(schema, format="qwen3_coder")
+    text = in_glms_tags(text) if form == "glm" else text
+    spec = tools(schema, format=form)
     assert accepts(spec, text)
     with pytest.raises(InvalidValueError):
         spec.value(text)

@@ -151,6 +151,23 @@ def test_arguments_in_markup_fit_their_schema():
     assert xgrammar.accept_string(q + n + null)
 
 
+def glm_element(key, value):
+    return f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+
+
+def test_arguments_in_glms_markup_fit_their_schema():
+    form = tag(type="json_schema", json_schema=_ARGUMENTS, style="glm_xml")
+    reader = recogniser(StructuralTag(form))
+    q, n = glm_element("q", 'a "b" <c>\né'), glm_element("n", "3")
+    x = glm_element("x", '{"y": "\\n"}')
+    taken = [q, q + n, n + q, f"\n{q}\n {n}\n", q.replace("y><", "y>\n<"), q + x]
+    refused = ["", n, q + q, q + glm_element("n", "2"), q + glm_element("z", "1"), element("q", "")]
+    assert misread(reader.accepts, taken, refused) == []
+    grammar = COMPILER.compile_grammar(xgr.Grammar.from_structural_tag(form))
+    assert xgr.GrammarMatcher(grammar).accept_string(q + n)
+    assert not xgr.GrammarMatcher(grammar).accept_string(element("q", ""))
+
+
 @pytest.mark.parametrize(
     ("form", "problem"),
     [
@@ -180,8 +197,8 @@ def test_arguments_in_markup_fit_their_schema():
         (tag(**NUMBER | {"any_order": 1}), "/format/any_order: must be true or false"),
         (tag(**NUMBER | {"excludes": ["a"]}), "/format/excludes: what its strings exclude"),
         (tag(**NUMBER | {"style": "cohere_xml"}), "must be one of json, .*, got 'cohere_xml'"),
-        (tag(**NUMBER | {"style": "glm_xml"}),
-         "/format/style: must be one of json, qwen_xml.*, got 'glm_xml'"),
+        (tag(**NUMBER | {"style": "minimax_xml"}),
+         "/format/style: must be one of json, qwen_xml.*, got 'minimax_xml'"),
         (tag(**NUMBER | {"style": "poem"}), "/format/style: must be one of json.*, got 'poem'"),
         (tag(**NUMBER | {"style": []}), r"/format/style: must be one of json.*, got \[\]"),
         (tag(**ANY | {"max_tokens": 5}), "/format/max_tokens: tokens cannot be counted"),

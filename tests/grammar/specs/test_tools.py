@@ -23,7 +23,7 @@ from dlm.grammar import (
     Tools,
 )
 from dlm.grammar.specs import call_arguments
-from dlm.grammar.vocabulary import MistralMarkers
+from dlm.grammar.vocabulary import MistralListMarkers, MistralMarkers
 
 WRITE = call_arguments.write
 
@@ -133,11 +133,18 @@ def test_the_key_depends_on_everything_that_changes_the_grammar():
     assert len({spec.key for spec in (Tools(TOOLS), *others)}) == 7
 
 
-@pytest.mark.parametrize(("form", "own"), [("gemma4", MARKERS), ("mistral", MistralMarkers(1, 2))])
+@pytest.mark.parametrize(
+    ("form", "own"),
+    [
+        ("gemma4", MARKERS),
+        ("mistral", MistralMarkers(1, 2)),
+        ("mistral_list", MistralListMarkers(1)),
+    ],
+)
 def test_a_form_that_begins_with_a_control_token_needs_its_own(form, own):
     spec = Tools(TOOLS, format=form)
     assert spec.rules(own)
-    for markers in {None, MARKERS, MistralMarkers(1, 2)} - {own}:
+    for markers in {None, MARKERS, MistralMarkers(1, 2), MistralListMarkers(1)} - {own}:
         with pytest.raises(InvalidGrammarError, match=f"control tokens of the form {form}"):
             spec.rules(markers)
     assert Tools(TOOLS, format="llama").rules(None)
@@ -239,7 +246,7 @@ def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(monkeypatch)
         call_arguments, "write", lambda *args, **more: counts.append(1) or WRITE(*args, **more)
     )
     spec = Tools(TOOLS)
-    for form in ("gemma4", "hermes", "llama", "mistral"):
+    for form in ("gemma4", "hermes", "llama", "mistral", "mistral_list"):
         assert spec.in_form(form).format == (None if form == "gemma4" else form)
     assert len(counts) == len(TOOLS)
 
