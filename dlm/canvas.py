@@ -5,7 +5,7 @@ is settled. Another engine that denoises canvases can use `Progress` alone.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -79,6 +79,12 @@ class Progress:
             else:
                 self._pin(guess[:suspect])
         return False
+
+    def repeats(self, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
+        """Whether the guess of the last pass, which has not settled, would if it came again."""
+        if self.guess is None or guidance.suspect < guidance.scored:
+            return False
+        return config.sampler.settled(replace(self, stable=True), guidance, entropy)
 
     @property
     def standing(self) -> list[int]:

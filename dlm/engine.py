@@ -296,8 +296,8 @@ class Engine:
         guidance = self._decoder.guide(output)  # every constraint, each within its share of work
         outcomes = self._decoder.settle(plan, output, guidance)  # each canvas moves by one step
         self._commit(outcomes)  # events
-        running = self._scheduler.running
-        self._commit(self._decoder.draft(output, outcomes, running, self._events))
+        self._commit(self._decoder.draft(output, outcomes, self._scheduler.running, self._events))
+        self._for_each_running(self._decoder.judge)  # what was checked ahead ends now
         if not (plan or self._events):  # nothing can run
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
@@ -307,14 +307,16 @@ class Engine:
     def _schedule(self) -> PassPlan:
         """Give slots to requests, and return what the next pass does for those that run."""
         self._admit()
-        running = self._scheduler.running
-        for slot, sequence in list(running.items()):
-            if slot in running:  # else another question of its decision has failed
-                with self._isolated(slot, sequence):
-                    self._decoder.prepare(slot, sequence, self._events)
+        self._for_each_running(self._decoder.prepare)
         if self.decoding.shares_passes:
             self._scheduler.share()
-        return self._decoder.plan(running)
+        return self._decoder.plan(self._scheduler.running)
+
+    def _for_each_running(self, act: abc.Callable[[int, Sequence, list[Event]], None]) -> None:
+        for slot, sequence in list(self._scheduler.running.items()):
+            if slot in self._scheduler.running:  # else its decision has failed
+                with self._isolated(slot, sequence):
+                    act(slot, sequence, self._events)
 
     def _admit(self) -> None:
         """Give free slots to requests that can run. Those that never can end with an error."""
@@ -334,8 +336,7 @@ class Engine:
     def _commit(self, outcomes: abc.Mapping[int, Any]) -> None:
         """Commit the outcomes of a pass, by slot."""
         for slot, outcome in outcomes.items():
-            sequence = self._scheduler.running.get(slot)
-            if sequence is not None:  # else another question of its decision has failed
+            if sequence := self._scheduler.running.get(slot):  # else its decision has failed
                 with self._isolated(slot, sequence):
                     self._decoder.commit(sequence, outcome, self._events)
 

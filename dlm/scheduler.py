@@ -169,9 +169,7 @@ class Scheduler:
         """Free a slot and its memory; its sequence has ended."""
         self._cache.release(slot)
         self._free.append(slot)
-        checking = self.running.pop(slot).checking
-        if checking is not None:
-            checking.leave()
+        self.running.pop(slot).leave_checks()
 
     def nap(self) -> None:
         """Wait a moment for a compilation or a check."""

@@ -46,6 +46,7 @@ class Sequence:
     last_replaced: int | None = None  # index of the token that was replaced last
     attached: bool = False  # whether its prompt was looked for in the cache
     checking: Task | None = None  # the check of a finished answer
+    ahead: tuple[list[int], Task] | None = None  # a likely answer, and its check
     started: float = 0.0  # time at which it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # time at which it got one
     ended: bool = False  # whether nothing is left to do
@@ -66,8 +67,28 @@ class Sequence:
         return len(self.prompt) + (0 if self.question is not None else self.request.max_tokens)
 
     def begin_canvas(self, tokens: Tensor, soft_embedding: Tensor | None) -> None:
+        self.leave_ahead()
         self.canvas = Canvas(tokens=tokens, soft_embedding=soft_embedding, stats=self.stats)
         self.stats.canvases += 1
+
+    def begun_check(self, answer: list[int]) -> Task | None:
+        """Return the check of `answer`, if it was begun ahead."""
+        if self.ahead is None or self.ahead[0] != answer:
+            return None
+        task, self.ahead = self.ahead[1], None
+        return task
+
+    def leave_ahead(self) -> None:
+        """Leave the check that was begun ahead: its answer did not come."""
+        if self.ahead is not None:
+            self.ahead[1].leave()
+            self.ahead = None
+
+    def leave_checks(self) -> None:
+        """Leave the checks that are under way, whose results nobody reads."""
+        self.leave_ahead()
+        if self.checking is not None:
+            self.checking.leave()
 
     def commit(self, tokens: list[int]) -> None:
         """Append final tokens; the cache need not hold them yet."""

@@ -223,13 +223,13 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 5_050,
+    "dlm": 5_100,
     "dlm/anthropic": 800,
     "dlm/batch": 800,
     "dlm/cli": 1_750,
     "dlm/decisions": 850,
     "dlm/integrations": 5_500,
-    "dlm/logits": 1_350,
+    "dlm/logits": 1_400,
     "dlm/loop": 1_900,
     "dlm/openai": 4_500,
     "dlm/samplers": 350,
@@ -238,7 +238,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_150,
     "grammar/canvas": 1_800,
     "grammar/masks": 750,
-    "grammar/parse": 5_850,
+    "grammar/parse": 5_900,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_550,

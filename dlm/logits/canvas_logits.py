@@ -4,7 +4,6 @@ Also the copies between host and device: each one of a step is counted.
 """
 
 from math import exp, isfinite, log
-from typing import Any
 
 import numpy as np
 import torch
@@ -116,15 +115,16 @@ class CanvasLogits:
         """Return the likeliest `count` tokens of `allowed [words]` at `position`, best first."""
         tokens, logits = self._listed(position, allowed)
         logp = self._logp(position, logits) if len(tokens) else logits
-        if not self._list_suffices(position, logp, count):
+        mass = float(np.exp(logp).sum())
+        if not self._list_suffices(position, logp, mass, count):
             if self._searches_there(position):
                 return self._search_on_device(position, allowed, count)
             candidates = self._search_blocks(position, allowed, count)
             if candidates is not None:
                 return candidates
             tokens, logp = self._search_row(position, allowed)
-        ranked = _ranked(tokens, logp, count)
-        return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
+            mass = float(np.exp(logp).sum())
+        return Candidates(ranked=_ranked(tokens, logp, count), mass=mass)
 
     def class_sums(
         self,
@@ -153,13 +153,13 @@ class CanvasLogits:
         above = int(self._above[position])
         above = above if above <= self._ids.shape[1] else 0
         tokens = self._ids[position, :above]
-        indices = np.flatnonzero(allows(allowed, tokens))
+        (indices,) = allows(allowed, tokens).nonzero()
         return tokens[indices], self._listed_logits[position, indices]
 
-    def _list_suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
-        """Whether tokens that are not listed are no candidates and change the mass by little."""
+    def _list_suffices(self, position: int, logp: np.ndarray, mass: float, count: int) -> bool:
+        """Whether tokens that are not listed are no candidates and change the `mass` by little."""
         tail = float(self._tail[position])
-        if not len(logp) or tail > _UNSEEN * float(np.exp(logp).sum()):
+        if not len(logp) or tail > _UNSEEN * mass:
             return False
         likeliest = min(THRESHOLD, tail)  # bound for a token that is not listed
         return len(logp) >= count or likeliest < exp(float(logp.max()) - _NEAR)
@@ -242,8 +242,7 @@ class CanvasLogits:
 
     def _heated_there(self, rows: Float[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
         """Return `rows` with softcap and temperature applied, without a copy to their device."""
-        heat = torch.full((len(rows),), self._heat, device=rows.device)
-        return heated(rows, heat, self._softcap)
+        return heated(rows, torch.full((1,), self._heat, device=rows.device), self._softcap)
 
     def _logp(self, position: int, logits: np.ndarray) -> np.ndarray:
         """Return the log-probabilities of tokens at `position`, given their logits."""
@@ -275,8 +274,6 @@ def _nearly_full(words: np.ndarray) -> bool:
     return int(np.count_nonzero(~words)) * _NEARLY_FULL <= len(words)
 
 
-def allows(masks: np.ndarray, tokens: np.ndarray, rows: Any = ...) -> np.ndarray:
-    """Return which of `tokens` are allowed, each by its row of `masks`; by default `masks` is one
-    mask for all of them."""
-    bits = masks[rows, tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
-    return bits.astype(bool)
+def allows(mask: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return which of `tokens` a mask allows, as numbers other than 0."""
+    return mask[tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1

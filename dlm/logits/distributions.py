@@ -21,7 +21,7 @@ from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
-from dlm.logits.masks import MaskTable, changed_by_masks, checked_rows
+from dlm.logits.masks import MaskedRows, MaskTable, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.token_logprobs import token_logprobs
 from dlm.logprobs import TokenLogprob
@@ -112,8 +112,9 @@ class TokenDistributions:
         self._results = VocabPass.unpacked(self.copies.to_host(self._sent))
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
-        # By canvas: rows that take one token, and it; rows to be read again, and their masks.
-        self._single: list[tuple[np.ndarray, np.ndarray]] = []
+        # By canvas: its number, its first row, a mask or ~token for each row, and their bitmask.
+        self._restricted: list[tuple[int, int, np.ndarray, Tensor | None]] = []
+        # By canvas: rows to be read again, and their masks.
         self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
         self._skipped = list(skipped) or [0] * self._B
@@ -181,26 +182,13 @@ class TokenDistributions:
     def restrict(self, i: int, guidance: Guidance) -> None:
         """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
         `ValueError`, and does nothing, for guidance that does not fit the canvas."""
-        length = self._L - self._skipped[i]
+        length, begin = self._L - self._skipped[i], i * self._L + self._skipped[i]
         masks = checked_rows(guidance, length, self._V)
-        cut, begin = self._cuts.get(i), i * self._L + self._skipped[i]
-        free = begin + np.arange(len(masks), length)  # rows that no constraint restricts
-        rows = begin + np.arange(len(masks))
-        named = masks < 0
-        if named.any():
-            self._single.append((rows[named], ~masks[named]))
-        rows, masks = rows[~named], masks[~named]
-        if cut is not None:
-            self._under_cut.append((np.concatenate((rows, free)), cut))
-        if guidance.bitmask is None:
-            return
-        changed = np.ones(len(rows), dtype=bool)
-        if cut is None:
-            changed = changed_by_masks(
-                self._results, rows, guidance.bitmask.numpy().view(np.uint32), masks
-            )
-        if changed.any():
-            self._reread.append((rows[changed], guidance.bitmask, masks[changed]))
+        self._restricted.append((i, begin, masks, guidance.bitmask))
+        if (cut := self._cuts.get(i)) is not None:
+            several = np.flatnonzero(masks >= 0)  # rows that no constraint restricts come after
+            rows = begin + np.concatenate((several, np.arange(len(masks), length)))
+            self._under_cut.append((rows, cut))
 
     def logprobs(
         self, i: int, positions: Sequence[int], tokens: Sequence[int], top: int
@@ -216,11 +204,8 @@ class TokenDistributions:
 
     def mask(self) -> None:
         """Apply all masks, and read the rows again that they change."""
-        if self._single:
-            rows, tokens = (
-                torch.from_numpy(np.concatenate(parts)) for parts in zip(*self._single, strict=True)
-            )
-            self._name(rows, tokens)
+        if any(len(masks) for _, _, masks, _ in self._restricted):
+            self._sort_rows()
         self._under_cut = [(rows, cut) for rows, cut in self._under_cut if len(rows)]
         again = [rows for rows, *_ in (*self._reread, *self._under_cut)]
         if not again:
@@ -239,6 +224,34 @@ class TokenDistributions:
         passed = self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows)
         self._sent[sent_rows] = passed
         self._replace(rows, VocabPass.unpacked(self.copies.to_host(passed)))
+
+    def _sort_rows(self) -> None:
+        """Name the token of each row that takes one, and note which rows their masks change."""
+        lengths = [len(masks) for _, _, masks, _ in self._restricted]
+        masks = np.concatenate([masks for _, _, masks, _ in self._restricted])
+        ends = np.cumsum(lengths)
+        firsts = np.array([begin for _, begin, _, _ in self._restricted]) - ends + lengths
+        rows, named = np.arange(len(masks)) + np.repeat(firsts, lengths), masks < 0
+        if named.any():
+            self._name(rows[named], ~masks[named])
+        counts = np.cumsum(~named)
+        bounds = [0, *(counts[end - 1] if end else 0 for end in ends.tolist())]
+        rows, masks = rows[~named], masks[~named]
+        parts = list[tuple[int, Tensor, MaskedRows]]()
+        for (i, _, _, bitmask), begin, end in zip(
+            self._restricted, bounds[:-1], bounds[1:], strict=True
+        ):
+            if bitmask is not None and end > begin:
+                words = bitmask.numpy().view(np.uint32)
+                parts.append((i, bitmask, MaskedRows(rows[begin:end], words, masks[begin:end])))
+        if not parts:
+            return
+        changed, begin = changed_by_masks(self._results, [part for _, _, part in parts]), 0
+        for i, bitmask, (rows, _, masks) in parts:
+            again = changed[begin : begin + len(rows)] | (i in self._cuts)
+            begin += len(rows)
+            if again.any():
+                self._reread.append((rows[again], bitmask, masks[again]))
 
     def _make_cuts(self) -> None:
         """Make masks for rows with cuts, after those of the table."""
@@ -311,10 +324,18 @@ class TokenDistributions:
         )
         return results.packed()
 
-    def _name(self, rows: Tensor, tokens: Tensor) -> None:
+    def _name(self, rows: Int64[np.ndarray, " n"], tokens: Int64[np.ndarray, " n"]) -> None:
         """Let each of `rows` take the one token in `tokens`."""
-        self._certain.append((rows, tokens))
-        self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
+        self._certain.append((torch.from_numpy(rows), torch.from_numpy(tokens)))
+        results = self._results
+        short = results.above.numpy()[rows] == 1  # most list one token: no other is to be erased
+        for column, value in zip(results, (0, 0, tokens, tokens, 1, 0), strict=False):
+            column.numpy()[rows] = value
+        results.ids.numpy()[rows[short], 0] = tokens[short]
+        results.logits.numpy()[rows[short], 0] = 0
+        certain = VocabPass.certain(torch.from_numpy(tokens[~short]), CANDIDATES)
+        results.ids.numpy()[rows[~short]] = certain.ids.numpy()
+        results.logits.numpy()[rows[~short]] = certain.logits.numpy()
 
     def _replace(self, rows: Tensor, results: VocabPass) -> None:
         """Replace the host's results of `rows` by `results`."""

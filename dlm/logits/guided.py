@@ -40,7 +40,7 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
-from dlm.logits.masks import MaskTable, certain, changed_by_masks, checked_rows
+from dlm.logits.masks import MaskedRows, MaskTable, certain, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.policy import Policy
 
@@ -161,7 +161,7 @@ class _PendingRows:
         changed = np.ones(len(masked), dtype=bool)
         if canvas.cut is None and guidance.bitmask is not None:
             words = guidance.bitmask.numpy().view(np.uint32)
-            changed = changed_by_masks(results, masked, words, masks[masked])
+            changed = changed_by_masks(results, [MaskedRows(masked, words, masks[masked])])
             changed |= results.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
         unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))

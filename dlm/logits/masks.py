@@ -5,18 +5,18 @@ vocabulary pass, and no canvas.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int32
+from jaxtyping import Bool, Int32, Int64, UInt32
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dlm.grammar import Guidance, Row
 from dlm.grammar.masks import tokens_in
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies, allows
+from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies
 
 _ROWS = 1024  # masks: 32 MiB for 262,144 tokens
 
@@ -122,23 +122,56 @@ def is_forced(row: Row) -> bool:
     return isinstance(row, int) or (row is not None and len(tokens_in(row)) == 1)
 
 
+class MaskedRows(NamedTuple):
+    """Rows of a pass under masks of one table."""
+
+    rows: Int64[np.ndarray, " n"]
+    words: UInt32[np.ndarray, "masks words"]
+    masks: Int64[np.ndarray, " n"]  # rows of `words`
+
+    def words_of(
+        self, at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m ..."]
+    ) -> UInt32[np.ndarray, "m ..."]:
+        """Return the words that hold the bits of `tokens`, under the masks of the rows `at`."""
+        masks = self.masks[at]
+        return self.words[masks if tokens.ndim == 1 else masks[:, None], tokens >> 5]
+
+
 def changed_by_masks(
-    results: VocabPass, rows: np.ndarray, words: np.ndarray, masks: np.ndarray
-) -> np.ndarray:
-    """Return which of `rows` of a pass change under their masks, rows of `words`. A row changes if
-    its drawn token or a listed one is forbidden, or if too much is not listed."""
+    results: VocabPass, canvases: Sequence[MaskedRows]
+) -> Bool[np.ndarray, " rows"]:
+    """Return which rows of a pass change under their masks, for the rows of all `canvases`. A row
+    changes if its drawn token or a listed one is forbidden, or if too much is not listed."""
+    rows = np.concatenate([canvas.rows for canvas in canvases])
+    if not len(rows):
+        return np.zeros(0, dtype=bool)
     above, tail, draw = (
         column.numpy()[rows] for column in (results.above, results.tail, results.draw)
     )
     ids = results.ids.numpy()
-    changed = (above > CANDIDATES) | (tail > _UNNOTICED) | ~allows(words, draw, masks)
+    changed = (above > CANDIDATES) | (tail > _UNNOTICED)
+    changed |= ~_allowed(canvases, np.arange(len(rows)), draw)
     # Most rows list their drawn token alone.
     doubtful = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
     if len(doubtful):
-        tokens = ids[rows[doubtful], : int(above[doubtful].max())]
+        tokens = ids[rows[doubtful], : int(above[doubtful].max())].astype(np.int64)
         listed = np.arange(tokens.shape[1]) < above[doubtful, None]
-        changed[doubtful] = (listed & ~allows(words, tokens, masks[doubtful, None])).any(1)
+        changed[doubtful] = (listed & ~_allowed(canvases, doubtful, tokens)).any(1)
     return changed
+
+
+def _allowed(
+    canvases: Sequence[MaskedRows], at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m ..."]
+) -> Bool[np.ndarray, "m ..."]:
+    """Return which of `tokens` the masks of rows allow: those numbered `at`, ascending, of the rows
+    of all canvases."""
+    ends = np.cumsum([len(canvas.rows) for canvas in canvases])
+    words, offset, begin = list[np.ndarray](), 0, 0
+    for canvas, last, end in zip(canvases, ends, np.searchsorted(at, ends), strict=True):
+        if end > begin:
+            words.append(canvas.words_of(at[begin:end] - offset, tokens[begin:end]))
+        offset, begin = last, end
+    return (np.concatenate(words) >> (tokens & 31).astype(np.uint32) & 1).astype(bool)
 
 
 def certain(results: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:

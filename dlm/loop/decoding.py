@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
-from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
+from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Spec, Task, Vocabulary
 from dlm.logits.masks import MaskTable
 from dlm.logprobs import TokenLogprob
 from dlm.loop.canvas_grid import CanvasGrid
@@ -120,7 +120,12 @@ class Decoder(ABC):
             cached = self._cache.attach(slot, prompt[: self._grid.encodable(len(prompt))])
             if cached is not None:
                 sequence.attached, sequence.stats.cached = True, cached
-        elif sequence.checking is not None and sequence.checking.done():
+        else:
+            self.judge(slot, sequence, events)
+
+    def judge(self, slot: int, sequence: Sequence, events: list[Event]) -> None:
+        """End the request if its answer's check is done, or try again if the answer was refused."""
+        if sequence.checking is not None and sequence.checking.done():
             self._judge(slot, sequence, sequence.checking, events)
 
     def _final(self, sequence: Sequence) -> list[int]:
@@ -213,8 +218,8 @@ class Decoder(ABC):
             return
         answer = sequence.answer_tokens()
         if sequence.checked or len(answer) > _AT_ONCE:
-            seconds = self._policy.check_seconds
-            sequence.checking = self._compiler.check(spec, answer, seconds)
+            sequence.checking = sequence.begun_check(answer) or self._check(spec, answer)
+            sequence.leave_ahead()
             return
         try:
             parsed = self._instance(sequence, spec.read(answer, self._vocabulary))
@@ -222,8 +227,21 @@ class Decoder(ABC):
             raise DlmError(f"the result is refused: {error}") from error
         self._end(sequence, parsed, reason, events)
 
+    def _check(self, spec: Spec, answer: list[int]) -> Task:
+        """Begin to check a complete answer in another process."""
+        return self._compiler.check(spec, answer, self._policy.check_seconds)
+
+    def _check_ahead(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Begin the check of an answer that `tokens`, the last a stop, are likely to end, so that
+        it is done when they are committed. One is begun in a canvas."""
+        spec = sequence.request.constraint
+        if spec is None or spec.opens_free or sequence.ahead is not None:
+            return
+        answer = sequence.stream.split(sequence.tokens + tokens[:-1])[1]
+        if sequence.checked or len(answer) > _AT_ONCE:
+            sequence.ahead = answer, self._check(spec, answer)
+
     def _judge(self, slot: int, sequence: Sequence, checking: Task, events: list[Event]) -> None:
-        """End the request after its check, or try again if its answer was refused."""
         sequence.checking = None
         try:
             parsed = self._instance(sequence, checking.result())

@@ -161,11 +161,16 @@ class CanvasDecoder(Decoder):
             repairs=sequence.stats.repairs,
         )
         events.append(draft)
+        budget_left = self._budget_left(sequence)
+        tokens = guidance.guess[: guidance.stop + 1][:budget_left]
         if not outcome.settled:
+            if guidance.stop < len(tokens) and canvas.repeats(
+                guidance, outcome.entropy, self._config
+            ):
+                self._check_ahead(sequence, tokens)
             self._emit(sequence, events)
             return
-        budget_left = self._budget_left(sequence)
-        tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:budget_left])
+        tokens = self._stopped(sequence, tokens)
         sequence.constraint.commit(tokens)
         canvas.pinned = []
         sequence.commit(tokens)

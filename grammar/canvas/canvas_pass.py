@@ -84,6 +84,12 @@ class CanvasPass:
         return held or position < len(fixed.pinned)
 
     @property
+    def standing(self) -> bool:
+        """Whether the next token is fixed, or may be edited."""
+        position = len(self.guess)
+        return position in self.fixed.held or position < len(self.fixed.pinned)
+
+    @property
     def ends_at_refusal(self) -> bool:
         """Whether nothing is read from the next refusal on, since the next pass may predict it."""
         return self.suspect is not None and not self.fixed.last

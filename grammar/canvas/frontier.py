@@ -31,9 +31,7 @@ from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.closing import most_tokens
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.matcher import CONTEXT, Matcher
-from dlm.grammar.parse.states import State
+from dlm.grammar.parse.matcher import CONTEXT, Matcher, Place
 from dlm.grammar.vocabulary.markers import Reasoning
 from dlm.grammar.vocabulary.spelling import common_prefix
 
@@ -164,7 +162,8 @@ class Frontier:
         """
         going_on = True
         while going_on:
-            self._run(here)
+            if self._run(here):
+                return
             position = len(here.guess)
             if self._matcher.ended or position == len(here.wanted):
                 return
@@ -176,50 +175,59 @@ class Frontier:
         here.guess += tail
         self._accepted += tail
 
-    def _run(self, here: CanvasPass) -> None:
-        """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
-        state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
+    def _run(self, here: CanvasPass) -> bool:
+        """Follow the model's choices as long as masks are known: a fast path of `_advance`. Returns
+        whether the grammar refuses a choice after which nothing is read."""
+        state, wanted, compiled = self._matcher.state, here.wanted, self._compiled
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
-        pinned, held, ends = len(here.fixed.pinned), here.fixed.held, self._squeezes.ends
-        if (
-            state is None
-            or self._compiled.steps.may_run_out
-            or (trusted and here.repair is not None)
-        ):
-            return
+        pinned, held = len(here.fixed.pinned), here.fixed.held
+        if state is None or compiled.steps.may_run_out or (trusted and here.repair is not None):
+            return False
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
-        reached, end = here.reached, begin + len(here.reached)
-        trail: list[tuple[int, State, Keys | None]] = []
-        keys, parser, pieces = self._matcher.keys, self._compiled.parser, self._vocabulary.pieces
-        for position in range(begin, len(wanted)):
+        reached, reached_end, refused = here.reached, begin + len(here.reached), False
+        halts = here.fixed.banned.keys() | self._squeezes.ends
+        end = min((position for position in halts if position >= begin), default=len(wanted))
+        keys, prefix, pieces = self._matcher.keys, self._matcher.prefix, self._vocabulary.pieces
+        moves, trail = compiled.moves, list[Place]()
+        for position in range(begin, end):
             token = wanted[position]
-            if position < end and token != reached[position - begin]:
+            if position < reached_end and token != reached[position - begin]:
                 break
-            onward = parser.after(state, token, pieces[token])
-            if onward is None or onward.cost is None or position in banned or position in ends:
+            move = moves.get((state, token)) or compiled.move(state, token)
+            if move is None:
+                refused = not trusted and token not in compiled.stops
                 break
-            read = keys and keys.after(pieces[token])
-            tokens_to_end = most_tokens(onward.cost) if keys else onward.cost
-            if tokens_to_end >= left - position or (keys and not read):
+            onward, cost, mask = move
+            read = None
+            if keys is not None:
+                read, cost = keys.after(pieces[token]), most_tokens(cost)
+                if read is None:
+                    break
+            if cost >= left - position:
                 break
             if not forced and state.forced != "":
-                forced = self._spelled(here.guess, parser.forced(state))
+                forced = self._spelled(here.guess, compiled.parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
-                alone = is_forced or position < pinned or position in held
-                mask = ~token if alone else self._compiled.known_mask(state, keys)
+                if is_forced or position < pinned or position in held:
+                    mask = ~token
+                elif mask is None or keys is not None:
+                    mask = compiled.known_mask(state, keys)
                 if mask is None:
                     break
                 here.masks.append(mask)
             if is_forced:
                 here.forced_at[position] = forced
-            forced = forced[1:] if is_forced else []
+                forced = forced[1:]
+            else:
+                forced = []
             here.guess.append(token)
             state, keys = onward, read
-            trail.append((token, state, keys))
+            trail.append((token, prefix, state, keys))
         here.forced, here.reached = forced, reached[len(trail) :]
         self._matcher.follow(trail)
         self._accepted += here.guess[begin:]
+        return refused and here.ends_at_refusal and not here.reached and not here.standing
 
     def _advance(self, scores: Scores, here: CanvasPass) -> bool:
         """Extend the guess by one token. Returns False at a refusal after which nothing is read."""
@@ -326,11 +334,12 @@ class Frontier:
                 here.mass = self._candidates(scores, position, ~forced[0]).mass
             yield forced[0], ~forced[0]
         elif is_repair:
-            candidates = self._candidates(scores, position, self._mask(here, refused))
+            mask = self._mask(here, refused)
+            candidates = self._candidates(scores, position, mask)
             here.mass = candidates.mass
-            for token, _ in candidates.ranked:
+            for rank, (token, _) in enumerate(candidates.ranked):
                 if not self._ends(here):
-                    yield token, self._mask(here, refused)
+                    yield token, self._mask(here, refused) if rank else mask
         elif here.suspect is not None:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
         if self._ends(here):

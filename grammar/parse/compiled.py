@@ -4,9 +4,10 @@ The requests that use the grammar share it. The module knows tokens, but no requ
 """
 
 import pickle
+from collections.abc import Mapping
 from functools import cached_property
 
-from dlm.grammar.limits import Meter
+from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.parse.closing import Closing
 from dlm.grammar.parse.earley import Parser
@@ -22,7 +23,12 @@ from dlm.grammar.parse.unmarked import Unmarked
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _COMPARED = 3  # arrays and objects that an item is compared with, in the time to read one token
-_EDGE_BYTES, _STATE_BYTES = 200, 2500  # approximate memory of Python objects
+_EDGE_BYTES, _STATE_BYTES, _MOVE_BYTES = 200, 2500, 250  # approximate memory of Python objects
+_MOVES = 1 << 14  # cached moves
+
+Move = tuple[State, int, Mask | None]
+"""A token read at a state: the state after it, bytes from there to the text's end, and the mask of
+the state before it, if it is known."""
 
 
 class Compiled:
@@ -53,12 +59,15 @@ class Compiled:
         self.steps = Steps(self.parser, vocabulary, self.meter)
         self.closing = Closing(self.parser, self.steps, self.state_masks, vocabulary, self.meter)
         self.unmarked = Unmarked(self.parser, self.steps, self.closing, vocabulary, self.meter)
+        self._moves = LimitedCache[tuple[State, int], Move](_MOVES)  # by state and token
+        self._moves_age = 0  # age of the masks that they name
 
     @property
     def nbytes(self) -> int:
         """Approximate memory in use."""
         states = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.state_masks.nbytes
-        return self._network_bytes + states + self.steps.uniqueness.nbytes + self.closing.nbytes
+        caches = self.steps.uniqueness.nbytes + self.closing.nbytes + _MOVE_BYTES * len(self._moves)
+        return self._network_bytes + states + caches
 
     @cached_property
     def _network_bytes(self) -> int:
@@ -76,6 +85,25 @@ class Compiled:
     def exploration(self) -> Exploration:
         """Return an exploration of the grammar's terminals, which fills caches of masks."""
         return Exploration(self._network, self.state_masks.tokens, self.meter)
+
+    @property
+    def moves(self) -> Mapping[tuple[State, int], Move]:
+        """The moves that `move` has returned since masks were trimmed, by state and token."""
+        if self._moves_age != self.masks.age:
+            self._moves.clear()
+            self._moves_age = self.masks.age
+        return self._moves
+
+    def move(self, state: State, token: int) -> Move | None:
+        """Return the move from `state` by a token other than a stop, and keep it; None if the
+        grammar refuses the token, or no end can be reached after it."""
+        onward = self.steps.after(state, token)
+        if onward is None or onward.cost is None:
+            return None
+        move = onward, onward.cost, self.masks.known.get(state)
+        if move[2] is not None:
+            self._moves[state, token] = move
+        return move
 
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
         """Return the mask of `state` and `keys` if it is in the cache, else None."""

@@ -5,8 +5,9 @@ Both the frontier over canvases and left-to-right decoders use it. A text of tok
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import attrgetter
 from sys import maxsize
 
@@ -94,16 +95,24 @@ class Matcher:
                 return position
         return len(tokens)
 
-    def follow(self, trail: Iterable[tuple[int, State, Keys | None]]) -> None:
-        """Move past tokens of the answer, given state and keys after each."""
-        position, places, prefix = self._position, self._places, self._prefix
-        for token, state, keys in trail:
-            position += 1
-            if position == len(places) or places[position][0] != token:
-                if position < len(places):
-                    self._forget(position)
-                places.append((token, prefix, state, keys))
-        self._move(position)
+    @property
+    def prefix(self) -> Prefix:
+        """The reasoning of the text so far."""
+        return self._prefix
+
+    def follow(self, trail: Sequence[Place]) -> None:
+        """Move past tokens of the answer, given the place after each."""
+        position, places = self._position + 1, self._places
+        unmoved = 0  # tokens of `trail` that were taken back
+        for place, taken_back in zip(trail, islice(places, position, None), strict=False):
+            if place[0] != taken_back[0]:
+                break
+            unmoved += 1
+        if unmoved < len(trail):
+            if position + unmoved < len(places):
+                self._forget(position + unmoved)
+            places += trail[unmoved:]
+        self._move(position + len(trail) - 1)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises `ValueError` if the text has fewer."""

@@ -2,10 +2,12 @@
 
 import gc
 
+import numpy as np
 import torch
 
-from dlm.logits.canvas_logits import DeviceCopies
-from dlm.logits.masks import MaskTable
+from dlm.kernels.vocab import vocab_pass
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, DeviceCopies
+from dlm.logits.masks import MaskedRows, MaskTable, changed_by_masks
 
 WORDS = 3
 
@@ -73,3 +75,32 @@ def test_words_after_the_vocabulary_are_not_kept():
     table, wide = MaskTable(WORDS), grammar(1, words=WORDS + 4)
     placed(table, [(wide, [1])], link())
     assert table.bitmask.shape[1] == WORDS
+
+
+def test_rows_of_several_canvases_change_as_those_of_each_alone():
+    """Each canvas has a table of its own; one has no rows, and one draws a token that it does not
+    list."""
+    size, rng = 32 * WORDS, np.random.default_rng(0)
+    logits = torch.tensor(rng.normal(size=(40, size)) * rng.choice([1, 9, 40], (40, 1)))
+    heat, uniform = torch.ones(40), torch.tensor(rng.random(40)).float()
+    options = {"threshold": THRESHOLD, "k": CANDIDATES}
+    results = vocab_pass(logits.float(), heat, uniform, None, None, softcap=None, **options)
+    parts = [
+        MaskedRows(
+            np.arange(begin, end),
+            grammar(end).numpy().view(np.uint32) | rng.choice([0, 2**32 - 1], (6, 1)).astype("u4"),
+            rng.integers(6, size=end - begin),
+        )
+        for begin, end in [(0, 9), (9, 9), (9, 30), (33, 40)]
+    ]
+    alone = [changed_by_masks(results, [part]) for part in parts]
+    together = changed_by_masks(results, parts)
+    assert together.tolist() == np.concatenate(alone).tolist()
+    assert 0 < together.sum() < len(together)
+    for part, changed in zip(parts, alone, strict=True):
+        for row, mask, changes in zip(part.rows, part.masks, changed, strict=True):
+            above = int(results.above[row])
+            tokens = [*results.ids[row, :above].tolist(), int(results.draw[row])]
+            words = part.words[mask]
+            refused = [t for t in tokens if not words[t >> 5] >> np.uint32(t & 31) & 1]
+            assert changes == (above > CANDIDATES or results.tail[row] > 1e-6 or bool(refused))

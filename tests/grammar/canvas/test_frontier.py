@@ -256,6 +256,18 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     frontier.commit(tokens[3:])
 
 
+def test_masks_that_were_dropped_are_made_anew(frontier, vocabulary):
+    """Otherwise the table has rows of other states in the places of theirs."""
+    tokens = vocabulary.encode('{"invoice_id": "A1b2c3", "total": 31}')[:L]
+    scores = scores_of(logits_of(vocabulary, tokens, L))
+    before = outcome(frontier.guide(scores))
+    frontier.guide(scores_of(logits_of(vocabulary, tokens[:3], L)))
+    masks = frontier._compiled.masks
+    masks.clear()
+    masks.kept("other", ~masks._words[0])
+    assert outcome(frontier.guide(scores)) == before
+
+
 @examples(6)
 @given(seed=st.integers(0, 2**32), work=st.integers(1, 60))
 def test_guidance_that_is_computed_in_parts_is_that_of_one_call(vocabulary, seed, work):
