@@ -29,7 +29,7 @@ class Slots:
                     ready=True,
                     paused=False,
                     last_pass=0,
-                    checking=None,
+                    leave_checks=lambda: None,
                     most_tokens=size,
                 )
                 self.scheduler.add([one], None, name)

@@ -81,6 +81,8 @@ class Faulty:
 
 def run(engine, sabotage=lambda engine, doomed: None, spec=DOOMED):
     """Sabotage the second of three requests as soon as it runs; return the events of each."""
+    for compiled in (FINE, DOOMED):
+        engine._compiler.compile(compiled)  # so that all three run from the first pass on
     numbers = [
         engine.add(request(FINE, 1)),
         engine.add(request(spec, 2, max_tokens=24)),

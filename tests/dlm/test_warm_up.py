@@ -221,7 +221,7 @@ def test_a_server_starts_after_its_engine_was_warmed_up(monkeypatch):
         order.append("warmed up")
         return "engine"
 
-    def app_of(made, settings):
+    def app_of(made, settings, stored_files):
         order.append(made)
         raise KeyboardInterrupt
 
