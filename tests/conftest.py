@@ -15,7 +15,7 @@ import pytest
 import shapes
 import torch
 from commands import Ended, exit_code
-from exhaustive import share
+from exhaustive import is_exhaustive
 from hypothesis import settings
 
 # Tests run in several processes, beside others: threads that wait for one another by spinning take
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    shapes.schedule.begin(every=1 if share(100) == 100 else 20)
+    shapes.schedule.begin(every=1 if is_exhaustive() else 20)
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if item.get_closest_marker("gpu") and (interpreted or not torch.cuda.is_available()):
         pytest.skip("needs a CUDA device, and kernels that are compiled for it")

@@ -7,11 +7,9 @@ from exhaustive import by_default, pairs_by_default
 
 def marked(parameters):
     """Return the values that run by default, and the others."""
-    runs = [not param.marks for param in parameters]
-    values = [param.values for param in parameters]
     return (
-        [value for value, is_run in zip(values, runs, strict=True) if is_run is wanted_mark]
-        for wanted_mark in (True, False)
+        [parameter.values for parameter in parameters if bool(parameter.marks) is mark]
+        for mark in (False, True)
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,40 @@ def test_development_installs_torch_and_then_everything_at_once(planned, target)
     assert installs(planned(target)) == [["torch"], ["--editable", "'.[dev]'"]]
 
 
-def test_an_answer_after_development_installs_nothing(planned, tmp_path):
-    (tmp_path / ".venv").mkdir()
-    for stamp in ("torch", "installed", "ready"):
-        (tmp_path / ".venv" / stamp).touch()
+def touch(lines, directory):
+    """Run those of the lines that only write stamps."""
+    (directory / ".venv").mkdir(exist_ok=True)
+    for line in lines:
+        if line.startswith("touch "):
+            subprocess.run(line.split(), cwd=directory, check=True)
+
+
+@pytest.mark.parametrize("target", ["demo", "install", "suite", "docs"])
+def test_nothing_is_installed_after_development_until_the_project_changes(
+    planned, tmp_path, target
+):
+    touch(planned("suite"), tmp_path)
+    assert installs(planned(target)) == []
+    later = time.time() + 1
+    os.utime(tmp_path / "pyproject.toml", (later, later))
+    extra = "serve" if target == "demo" else "dev"
+    assert installs(planned(target)) == [["torch"], ["--editable", f"'.[{extra}]'"]]
+
+
+def test_development_after_an_answer_installs_the_rest(planned, tmp_path):
+    touch(planned("demo"), tmp_path)
     assert installs(planned("demo")) == []
+    assert installs(planned("install")) == [["--editable", "'.[dev]'"]]
+
+
+def test_what_tests_import_is_compiled_once_after_an_installation(planned, tmp_path):
+    def collections(lines):
+        return [line for line in lines if "--collect-only" in line]
+
+    lines = planned("suite")
+    assert len(collections(lines)) == 1
+    touch(lines, tmp_path)
+    assert collections(planned("suite")) == []
 
 
 @pytest.mark.parametrize("uv", [False, True])

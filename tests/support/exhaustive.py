@@ -13,6 +13,11 @@ def examples(count: int, **more: Any) -> settings:
     return settings(max_examples=max(4, share(count)), **more)
 
 
+def is_exhaustive() -> bool:
+    """Whether tests run whole."""
+    return share(100) == 100
+
+
 def share(count: int) -> int:
     """Return `count` in the profile "exhaustive", by default a fifth of it."""
     return count * settings().max_examples // 100
@@ -22,9 +27,9 @@ def by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
     """Return parameters of a test: those after the first `count` are marked exhaustive.
 
     A tuple is one value for each of several arguments."""
-    found = [*values]
-    rest = [v if isinstance(v, tuple) else (v,) for v in found[count:]]
-    return found[:count] + [pytest.param(*v, marks=pytest.mark.exhaustive) for v in rest]
+    cases = [*values]
+    others = [value if isinstance(value, tuple) else (value,) for value in cases[count:]]
+    return cases[:count] + [pytest.param(*case, marks=pytest.mark.exhaustive) for case in others]
 
 
 def pairs_by_default(*axes: Sequence[Any]) -> list[Any]:

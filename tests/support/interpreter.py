@@ -63,9 +63,8 @@ def install() -> None:
     def patch_builtin(module: Any, *args: Any) -> None:
         for name in builtins_of(module):
             member = getattr(module, name)
-            if not tl.core.is_builtin(member):
-                return  # the function that calls this one has replaced all of them
-            interpreter._patch_attr(module, name, member, *args)
+            if tl.core.is_builtin(member):  # not replaced for the function that calls this one
+                interpreter._patch_attr(module, name, member, *args)
 
     @cache
     def numpy_type_of(scalar: Any) -> np.dtype:

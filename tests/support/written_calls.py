@@ -18,26 +18,12 @@ SEARCH = {
         "required": ["query"],
     },
 }
-
-
 TOOLS = [{"type": "function", "function": f} for f in (SEARCH, {"name": "now"})]
-
-
 QUERY = 'a "b" </tool_call> {é}'
-
-
 ARGUMENTS = {"query": QUERY, "limit": 3, "tags": ["x", "}"], "sort": 3, "site": None}
-
-
 CALL = ToolCall("search-web", ARGUMENTS)
-
-
 NOW = ToolCall("now", {})
-
-
 ODD = ToolCall("search-web", ARGUMENTS | {"query": 'é\u2028😀 "\\" \n </tool_call>{"name": '})
-
-
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
 
@@ -68,8 +54,6 @@ def glm(call):
 
 
 TAGGED = [("qwen3_coder", qwen_coder), ("glm", glm)]  # values without quotes
-
-
 FORMS = [("hermes", hermes), ("qwen3", hermes), ("llama", llama), *TAGGED]
 
 
