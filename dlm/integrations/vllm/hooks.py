@@ -226,8 +226,10 @@ def _names_field(original: Function) -> Function:
 def _notes_model(original: Function) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        setattr(self, _OWN, own_model(kwargs.get("model_config")))
-        setattr(self, _THINKS, (kwargs.get("chat_template_kwargs") or {}).get("enable_thinking"))
+        if (model := own_model(kwargs.get("model_config"))) is not None:
+            setattr(self, _OWN, model)
+            switches = kwargs.get("chat_template_kwargs") or {}
+            setattr(self, _THINKS, switches.get("enable_thinking"))
 
     return init
 

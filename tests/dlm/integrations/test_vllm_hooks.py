@@ -47,7 +47,9 @@ def test_arguments_for_another_model_reach_vllm_as_they_are(vllm, other, value):
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("value", FORGED)
 def test_tools_and_bodies_for_another_model_stay_as_they_are(vllm, other, value):
-    parser = vllm.DelegatingParser("tokenizer", [TOOL], model_config=other.model_config, more=1)
+    parser = vllm.DelegatingParser(
+        "tokenizer", [TOOL], model_config=other.model_config, chat_template_kwargs=[1], more=1
+    )
     body = vllm.ChatBody(tools=[TOOL], tool_choice="auto", vllm_xargs={KEY: value})
     assert parser.adjust_request(body) is body
     assert body.adjusted
