@@ -56,7 +56,8 @@ class CallSyntax:
     def tags(self) -> tuple[str, ...]:
         """The texts of a call that are the same in all calls."""
         elements = self.elements
-        return self.opening, elements.key, elements.after_key, elements.value, *self.ends
+        marks = elements.key, elements.after_key, elements.value, elements.end
+        return self.opening, *marks, *self.ends
 
 
 QWEN_CALL = CallSyntax(

@@ -64,7 +64,12 @@ def test_the_form_is_that_which_the_chat_template_shows(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "tag"),
-    [("sdar", "<tool_call>"), ("nemotron", "<tool_call>"), ("llada2, GLM's tags", "<arg_key>")],
+    [
+        ("sdar", "<tool_call>"),
+        ("nemotron", "<tool_call>"),
+        ("llada2, GLM's tags", "<arg_key>"),
+        ("llada2, GLM's tags", "</arg_value>"),
+    ],
 )
 def test_a_form_whose_tag_is_a_control_token_is_refused_with_the_reason(
     name, tag, tmp_path, caplog
