@@ -336,25 +336,25 @@ def json_text(field: str, value: Any) -> bytes:
 
 _PIECE = 32  # elements of a long list that are written at once: no other thread runs meanwhile
 _LEVELS = 8  # of an answer, within which its long lists are; a client's own values may nest deeper
-_write = partial(json.dumps, ensure_ascii=False, allow_nan=False)
+compact_json = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def json_in_pieces(value: Any, levels: int = _LEVELS) -> Iterator[str]:
     """Yield an answer as JSON in pieces that take little time each, however long its lists are."""
     if not levels or not value or not isinstance(value, dict | list):
-        yield _write(value)
+        yield compact_json(value)
     elif isinstance(value, dict):
         for i, (name, item) in enumerate(value.items()):
-            yield f"{', ' if i else '{'}{_write(name)}: "
+            yield f"{',' if i else '{'}{compact_json(name)}:"
             yield from json_in_pieces(item, levels - 1)
         yield "}"
     elif len(value) > _PIECE:
         for i in range(0, len(value), _PIECE):
-            yield f"{', ' if i else '['}{_write(value[i : i + _PIECE])[1:-1]}"
+            yield f"{',' if i else '['}{compact_json(value[i : i + _PIECE])[1:-1]}"
         yield "]"
     else:
         for i, item in enumerate(value):
-            yield ", " if i else "["
+            yield "," if i else "["
             yield from json_in_pieces(item, levels - 1)
         yield "]"
 

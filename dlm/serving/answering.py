@@ -5,10 +5,10 @@
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers
-from dlm.openai.body import Body, json_in_pieces
+from dlm.openai.body import Body, compact_json, json_in_pieces
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
@@ -95,6 +95,7 @@ async def answer(
     log-probabilities may be long, so that threads write it.
     """
     long = any(choice.logprobs is not None for choice in generation.requests)
+    maker = _Maker(engine, arrival.client)
     opening = engine.open(
         generation.requests, generation.drafts, arrival.size, arrival.at, client=arrival.client
     )
@@ -104,7 +105,7 @@ async def answer(
         try:
             if not generation.stream:
                 results = await until_disconnected(request, _results(events))
-                text = await _made(lambda: _json(answers.whole(results), long), long)
+                text = await maker.make(lambda: _json(answers.whole(results), long), long)
                 return Response(text, media_type="application/json")
             first_event = await until_disconnected(request, anext(events))
             if first_event is not None and isinstance(first_event[1], Failed):
@@ -114,7 +115,7 @@ async def answer(
             raise
     except RequestError as error:
         raise generation.error(error) from error
-    return _EventResponse(events, _server_sent(events, first_event, answers, long))
+    return _EventResponse(events, _server_sent(events, first_event, answers, maker, long))
 
 
 async def await_decision(
@@ -172,7 +173,11 @@ async def _results(events: MergedEvents) -> list[Result]:
 
 
 async def _server_sent(
-    events: MergedEvents, first_event: NumberedEvent, answers: Answers, long: bool
+    events: MergedEvents,
+    first_event: NumberedEvent,
+    answers: Answers,
+    maker: "_Maker",
+    long: bool,
 ) -> AsyncIterator[str]:
     """Yield server-sent events, which threads write if they may be `long`. If a request fails, its
     error ends all of them."""
@@ -185,8 +190,8 @@ async def _server_sent(
                 yield ": keep-alive\n\n"
             else:
                 apart = long and not _is_short(numbered[1])
-                for body in await _made(partial(_bodies, answers, *numbered), apart):
-                    yield await _made(partial(_event, body, answers, apart), apart)
+                for body in await maker.make(partial(_bodies, answers, *numbered), apart):
+                    yield await maker.make(partial(_event, body, answers, apart), apart)
             numbered = await anext(events)
     except StopAsyncIteration:
         for body in answers.last():
@@ -194,7 +199,7 @@ async def _server_sent(
     except Exception as error:  # the status has been sent, so the error is an event
         note(error)
         for body in answers.failure(error):  # with what has been generated
-            yield await _made(partial(_event, body, answers, long), long)
+            yield await maker.make(partial(_event, body, answers, long), long)
     if answers.end_mark:
         yield answers.end_mark
 
@@ -223,9 +228,16 @@ def _event(body: Body, answers: Answers, long: bool) -> str:
 
 
 def _json(body: Body, long: bool) -> str:
-    return "".join(json_in_pieces(body)) if long else json.dumps(body, ensure_ascii=False)
+    return "".join(json_in_pieces(body)) if long else compact_json(body)
 
 
-async def _made(make: Callable[[], T], long: bool) -> T:
-    """Return what `make` returns; if that takes `long`, a thread calls it."""
-    return await asyncio.to_thread(make) if long else make()
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Maker of the parts of a client's answer."""
+
+    engine: AsyncEngine
+    client: str
+
+    async def make(self, part: Callable[[], T], long: bool) -> T:
+        """Return what `part` returns; if that takes `long`, a thread calls it."""
+        return await self.engine.run_in_writer(part, self.client) if long else part()

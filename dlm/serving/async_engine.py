@@ -120,6 +120,7 @@ class AsyncEngine:
         self._readers = Readers(_READERS, "dlm-reader")
         self._large_reader = Readers(1, "dlm-large-reader")
         self._image_reader = Readers(1, "dlm-image-reader")
+        self._writer = Readers(1, "dlm-writer")  # more would take turns with the thread that steps
         self._thread: threading.Thread | None = None  # runs from the first call on
         self._pace = Pace()
 
@@ -166,6 +167,11 @@ class AsyncEngine:
         """
         with self._admitted(1, size, client, images) as reader:
             return await reader.run(work, client)
+
+    async def run_in_writer(self, work: Callable[[], T], client: str = "") -> T:
+        """Return what `work` returns, which makes a long answer of `client`. A thread does so for
+        one client after another."""
+        return await self._writer.run(work, client)
 
     async def open(
         self,
@@ -275,7 +281,7 @@ class AsyncEngine:
         self._notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
-        for readers in (self._readers, self._large_reader, self._image_reader):
+        for readers in (self._readers, self._large_reader, self._image_reader, self._writer):
             readers.close()
         self.engine.close()
 

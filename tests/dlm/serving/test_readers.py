@@ -140,3 +140,22 @@ async def test_a_client_with_images_waits_for_one_image_of_another_client(async_
         resumed.set()
         await asyncio.gather(*waiting)
         assert order == [*"aabaaa"]
+
+
+async def test_long_answers_of_clients_are_written_in_turn(async_engine, gate):
+    async with async_engine(gate) as served:
+        resumed, order = threading.Event(), []
+
+        def write(name):
+            assert resumed.wait(PATIENCE)
+            order.append(name)
+
+        waiting = [
+            asyncio.ensure_future(served.run_in_writer(partial(write, client), client))
+            for client in "aaab"
+        ]
+        await asyncio.sleep(0.01)
+        assert await served.run_in_reader(lambda: 1) == 1
+        resumed.set()
+        await asyncio.gather(*waiting)
+        assert order == [*"aaba"]
