@@ -1,10 +1,12 @@
 """Bodies of `/v1/batches`, and batches as their clients see them."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from secrets import token_hex
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
+
+from pydantic import TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.openai.batch import Url
@@ -48,18 +50,6 @@ _TIMES = (
     "cancelled",
 )
 _ENDS = ("completed", "failed", "expired", "cancelled")
-_RECORDED = ("client", "seconds", "id")  # that a batch has from its beginning
-_PROGRESS = (
-    "status",
-    "created",
-    "times",
-    "total",
-    "completed",
-    "failed",
-    "error",
-    "output_file",
-    "error_file",
-)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,10 +59,9 @@ class BatchState:
     client: str
     body: BatchBody
     seconds: int  # after which it expires
-    now: Callable[[], float] = time.time
     id: str = field(default_factory=lambda: f"batch_{token_hex(12)}")
     status: Status = "validating"
-    created: int = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()))
     times: dict[Status, int] = field(default_factory=dict)  # at which it got its statuses
     total: int = 0  # rows
     completed: int = 0
@@ -81,29 +70,26 @@ class BatchState:
     output_file: str | None = None  # ids of files
     error_file: str | None = None
 
-    def __post_init__(self) -> None:
-        self.created = int(self.now())
-
     @property
     def ended(self) -> bool:
         return self.status in _ENDS
 
     def become(self, status: Status) -> None:
         self.status = status
-        self.times[status] = int(self.now())
+        self.times[status] = int(time.time())
 
     def record(self) -> dict[str, Any]:
-        """Return all of it, for `of_record`."""
-        fields = {name: getattr(self, name) for name in _RECORDED + _PROGRESS}
-        return fields | {"times": {**self.times}, "body": self.body.model_dump()}
+        """Return all of it, for `of_record`. May be called by any thread."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return state | {"times": {**self.times}, "body": self.body.model_dump()}
 
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Self:
-        body = BatchBody.model_validate(record["body"])
-        batch = cls(body=body, **{name: record[name] for name in _RECORDED})
-        for name in _PROGRESS:
-            setattr(batch, name, record[name])
-        return batch
+    @staticmethod
+    def of_record(record: Mapping[str, Any]) -> "BatchState":
+        """Return a batch of an earlier server. Raises `LookupError`, and `ValueError` for a value
+        of another type."""
+        return _STATE.validate_python(
+            {field.name: record[field.name] for field in fields(BatchState)}
+        )
 
     def answer(self) -> Body:
         """Return the batch in OpenAI's form."""
@@ -131,3 +117,6 @@ class BatchState:
             },
             "metadata": self.body.metadata,
         }
+
+
+_STATE = TypeAdapter(BatchState)

@@ -23,26 +23,35 @@ class BatchWriter:
         self._closed = False
         self._lock = Lock()  # one thread writes at a time
 
+    def hold(self) -> int:
+        """Hold the files of an earlier server, and return how many bytes they have. Raises
+        `UnknownFileError`."""
+        batch = self._batch
+        for failed, id in ((False, batch.output_file), (True, batch.error_file)):
+            if id is not None:
+                self._files[failed] = self._store.hold(batch.client, id)
+        return sum(file.size for file in self._files.values())
+
     def resume(self, row_of: Callable[[AnswerRow], int]) -> None:
-        """Go on with the files of an earlier server, but for a line that it was writing.
-        `row_of` returns the number of a line's row."""
-        batch, store = self._batch, self._store
-        with self._lock:
-            for failed, id in ((False, batch.output_file), (True, batch.error_file)):
-                if id is not None and not self._closed:
-                    self._files[failed] = store.hold(batch.client, id)
-            files = {**self._files}
-        for failed, file in files.items():
+        """Go on with the files that are held, up to a line that was not written whole. `row_of`
+        returns the number of a line's row."""
+        batch = self._batch
+        for failed, file in self._files.items():
             numbers, size = set[int](), 0
             with file.path.open("rb") as opened:
                 for line in opened:
                     if self._closed:
                         return
-                    if line.endswith(b"\n"):
-                        numbers.add(row_of(json.loads(line)))
-                        size += len(line)
+                    try:
+                        number = row_of(json.loads(line))
+                    except (ValueError, LookupError, TypeError):
+                        break
+                    if not line.endswith(b"\n"):
+                        break
+                    numbers.add(number)
+                    size += len(line)
             if size < file.size:
-                store.cut(file, size)
+                self._store.cut(file, size)
             if failed:
                 batch.failed = len(numbers)
             else:

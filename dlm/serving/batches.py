@@ -7,6 +7,7 @@ Batches are recorded, and a later server goes on with those that have not ended.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -63,8 +64,9 @@ class Batches:
         self._unended = 0
         self._running: dict[str, asyncio.Task[None]] = {}  # by batch
         self._workers: dict[str, asyncio.Task[None]] = {}  # by client
-        earlier = [BatchState.of_record(record) for _, record in records.read()]
-        for batch in sorted(earlier, key=lambda batch: batch.created):
+        earlier = records.read(lambda _, record: BatchState.of_record(record))
+        # Records are in order, but for the one of a batch that had begun: it was written again.
+        for batch in sorted(earlier, key=lambda batch: (batch.created, not batch.times)):
             self._resume(batch)
 
     def _resume(self, batch: BatchState) -> None:
@@ -75,6 +77,7 @@ class Batches:
             except UnknownFileError as error:
                 batch.error = str(error)
                 batch.become("failed")
+                self._record(batch)
         self._put(batch)
 
     def _put(self, batch: BatchState) -> None:
@@ -195,11 +198,12 @@ class Batches:
         file = self._files.get(batch.client, batch.body.input_file_id)
         rows, writer = BatchInput(file.path), BatchWriter(self._files, self._records, batch)
         try:
-            await self._read(batch, partial(writer.resume, self._form.row_of), file.size)
+            written = writer.hold()
+            await self._read(batch, partial(writer.resume, self._form.row_of), written)
             if batch.status == "cancelling":
                 raise asyncio.CancelledError  # under an earlier server
             try:
-                async with asyncio.timeout(batch.created + batch.seconds - batch.now()):
+                async with asyncio.timeout(batch.created + batch.seconds - time.time()):
                     await self._read(batch, partial(rows.check, self._form), file.size)
                     batch.total = len(rows)
                     batch.become("in_progress")

@@ -7,13 +7,16 @@ This module knows no HTTP and no batches.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.openai.body import Body, sendable
@@ -25,7 +28,7 @@ _SECONDS = 30 * DAY  # that a file is kept
 _MOST_FILES = 200  # of a client
 _MOST_OF_ALL = 10_000  # files of all clients
 _LEAST_BYTES = 4096  # that a file counts, as on most disks
-_RECORDED = ("client", "name", "purpose", "created", "expires")
+_RECORDED = ("client", "name", "purpose", "created", "expires", "size")
 
 
 class UnknownFileError(UnknownResponseError):
@@ -63,6 +66,21 @@ class StoredFile:
     def record(self) -> dict[str, Any]:
         """Return what a later server has to know of the file, beside its content."""
         return {name: getattr(self, name) for name in _RECORDED}
+
+    @staticmethod
+    def of_record(directory: Path, id: str, record: Mapping[str, Any]) -> "StoredFile":
+        """Return a file of an earlier server with what was written to it. Raises `LookupError`,
+        `OSError`, and `ValueError` for content that lacks bytes or a value of another type."""
+        fields = {name: record[name] for name in _RECORDED}
+        file = _FILE.validate_python({**fields, "id": id, "path": directory / id})
+        size = file.path.stat().st_size
+        if size < file.size:
+            raise ValueError(f"the file must have at least {file.size} bytes, got {size}")
+        file.size, file.counted = size, max(_LEAST_BYTES, size)
+        return file
+
+
+_FILE = TypeAdapter(StoredFile)
 
 
 @dataclass(slots=True)
@@ -202,14 +220,8 @@ class FileStore:
 
     def _load(self) -> None:
         """Go on with the files of an earlier server, and delete those that it had not finished."""
-        files = [
-            StoredFile(id=id, path=self._directory / id, **record)
-            for id, record in self._records.read()
-            if (self._directory / id).exists()
-        ]
+        files = self._records.read(partial(StoredFile.of_record, self._directory))
         for file in sorted(files, key=lambda file: file.created):
-            file.size = file.path.stat().st_size
-            file.counted = max(_LEAST_BYTES, file.size)
             self._put(self._shares.get(file.client, _Share()), file)
             self._next_end = min(self._next_end, file.expires)
         for path in self._directory.glob("file-*"):

@@ -1,5 +1,6 @@
 """Files of clients: bounds, expiry, and disks that take no more."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_a_later_store_has_the_files_that_were_complete(tmp_path):
     before.append(output, b"{}")
     torn = tmp_path / f"file-{'0' * 24}"  # a crash came before its record
     torn.write_bytes(b"3")
+    (tmp_path / f"file-{'1' * 24}.new").touch()  # a crash came while it was written
     (tmp_path / "file-of-another").write_bytes(b"3")
     after = FileStore(tmp_path, 1 << 20, lambda: 10.0)
     assert [file.body() for file in after.of("a")] == [output.body(), kept.body()]
@@ -118,4 +120,34 @@ def test_a_directory_is_of_one_server(tmp_path):
         pytest.raises(DlmError, match=r"the directory of files must be writable: .*File exists"),
         owned(tmp_path / "file"),
     ):
+        pass
+
+
+@pytest.mark.parametrize("damage", ["{}", '{"client": 3', '{"path": 1}', None])
+def test_a_file_that_is_damaged_is_logged_and_left(tmp_path, caplog, damage):
+    before = FileStore(tmp_path, 1 << 20, lambda: 0.0)
+    damaged, whole = add(before, content=b"333"), add(before)
+    record = tmp_path / f"{damaged.id}.json"
+    if damage is None:
+        damaged.path.write_bytes(b"33")
+    else:
+        record.write_text(damage)
+    after = FileStore(tmp_path, 1 << 20, lambda: 0.0)
+    assert [file.body() for file in after.of("a")] == [whole.body()]
+    assert f"{record} cannot be read, and is left as it is" in caplog.text
+    if damage is None:
+        assert "must have at least 3 bytes, got 2" in caplog.text
+    assert record.exists()
+    assert damaged.path.exists()
+
+
+def test_a_disk_without_locks_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(BlockingIOError), owned(tmp_path):  # it is no error of the directory
+        raise BlockingIOError
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(DlmError, match="must be on a disk with locks"), owned(tmp_path):
         pass

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from functools import partial
 
 import pytest
@@ -136,3 +137,62 @@ async def test_a_batch_without_a_record_is_logged_and_runs(work, tmp_path, caplo
         await until(lambda: batch.ended)
         await at.batches.recorded()
         assert f"a later server does not know {batch.id} as it is now" in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "damage", [b"", b"{}", b"[]", b"\0\0", {"status": "later"}, {"created": "x"}]
+)
+async def test_a_damaged_record_of_a_batch_is_logged_and_others_go_on(
+    work, tmp_path, caplog, damage
+):
+    async with work() as at:
+        batches = [at.begin(1), at.begin(1, "b")]
+        await until(lambda: all(batch.ended for batch in batches))
+        await at.batches.recorded()
+    record = tmp_path / f"{batches[0].id}.json"
+    changed(record, **damage) if isinstance(damage, dict) else record.write_bytes(damage)
+    content = record.read_bytes()
+    async with work() as at:
+        assert f"{record} cannot be read, and is left as it is" in caplog.text
+        assert record.read_bytes() == content
+        with pytest.raises(DlmError, match="there is no batch"):
+            at.batches.get("a", batches[0].id)
+        assert at.batches.get("b", batches[1].id).answer() == batches[1].answer()
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_had_begun_goes_on_first_and_keeps_its_files(
+    work, monkeypatch, gate, tmp_path
+):
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)  # both begin in one second
+    async with work() as at:
+        begun, waiting = await stopped_after(at, monkeypatch, 2), at.begin(1)
+    os.utime(tmp_path / f"{begun.id}.json", (2e9, 2e9))  # it was written again later
+    gate.open.clear()
+    async with work() as at:
+        later = at.batches.get("a", begun.id)
+        await until(
+            lambda: at.batches.get("a", begun.id).status == "in_progress" and at.engine.busy
+        )
+        with pytest.raises(DlmError, match="must not be deleted while a batch needs it"):
+            at.files.delete("a", begun.output_file)
+        assert at.batches.get("a", waiting.id).status == "validating"
+        gate.open.set()
+        await until(lambda: later.ended)
+        assert (later.status, later.completed) == ("completed", 5)
+
+
+@pytest.mark.anyio
+async def test_rows_whose_lines_are_damaged_are_answered_again(work, monkeypatch, tmp_path):
+    async with work() as at:
+        before = await stopped_after(at, monkeypatch, 2)
+    output = tmp_path / before.output_file
+    first, second = output.read_bytes().splitlines(keepends=True)
+    output.write_bytes(first + bytes(len(second) - 1) + b"\n")
+    async with work() as at:
+        batch = at.batches.get("a", before.id)
+        await until(lambda: batch.ended)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 5, 0)
+        answers = output.read_text().splitlines()
+        assert sorted(json.loads(answer)["custom_id"] for answer in answers) == list("01234")
