@@ -69,7 +69,7 @@ def requests() -> list[Request]:
     long = list(range(300, 560)) * 2
     return [
         Request(prompt="Say something.", seed=1, max_tokens=32),
-        Request(token_ids=long, seed=2, max_tokens=64),
+        Request(token_ids=long, seed=2, max_tokens=32),
         Request(prompt="Give a object.", constraint=JsonObject(), seed=3, max_tokens=24),
     ]
 

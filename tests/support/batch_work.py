@@ -1,6 +1,5 @@
 """Batches of a gated model, in the event loop of a test."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any, Self
 
 from batch_lines import CHAT, line, lines
 from gated import Gated
-from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.openai.batches import BatchBody, BatchState
@@ -60,9 +58,3 @@ class Work:
         self._gate.open.set()
         await self.batches.close()
         await self.engine.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -1,5 +1,6 @@
-"""Time that a test waits for another thread or process."""
+"""Time that a test waits for another thread, process or task."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -11,3 +12,9 @@ def wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not true():
+            await asyncio.sleep(0.001)

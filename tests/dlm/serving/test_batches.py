@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from batch_lines import CHAT, line, lines
-from batch_work import Work, until
+from batch_work import Work
 from gated import Gated
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from dlm import DlmError, Request
 from dlm.openai.batch import BatchLines

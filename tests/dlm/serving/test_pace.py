@@ -8,7 +8,7 @@ import pytest
 from doubles import Random
 from starlette.requests import ClientDisconnect
 from values import V
-from waiting import PATIENCE, wait_until
+from waiting import PATIENCE, until, wait_until
 
 from dlm import Request
 from dlm.errors import UnavailableError
@@ -81,11 +81,6 @@ async def body_of(guard, request, next_piece=None):
 async def several_turns_of_the_loop():
     for _ in range(200):
         await asyncio.sleep(0)
-
-
-async def until(true):
-    while not true():
-        await asyncio.sleep(0.001)
 
 
 async def test_a_large_body_is_received_in_pieces_one_for_each_step():

@@ -6,8 +6,9 @@ import os
 from functools import partial
 
 import pytest
-from batch_work import Work, until
+from batch_work import Work
 from gated import Gated
+from waiting import until
 
 from dlm import DlmError
 
