@@ -100,8 +100,8 @@ class Choices(Answers):
         """Return the choices of the chunks for text and calls that have become final."""
 
     @abstractmethod
-    def ending(self, index: int, reason: str) -> Body:
-        """Return the choice of the chunk that ends an answer."""
+    def ending(self, index: int, reason: str) -> list[Body]:
+        """Return the choices of the chunks at an answer's end."""
 
     def whole(self, results: Sequence[Result]) -> Body:
         choices = [self.choice(i, result) for i, result in enumerate(results)]
@@ -118,7 +118,8 @@ class Choices(Answers):
 
     def end(self, index: int, result: Result) -> list[Body]:
         self._results[index] = result
-        return [self._chunk([self.ending(index, self.finish_reason(result))])]
+        ending = self.ending(index, self.finish_reason(result))
+        return [self._chunk([choice]) for choice in ending]
 
     def last(self) -> list[Body]:
         if not self._generation.usage:
@@ -208,12 +209,15 @@ class ChatAnswers(Choices):
         return [_delta(index, {"role": "assistant", "content": ""})]
 
     def pieces(self, index: int, event: Committed) -> list[Body]:
-        changes = (self._piece(index, change) for change in self._items[index].feed(event))
-        deltas = [_delta(index, delta) for delta in changes if delta is not None]
+        deltas = self._deltas(index, self._items[index].feed(event))
         if event.logprobs:  # they come with the last of the chunks, or alone
             last = deltas.pop() if deltas else _delta(index, {})
             deltas.append(last | {"logprobs": self._logprobs(event.logprobs)})
         return deltas
+
+    def _deltas(self, index: int, changes: Sequence[Change]) -> list[Body]:
+        pieces = (self._piece(index, change) for change in changes)
+        return [_delta(index, piece) for piece in pieces if piece is not None]
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob] | None) -> Body | None:
         return None if logprobs is None else chat_logprobs(logprobs, self._vocabulary)
@@ -236,8 +240,9 @@ class ChatAnswers(Choices):
                 return None
         return {"tool_calls": [{"index": self._call_counts[index] - 1} | piece]}
 
-    def ending(self, index: int, reason: str) -> Body:
-        return _delta(index, {}, reason)
+    def ending(self, index: int, reason: str) -> list[Body]:
+        changes = self._items[index].close()
+        return [*self._deltas(index, changes), _delta(index, {}, reason)]
 
 
 class TextAnswers(Choices):
@@ -265,8 +270,8 @@ class TextAnswers(Choices):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob] | None) -> Body | None:
         return None if logprobs is None else self._columns[index].next(logprobs)
 
-    def ending(self, index: int, reason: str) -> Body:
-        return _text(index, "", reason)
+    def ending(self, index: int, reason: str) -> list[Body]:
+        return [_text(index, "", reason)]
 
 
 def _delta(index: int, delta: Body, reason: str | None = None) -> Body:

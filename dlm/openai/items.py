@@ -7,11 +7,12 @@ answer is what its changes add up to. This module knows neither of the two forms
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dlm.events import Committed
-from dlm.grammar import Tools
+from dlm.grammar import InvalidValueError, Tools
 from dlm.grammar.calls import CallDelta
 from dlm.grammar.json_scanner import CHARACTERS, STRING, JsonScanner
 from dlm.logprobs import TokenLogprob
@@ -97,7 +98,16 @@ class ItemReader:
         return changes
 
     def close(self) -> list[Change]:
-        """Return the changes at the answer's end."""
+        """Return the changes at the answer's end. A call that it cuts gets no more."""
+        changes: list[Change] = []
+        if self._calls:
+            with suppress(InvalidValueError):
+                for delta in self._calls.end():
+                    changes += self._called(delta)
+        return changes + self._close()
+
+    def _close(self) -> list[Change]:
+        """Return the changes at the end of the last item."""
         if not self._open:
             return []
         self._open, item = False, self.items[-1]
@@ -143,7 +153,7 @@ class ItemReader:
             yield self._added(text)
 
     def _begin(self, kind: Kind, name: str = "") -> list[Change]:
-        changes = self.close()
+        changes = self._close()
         self.items.append(AnswerItem(kind, len(self.items), name))
         self._open = True
         return [*changes, Opened(self.items[-1])]

@@ -99,11 +99,13 @@ class GemmaReader:
         """The number of calls that have begun."""
         return len(self._calls)
 
-    def end(self) -> None:
+    def end(self) -> list[CallDelta]:
         """End the answer here. Raises `InvalidValueError` if that is within a call."""
+        self._deltas = []
         self._read(b"", final=True)
         if self._state is not None:
             self._fail("the answer's end")
+        return self._deltas
 
     def answer(self) -> Answer:
         """Return the answer, which ends here. Raises `InvalidValueError` if a call is malformed."""

@@ -86,11 +86,12 @@ class JsonReader:
     def count(self) -> int:
         return len(self._calls)
 
-    def end(self) -> None:
+    def end(self) -> list[CallDelta]:
         self._written.end()
-        self._read()
+        deltas = self._read()
         if self._calls and self._calls[-1].closed < 0:
             self._fail(self._calls[-1])
+        return deltas
 
     def answer(self) -> Answer:
         self.end()

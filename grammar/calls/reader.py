@@ -25,8 +25,9 @@ class CallReader(Protocol):
         there is no such part."""
         ...
 
-    def end(self) -> None:
-        """End the answer here, which must not be within a call."""
+    def end(self) -> list[CallDelta]:
+        """End the answer here, which must not be within a call; return what was not certain
+        before, as `feed` does."""
         ...
 
     def answer(self) -> Answer:

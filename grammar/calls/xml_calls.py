@@ -6,7 +6,7 @@ when all of it has arrived. The reader raises `InvalidValueError` for a malforme
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from json import JSONDecodeError, dumps
 from typing import Any
@@ -20,6 +20,7 @@ from dlm.grammar.vocabulary.pieces import TokenPieces
 Accepts = Callable[[str, str, Any, str], bool]
 """Decides by tool and argument whether a text is the JSON value that is in it: (tool, argument,
 value, text)."""
+_SHARE = 8  # what is read again has grown by 1/8
 _LONGEST_WORD = 12  # characters of JSON that may be incomplete at the end of a text: -Infinity
 
 
@@ -71,7 +72,12 @@ GLM_CALL = CallSyntax(opening="<tool_call>", named="", elements=GLM, ends=("</to
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call whose end has not been read yet."""
+    """A call whose end has not been read yet.
+
+    Nothing of it is passed on before, so it is read when a text that may be its end arrives. If
+    that ends nothing, what is read again has to grow by a share first: all readings together take
+    time in proportion to the call's length.
+    """
 
     syntax: CallSyntax
     opened: int  # where its opening begins
@@ -80,25 +86,41 @@ class _OpenCall:
     arguments: dict[str, Any] = field(default_factory=dict)
     parameter: str = ""  # whose value begins at `at`; empty: none
     searched: int = 0  # the value's end tag does not begin before
+    end_searched: int = 0  # the call's last tag does not begin before, but for those that were read
+    postponed: int = 0  # length of the text from which on it is read again
 
-    def read(self, text: str, accepts: Accepts) -> str:
-        """Read on to the call's end; return what is missing, "" for a whole call."""
+    def read(self, text: str, accepts: Accepts, final: bool) -> str:
+        """Read on to the call's end; return what is missing, "" for a whole call. If the text is
+        `final`, the next characters cannot make a value JSON."""
+        last = self.syntax.ends[-1]
+        if not final:
+            self.end_searched = max(self.end_searched, self.at)
+            end = text.find(last, self.end_searched)
+            if end < 0:
+                self.end_searched = max(self.end_searched, len(text) - len(last) + 1)
+            if end < 0 or len(text) < self.postponed:
+                return f"{last} is missing"
+            self.end_searched = len(text) - len(last) + 1
+        if missing := self._read(text, accepts, final):
+            begin = max(self.at, self.searched)  # of what is read again
+            self.postponed = len(text) + (len(text) - begin) // _SHARE
+        return missing
+
+    def _read(self, text: str, accepts: Accepts, final: bool) -> str:
         if not self.name:
             if not (named := self.syntax.name.match(text, self.at)):
                 return "a function's name is missing"
             self.name, self.at = named[1], named.end()
-        call = self
-        while call._opens(text):
-            if (value := call._value(text, accepts)) is None:
+        while self._opens(text):
+            value = self._value(text, accepts)
+            if value is None or not (value.sure or final):
                 return f"{self.syntax.elements.end} is missing"
-            if not value.sure and call is self:  # it is read again with the next characters
-                call = replace(self, arguments={**self.arguments})
-            call.arguments[call.parameter] = value.value
-            call.parameter, call.at = "", value.end
-        if not (ended := self.syntax.end.match(text, call.at)):
+            self.arguments[self.parameter] = value.value
+            self.parameter, self.at = "", value.end
+        if not (ended := self.syntax.end.match(text, self.at)):
             *others, last = self.syntax.ends
             return f"{others[0]} and {last} are missing" if others else f"{last} is missing"
-        self.arguments, self.at = call.arguments, ended.end()
+        self.at = ended.end()
         return ""
 
     def _opens(self, text: str) -> bool:
@@ -119,7 +141,7 @@ class _OpenCall:
         if end < 0:
             self.searched = max(self.at, len(text) - len(tag) + 1)
             return None
-        self.searched = end
+        self.searched = self.at  # an unsure value is read again from there
         bare = text[self.at : end]
         if self.syntax.elements.lines:
             bare = bare.removeprefix("\n").removesuffix("\n")
@@ -185,9 +207,9 @@ class XmlReader:
     def count(self) -> int:
         return len(self._calls)
 
-    def end(self) -> None:
+    def end(self) -> list[CallDelta]:
         self._written.end()
-        self._read(final=True)
+        return self._read(final=True)
 
     def answer(self) -> Answer:
         self.end()
@@ -201,7 +223,7 @@ class XmlReader:
         text, deltas = self._written.text, list[CallDelta]()
         while (call := self._open or self._begun()) is not None:
             self._open = call
-            if missing := call.read(text, self._accepts):
+            if missing := call.read(text, self._accepts, final):
                 if final:
                     raise malformed(call.at, missing)
                 break

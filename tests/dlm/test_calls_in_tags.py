@@ -6,7 +6,9 @@ from driven import streamed
 from values import PROMPT, V
 
 from dlm import JsonSchema, Request, ToolCall, Tools
+from dlm.openai.answers import ChatAnswers
 from dlm.openai.items import ItemReader
+from dlm.openai.requests import Generation
 
 SEATS = {
     "type": "function",
@@ -105,3 +107,30 @@ def test_tags_in_reasoning_are_text_whole_and_streamed(engine_of, tokens_of, cas
     for items in (reader.items, ItemReader(request, engine.vocabulary).read(result)):
         shapes = [(item.kind, item.name, item.text) for item in items]
         assert shapes == [("reasoning", "", thought.strip()), shown]
+
+
+def test_a_call_whose_value_may_yet_become_json_is_streamed_at_the_answers_end(
+    engine_of, tokens_of
+):
+    schema = {"type": "object", "properties": {"seats": {"type": ["string", "array"]}}}
+    tool = {"type": "function", "function": {"name": "book", "parameters": schema}}
+    booking = XML_BOOKING.replace("\n2\n", '["').partition("<parameter")
+    text = "".join((*booking[:2], booking[2].replace("\n", ""), "<turn|>"))
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of(text), canvas_length=32))
+    request = Request(token_ids=PROMPT, constraint=Tools([tool], format="qwen3_coder"))
+    result, events = streamed(engine, request)
+    assert result.tool_calls == (ToolCall("book", {"seats": '["'}),)
+    reader, whole = (ItemReader(request, engine.vocabulary) for _ in range(2))
+    for event in events:
+        reader.feed(event)
+    assert not reader.items
+    reader.close()
+    for items in (reader.items, whole.read(result)):
+        assert [(item.name, item.text) for item in items] == [("book", '{"seats": "[\\""}')]
+    generation = Generation(requests=(request,))
+    answers = ChatAnswers(generation, "m", engine.vocabulary)
+    chunks = [chunk for event in events for chunk in answers.progress(0, event)]
+    chunks += answers.end(0, result)
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    calls = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
+    assert "".join(call.get("arguments", "") for call in calls) == '{"seats": "[\\""}'

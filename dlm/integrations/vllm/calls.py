@@ -84,7 +84,7 @@ class AnswerReader:
         if self._calls is not None:
             calls = self._calls.feed(new.answer)
             if ended:
-                self._calls.end()
+                calls += self._calls.end()
         reasoning, text = new.reasoning, new.text
         if self._reasoning is not None:
             reasoning, text = "", self._reasoning.feed(self._tokens, ended) + text

@@ -286,3 +286,16 @@ def test_reasoning_is_streamed_if_the_request_includes_it(vocabulary):
     message = ReadingParser().parse_delta("?", tokens, request, finished=True)
     assert message == Message(content="Yes")
     assert ReadingParser().parse_delta("?", [*opens], request, finished=False) is None
+
+
+@pytest.mark.parametrize("size", [1, 99])
+def test_a_call_whose_value_may_yet_become_json_is_passed_on_at_the_answers_end(
+    chat, vocabulary, size
+):
+    schema = {"type": "object", "properties": {"a": {"type": ["string", "array"]}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    spec = Tools([tool], format="glm")
+    text = '<tool_call>f<arg_key>a</arg_key><arg_value>["</arg_value></tool_call>'
+    tokens = chat.tokenizer.encode(text, add_special_tokens=False)
+    answer = read(reading_in(vocabulary, spec=spec), pieces_of([*tokens, STOP], size))
+    assert [json.loads(call.arguments) for call in answer.calls] == [{"a": '["'}]

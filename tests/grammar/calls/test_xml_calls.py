@@ -20,7 +20,7 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
-from dlm.grammar.calls import MARKUPS, AnswerReading
+from dlm.grammar.calls import MARKUPS, AnswerReading, xml_calls
 
 OBJECT = {"properties": {"s": STRING, "t": {}}, "required": ["s", "t"]}
 
@@ -181,7 +181,8 @@ def test_an_open_call_in_tags_is_read_once_however_many_its_pieces(format, write
 
 
 @pytest.mark.parametrize(
-    "text", ['["END", 12, "a"]', '{"END": "\\u0041"}', "[1, 2", '["a</par", "b</arg"]']
+    "text",
+    ['["END", 12]', '["CALL", 12]', '["', '{"END": "\\u0041"}', "[1, 2", '["a</par", "b</arg"]'],
 )
 @pytest.mark.parametrize(
     ("format", "write", "end"),
@@ -191,13 +192,38 @@ def test_a_value_read_piece_by_piece_is_the_one_that_is_read_whole(format, write
     schema = objects(a={"type": ["array", "object", "string"], "items": {}}, b=INTEGER)
     schema["properties"]["a"]["additionalProperties"] = True
     spec = tools(schema, format=format)
-    call = write(ToolCall("f", {"a": text.replace("END", end), "b": 4}))
+    call_end = write(ToolCall("f", {"a": "x"})).partition("x")[2].replace("\n", "")
+    text = text.replace("END", end).replace("CALL", call_end)
+    call = write(ToolCall("f", {"a": text, "b": 4}))
     whole = spec.value(call)
-    assert isinstance(whole.tool_calls[0].arguments["a"], str) == (text == "[1, 2")
+    assert isinstance(whole.tool_calls[0].arguments["a"], str) == (text in ("[1, 2", '["'))
     for size in (1, 2, 7):
         reader, deltas = spec.reader(None), []
         for i in range(0, len(call), size):
             deltas += reader.feed_text(call[i : i + size])
+        deltas += reader.end()
         assert reader.answer() == whole
         arguments = json.loads("".join(delta.arguments for delta in deltas))
         assert arguments == whole.tool_calls[0].arguments
+
+
+@pytest.mark.parametrize("part", ["<parameter=b>1</parameter>", "</function></tool_call>", '","'])
+def test_a_value_that_stays_unsure_is_read_a_few_times_however_many_its_pieces(part, monkeypatch):
+    decoded, read = xml_calls.decoded, []
+
+    def counted(text, at):
+        read.append(len(text) - at)
+        return decoded(text, at)
+
+    monkeypatch.setattr(xml_calls, "decoded", counted)
+    spec = tools(objects(a={"type": ["array", "string"]}, b={}), format="qwen3_coder")
+    text = '<tool_call>\n<function=f><parameter=a>["</parameter></function></tool_call>'
+    reader = spec.reader(None)
+    for piece in (text, *[f"{part}</tool_call>"] * 400):
+        reader.feed_text(piece)
+    length = len(text) + 400 * len(f"{part}</tool_call>")
+    assert 0 < sum(read) < 12 * length
+    tail = '"]</parameter></function></tool_call>'
+    reader.feed_text(tail)
+    (call,) = reader.answer().tool_calls
+    assert isinstance(call.arguments["a"], list)
