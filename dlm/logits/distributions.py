@@ -326,16 +326,9 @@ class TokenDistributions:
 
     def _name(self, rows: Int64[np.ndarray, " n"], tokens: Int64[np.ndarray, " n"]) -> None:
         """Let each of `rows` take the one token in `tokens`."""
-        self._certain.append((torch.from_numpy(rows), torch.from_numpy(tokens)))
-        results = self._results
-        short = results.above.numpy()[rows] == 1  # most list one token: no other is to be erased
-        for column, value in zip(results, (0, 0, tokens, tokens, 1, 0), strict=False):
-            column.numpy()[rows] = value
-        results.ids.numpy()[rows[short], 0] = tokens[short]
-        results.logits.numpy()[rows[short], 0] = 0
-        certain = VocabPass.certain(torch.from_numpy(tokens[~short]), CANDIDATES)
-        results.ids.numpy()[rows[~short]] = certain.ids.numpy()
-        results.logits.numpy()[rows[~short]] = certain.logits.numpy()
+        named = torch.from_numpy(rows), torch.from_numpy(tokens)
+        self._certain.append(named)
+        self._replace(named[0], VocabPass.certain(named[1], CANDIDATES))
 
     def _replace(self, rows: Tensor, results: VocabPass) -> None:
         """Replace the host's results of `rows` by `results`."""
