@@ -109,30 +109,18 @@ class FileStore:
         self, client: str, name: str, purpose: str, content: bytes, seconds: int = _SECONDS
     ) -> StoredFile:
         """Store a file for `seconds`. Raises `StorageFullError`."""
-        file = self._create(client, name, purpose, seconds)
-        try:
-            self.append(file, content)
-            self._records.write(file.id, file.record)
-        except BaseException:
-            with self._lock:
-                self._drop(file)
-            raise
+        file = self._create(client, name, purpose, content, seconds)
         self.release(file)
         return file
 
     def create(self, client: str, name: str, purpose: str) -> StoredFile:
         """Return an empty file, which stays until it is released. A later server has it with what
         was written to it. Raises `StorageFullError`."""
-        file = self._create(client, name, purpose, _SECONDS)
-        try:
-            self._records.write(file.id, file.record)
-        except StorageFullError:
-            with self._lock:
-                self._drop(file)
-            raise
-        return file
+        return self._create(client, name, purpose, b"", _SECONDS)
 
-    def _create(self, client: str, name: str, purpose: str, seconds: int) -> StoredFile:
+    def _create(
+        self, client: str, name: str, purpose: str, content: bytes, seconds: int
+    ) -> StoredFile:
         now = int(self._now())
         id = f"file-{token_hex(12)}"
         file = StoredFile(
@@ -155,6 +143,13 @@ class FileStore:
                 self._register(file)
         except StorageFullError:
             file.path.unlink(missing_ok=True)
+            raise
+        try:
+            self.append(file, content)
+            self._records.write(file.id, file.record)
+        except BaseException:
+            with self._lock:
+                self._drop(file)
             raise
         return file
 
