@@ -26,7 +26,7 @@ from dlm.grammar import (
 from dlm.grammar.calls import MARKUPS
 from dlm.integrations.vllm.own import GEMMA, OwnModel
 from dlm.integrations.vllm.payload import TOOLS, Admitted, Payload, Reading, ToolsText
-from dlm.integrations.vllm.requested import UnenforcedError, thinking_of
+from dlm.integrations.vllm.requested import UnenforcedError
 from dlm.policy import Policy
 
 _THINK = "<|think|>"  # token of a prompt whose answer may begin with reasoning
@@ -73,11 +73,13 @@ class FrontEndAdmission:
         params: Any,
         prompt: Sequence[int],
         max_model_len: int,
+        thinking: bool | None,
     ) -> Admitted:
-        """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
+        """Check that the answer fits. `thinking`: whether the client asks for reasoning; None: it
+        does not say. Raises `RequestError` and `GrammarError`."""
         if not compiled.enforced:
             raise _unenforced(spec)
-        reasoning = self._reasoning(params, prompt)
+        reasoning = self._reasoning(params, prompt, thinking)
         suffix = [] if reasoning is not None else self._chat.no_thought_after(prompt)
         budget = max_model_len - len(prompt) - len(suffix)
         if budget < 1:
@@ -100,7 +102,9 @@ class FrontEndAdmission:
         )
         return Admitted(payload=payload, suffix=suffix)
 
-    def _reasoning(self, params: Any, prompt: Sequence[int]) -> Reasoning | None:
+    def _reasoning(
+        self, params: Any, prompt: Sequence[int], thinking: bool | None
+    ) -> Reasoning | None:
         """Return the reasoning that may come before the answer; None: there is none.
 
         A model of noise reasons if its prompt says so by a token. A model of masks does if the
@@ -113,9 +117,8 @@ class FrontEndAdmission:
         markers = replace(markers, budget=params.thinking_token_budget)
         if not self._model.masked:
             return markers if self._think is not None and self._think in prompt else None
-        requested = thinking_of(params)
         markers = markers.after(prompt)
-        return markers.constrained(markers.opened if requested is None else requested)
+        return markers.constrained(markers.opened if thinking is None else thinking)
 
     def expect_answer(self, spec: Spec, params: Any, admitted: Admitted) -> None:
         """Note in the request's tools how its answer is read, unless vLLM reads it."""

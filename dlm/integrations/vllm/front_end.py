@@ -103,12 +103,14 @@ class FrontEnd:
         except DlmError as error:
             requested.give_up(error)
             return None
-        most = self._model_config.max_model_len
+        most, thinking = self._model_config.max_model_len, requested.thinking
         read = functools.partial(requested.spec, admission.policy, admission.form)
         while (spec := (yield read)) is not None:
             try:
                 compiled = yield admission.compile(spec)
-                admit = functools.partial(admission.admit, compiled, spec, params, prompt, most)
+                admit = functools.partial(
+                    admission.admit, compiled, spec, params, prompt, most, thinking
+                )
                 admitted: Admitted = yield admit
                 admission.expect_answer(spec, params, admitted)
                 return admitted

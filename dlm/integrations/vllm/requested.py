@@ -42,12 +42,6 @@ def has_constraint(params: Any) -> bool:
     return KEY in extra or TOOLS in extra or params.structured_outputs is not None
 
 
-def thinking_of(params: Any) -> bool | None:
-    """Return whether the client asks the chat template for reasoning; None: it does not say."""
-    tools = (params.extra_args or {}).get(TOOLS)
-    return None if tools is None else json.loads(tools).get(THINKING)
-
-
 class UnenforcedError(RequestError):
     """Refusal of tools whose arguments only a check of the finished answer decides. `hint` says why
     if no keyword does."""
@@ -66,7 +60,8 @@ class Requested:
         tools = (params.extra_args or {}).get(TOOLS)
         self._body: Body = {} if tools is None else json.loads(tools)
         self._responses = self._body.pop(RESPONSES, False)
-        self._body.pop(THINKING, None)
+        # Whether the client asks the chat template for reasoning; None: it does not say.
+        self.thinking: bool | None = self._body.pop(THINKING, None)
         self._tools: list[Body] = self._body.get("tools") or []
         self._auto = bool(self._tools) and _may_call(self._body.get("tool_choice"))
         outputs = params.structured_outputs

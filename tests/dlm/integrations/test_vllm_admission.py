@@ -36,9 +36,9 @@ def admission(chat):
 
 
 def admitted(admission, params, prompt=(2, 5), most=1024):
-    spec = spec_of(params, POLICY)
+    spec, thinking = spec_of(params, POLICY), Requested(params).thinking
     compiled = admission.compile(spec).result()
-    return admission.admit(compiled, spec, params, list(prompt), most)
+    return admission.admit(compiled, spec, params, list(prompt), most, thinking)
 
 
 def test_every_kind_of_structured_output_is_a_spec():
@@ -270,14 +270,14 @@ def test_a_masked_model_reasons_if_its_prompt_opens_that_or_the_client_asks_for_
         ("<think>x</think>y<think>", True),
     ):
         prompt = chat.tokenizer.encode(text, add_special_tokens=False)
-        found = admitted(made, params, prompt)
+        masked = admitted(made, params, prompt)
         reasons = opens or thinking is True
         budget = 20 if reasons else None
         if opens and thinking is False:
             budget = 0  # it is closed at once
-        payload = found.payload
+        payload = masked.payload
         assert (payload.thinking, payload.opened) == (reasons, opens), text
         assert payload.thinking_budget == budget
-        assert found.suffix == []
+        assert masked.suffix == []
         assert not admitted(admission, params, prompt).payload.thinking
     made.close()
