@@ -31,11 +31,7 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.specs.call_arguments import Arguments, CallPart
-from dlm.grammar.specs.finished_calls import (
-    FindSpan,
-    check_calls,
-    reads_as,
-)
+from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import Spec

@@ -34,11 +34,11 @@ def rows() -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
         patch.setattr(sys, "argv", ["conformance.py", *flags])
         conformance.main()
-    found = json.loads(out.getvalue())
+    report = json.loads(out.getvalue())
     optional = [f"optional/format/{name}" for name in _CLAIMED]
-    rows = [r for r in found["rows"] if r["file"].partition("/")[0] != "optional"]
-    assert found["groups"] == len(rows)
-    return rows + [row for row in found["rows"] if row["file"] in optional]
+    rows = [r for r in report["rows"] if r["file"].partition("/")[0] != "optional"]
+    assert report["groups"] == len(rows)
+    return rows + [row for row in report["rows"] if row["file"] in optional]
 
 
 def test_no_invalid_instance_is_accepted(rows: list[dict[str, Any]]):

@@ -27,9 +27,9 @@ def test_an_engine_generates_the_tokens_that_transformers_generates(theirs, engi
     for prompt, result in zip(prompts, results, strict=True):
         ids = torch.tensor([prompt])
         mask = torch.ones_like(ids)
-        found = theirs.generate(ids, attention_mask=mask, max_new_tokens=16, do_sample=False)
-        wanted = found[0, len(prompt) :].tolist()
-        assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
+        whole = theirs.generate(ids, attention_mask=mask, max_new_tokens=16, do_sample=False)
+        answer = whole[0, len(prompt) :].tolist()
+        assert result.token_ids == [token for token in answer if token not in (1, 106, 50)]
 
 
 def test_a_cache_is_passed_by_the_name_that_forward_has_for_it(theirs, engine, chat):

@@ -104,8 +104,8 @@ class Served:
         """Return a model that knows the texts of answers, by the order of their requests."""
         compiled = self.compiler.unpack(payload.rules)
         stop = self.vocabulary.stops[0]
-        known = {key: [*self.vocabulary.encode(text), stop] for key, text in enumerate(texts)}
-        return Knowing(compiled, known, right=1.0, slope=0.0)
+        answers = {key: [*self.vocabulary.encode(text), stop] for key, text in enumerate(texts)}
+        return Knowing(compiled, answers, right=1.0, slope=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)
         limits = Limits(**settings.pop("limits", {}))
         directory = settings.pop("directory", None)
-        given = Settings(**{"names": ("tiny",), "slots": 4} | settings)
-        app, service = app_of(engine, given, directory)
+        fields = {"names": ("tiny",), "slots": 4} | settings
+        app, service = app_of(engine, Settings(**fields), directory)
         config = uvicorn.Config(
             app,
             log_level="error",

@@ -20,13 +20,19 @@ def gated():
     return threading.Event(), list[str]()
 
 
-async def begun(readers, gate, order, names):
-    """Begin functions of clients, whose names are the first letters of `names`."""
+def noting(gate, order):
+    """Return a function that waits for `gate` and adds its argument to `order`."""
 
     def work(name):
         assert gate.wait(PATIENCE)
         order.append(name)
 
+    return work
+
+
+async def begun(readers, gate, order, names):
+    """Begin functions of clients, whose names are the first letters of `names`."""
+    work = noting(gate, order)
     tasks = {
         name: asyncio.ensure_future(readers.run(partial(work, name), name[0])) for name in names
     }
@@ -86,14 +92,12 @@ async def test_the_loop_goes_on_while_a_body_is_read(async_engine, gate):
         assert await reading
 
 
-async def test_large_bodies_are_read_one_at_a_time_and_do_not_delay_small_ones(async_engine, gate):
+async def test_large_bodies_are_read_one_at_a_time_and_do_not_delay_small_ones(
+    async_engine, gate, gated
+):
     async with async_engine(gate, max_queue=18) as served:  # large ones may take five of 20 places
-        resumed, order = threading.Event(), []
-
-        def large(name):
-            assert resumed.wait(PATIENCE)
-            order.append(name)
-
+        resumed, order = gated
+        large = noting(resumed, order)
         waiting = [
             asyncio.ensure_future(served.run_in_reader(partial(large, name), LARGE))
             for name in "abcde"
@@ -122,14 +126,12 @@ async def test_images_delay_neither_bodies_nor_are_delayed_by_them(async_engine,
         assert await decoding
 
 
-async def test_a_client_with_images_waits_for_one_image_of_another_client(async_engine, gate):
+async def test_a_client_with_images_waits_for_one_image_of_another_client(
+    async_engine, gate, gated
+):
     async with async_engine(gate, max_queue=38) as served:
-        resumed, order = threading.Event(), []
-
-        def decode(name):
-            assert resumed.wait(PATIENCE)
-            order.append(name)
-
+        resumed, order = gated
+        decode = noting(resumed, order)
         waiting = [
             asyncio.ensure_future(
                 served.run_in_reader(partial(decode, client), client=client, images=True)
@@ -142,14 +144,10 @@ async def test_a_client_with_images_waits_for_one_image_of_another_client(async_
         assert order == [*"aabaaa"]
 
 
-async def test_long_answers_of_clients_are_written_in_turn(async_engine, gate):
+async def test_long_answers_of_clients_are_written_in_turn(async_engine, gate, gated):
     async with async_engine(gate) as served:
-        resumed, order = threading.Event(), []
-
-        def write(name):
-            assert resumed.wait(PATIENCE)
-            order.append(name)
-
+        resumed, order = gated
+        write = noting(resumed, order)
         waiting = [
             asyncio.ensure_future(served.run_in_writer(partial(write, client), client))
             for client in "aaab"

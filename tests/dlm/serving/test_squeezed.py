@@ -40,8 +40,8 @@ CALLED = ("tool_calls", "completed", "tool_use")
 @pytest.fixture(scope="module")
 def served(request, chat, serve, engine_of):
     model, policy = ScriptedModel(chat, DecodeConfig()), Policy()
-    more = {"policy": policy, "slots": 2, "decoding": DECODINGS[request.param]}
-    with serve(engine_of(model, DecodeConfig(), **more)) as running:
+    options = {"policy": policy, "slots": 2, "decoding": DECODINGS[request.param]}
+    with serve(engine_of(model, DecodeConfig(), **options)) as running:
         yield running
 
 

@@ -24,18 +24,23 @@ from dlm.grammar import (
 from dlm.grammar.vocabulary import MistralListMarkers, MistralMarkers
 
 
-def test_calls_after_mistrals_control_tokens_are_accepted_and_parsed(vocabulary):
-    control = sorted(vocabulary.control - {*vocabulary.stops, vocabulary.pad})[-2:]
-    opened, separated = control
-    marked = Vocabulary(
+def with_markers(vocabulary, call):
+    """Return the vocabulary of a model whose calls have these markers."""
+    return Vocabulary(
         vocabulary.pieces,
         control=vocabulary.control,
         stops=vocabulary.stops,
         pad=vocabulary.pad,
         thought=None,
         encode=vocabulary.encode,
-        call=MistralMarkers(opened, separated),
+        call=call,
     )
+
+
+def test_calls_after_mistrals_control_tokens_are_accepted_and_parsed(vocabulary):
+    control = sorted(vocabulary.control - {*vocabulary.stops, vocabulary.pad})[-2:]
+    opened, separated = control
+    marked = with_markers(vocabulary, MistralMarkers(opened, separated))
     assert marked.calls == "mistral"
     spec, body = Tools(TOOLS, format="mistral"), json.dumps(ARGUMENTS, ensure_ascii=False)
     grammar = Recogniser(spec.rules(marked.call), {opened: "\ue001", separated: "\ue002"})
@@ -66,15 +71,7 @@ def listed(*calls, end="]"):
 def marked(vocabulary):
     """The vocabulary of a model that lists its calls."""
     opened = max(vocabulary.control - {*vocabulary.stops, vocabulary.pad})
-    return Vocabulary(
-        vocabulary.pieces,
-        control=vocabulary.control,
-        stops=vocabulary.stops,
-        pad=vocabulary.pad,
-        thought=None,
-        encode=vocabulary.encode,
-        call=MistralListMarkers(opened),
-    )
+    return with_markers(vocabulary, MistralListMarkers(opened))
 
 
 def test_calls_in_mistrals_list_are_accepted(marked):

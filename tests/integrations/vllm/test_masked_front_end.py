@@ -98,8 +98,8 @@ def answered(chat, compiler, front_end, prompt, text, **fields):
     params = body.to_sampling_params(200, {})
     tokens = chat.tokenizer.encode(prompt, add_special_tokens=False)
     payload = front_end.admit(params, tokens).payload
-    known = [*compiler.vocabulary.encode(text), compiler.vocabulary.stops[0]]
-    model = Knowing(compiler.unpack(payload.rules), {0: known}, right=1.0, slope=0.0)
+    answer = [*compiler.vocabulary.encode(text), compiler.vocabulary.stops[0]]
+    model = Knowing(compiler.unpack(payload.rules), {0: answer}, right=1.0, slope=0.0)
     worker = worker_of(compiler, 1, model=model)
     worker.add(0, MaskRequest(key=0, budget=200, payload=payload))
     worker.run()
