@@ -3,6 +3,7 @@
     python scripts/maskbench.py --data maskbench.jsonl[.xz]
     python scripts/maskbench.py --data FILE --tokenizer tokenizer.json[.xz] --beside llguidance
     python scripts/maskbench.py --data FILE --kind tools
+    python scripts/maskbench.py --data FILE --kind tools --together 20 --tokenizer FILE
 
 A line of the file is one case: `{"id", "schema", "tests": [{"valid", "data"}]}`. A case passes if
 its schema compiles, all valid instances are accepted and all invalid ones rejected. An instance is
@@ -10,6 +11,11 @@ written as `json.dumps(data, ensure_ascii=False)`. Without a tokenizer, instance
 byte. With one, they are read token by token, and the first `--timed` cases that have valid
 instances are timed, in processor time on one thread: `cold` is the time of a mask and a commit
 when a schema is first used, `warm` the same when its instances are read a second time.
+
+`first` is the time from a schema to the end of its first instance: compiling, and a mask and a
+commit for each token. `--together N` makes one schema of each N cases: a call of one of N functions
+that have their schemas as parameters, as an agent's first request brings them. Cases with
+references are left out, since they would point elsewhere.
 
 `--kind tools` measures the parameters of functions alone, the cases of MaskBench whose `id` begins
 with BFCL or Glaive; `--kind schemas` measures all others. The data are guidance-ai/jsonschemabench
@@ -145,14 +151,17 @@ def main() -> None:
     add("--beside", choices=["llguidance"], help="Another engine that is measured, too.")
     purpose = "The number of cases whose tokens are timed."
     add("--timed", type=int, default=120, metavar="N", help=purpose)
+    purpose = "The functions that a case offers, each with another schema. Default: 1, no call."
+    parser.add_count("--together", 1, purpose)
     args = parser.parsed()
     if args.beside and not args.tokenizer:
         parser.error("--beside needs --tokenizer: llguidance reads tokens")
     cases = [case for case in read_schemas(args.data) if args.kind in (None, kind_of(case))]
-    if not cases:
-        parser.error(f"{args.data} has no cases{f' of the kind {args.kind}' if args.kind else ''}")
+    if len(cases) < args.together:
+        kind = f" of the kind {args.kind}" if args.kind else ""
+        parser.error(f"{args.data} has {len(cases) or 'no'} cases{kind}")
     random.Random(args.seed).shuffle(cases)
-    cases = cases[: args.limit]
+    cases = (calls_of(cases, args.together) if args.together > 1 else cases)[: args.limit]
     vocabulary = vocabulary_of(args.tokenizer) if args.tokenizer else of_bytes()
     ours = OurEngine(vocabulary, args.additional_properties)
     tune_process()  # as a server would
@@ -171,11 +180,42 @@ def kind_of(case: dict[str, Any]) -> str:
     return "tools" if case["id"].startswith(_OF_TOOLS) else "schemas"
 
 
+def calls_of(cases: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return a case for each `count` cases: a call of one of as many functions.
+
+    Its instances are calls with the instances of the cases as arguments. Fewer cases than `count`
+    that are left over, and cases with references, are not in the result.
+    """
+    usable = [case for case in cases if "$ref" not in json.dumps(case["schema"])]
+    groups = [usable[i : i + count] for i in range(0, len(usable) - count + 1, count)]
+    return [
+        {
+            "id": group[0]["id"],
+            "schema": {"anyOf": [_call(i, case["schema"]) for i, case in enumerate(group)]},
+            "tests": [
+                {**test, "data": {"name": f"function_{i}", "arguments": test["data"]}}
+                for i, case in enumerate(group)
+                for test in case["tests"]
+            ],
+        }
+        for group in groups
+    ]
+
+
+def _call(number: int, parameters: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"const": f"function_{number}"}, "arguments": parameters},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
 def measure(
     engine: OurEngine | TheirEngine, cases: list[dict], vocabulary: Vocabulary, timed: int
 ) -> dict[str, Any]:
     """Return the figures of all `cases`, and token times of the first `timed` with instances."""
-    rows, compiles = [], []
+    rows, compiles, firsts = [], [], []
     times: dict[str, list[float]] = {"cold": [], "warm": []}
     for case in cases:
         row = JudgedCase(id=case["id"])
@@ -192,9 +232,12 @@ def measure(
             compiles.append(1000 * (time.process_time() - begun))
         if valid and timed > 0:
             timed -= 1
-            for name in times:
+            for name, sums in times.items():
                 for text in valid:
-                    times[name] += clocked(begin(), tokens_of(vocabulary, text))
+                    clock = [*clocked(begin(), tokens_of(vocabulary, text))]
+                    if name == "cold" and text is valid[0]:
+                        firsts.append(compiles[-1] + sum(clock) / 1000)
+                    sums += clock
         for is_valid, text in texts:
             accepted = reads(begin(), tokens_of(vocabulary, text))
             row.valid_rejected += is_valid and not accepted
@@ -206,6 +249,7 @@ def measure(
         "valid_rejected": sum(row.valid_rejected > 0 for row in rows),
         "invalid_accepted": sum(row.invalid_accepted > 0 for row in rows),
         "compile_ms": summary(compiles),
+        "first_ms": summary(firsts),
         "mask_us": {name: summary(each) for name, each in times.items() if each},
         "rows": [asdict(row) for row in rows],
     }
@@ -250,7 +294,9 @@ def show(found: dict[str, Any]) -> None:
         counts = (each[key] for key in ("refused", "valid_rejected", "invalid_accepted"))
         share = f"{each['passing']} ({each['passing'] / max(1, each['cases']):.2%})"
         judged.append([name, str(each["cases"]), share, *map(str, counts)])
-        clocks.append([f"{name}: compile, ms", *map(str, each["compile_ms"].values())])
+        for label, key in (("compile", "compile_ms"), ("first", "first_ms")):
+            if each[key]:
+                clocks.append([f"{name}: {label}, ms", *map(str, each[key].values())])
         for kind, numbers in each["mask_us"].items():
             clocks.append([f"{name}: token, {kind}, us", *map(str, numbers.values())])
     headings = "", "cases", "passing", "refused", "valid rejected", "invalid accepted"

@@ -52,6 +52,7 @@ def test_tokens_are_timed_beside_another_engine(run, file):
     theirs = found["beside"]["llguidance"]
     assert found["mask_us"].keys() == theirs["mask_us"].keys() == {"cold", "warm"}
     assert found["mask_us"]["cold"]["count"] > 10
+    assert found["first_ms"]["p50"] > found["compile_ms"]["p50"]
     assert theirs["passing"] == 2
     assert run(file, "--additional-properties", "closed")["passing"] == 0
     maskbench.show(found)
@@ -65,6 +66,15 @@ def test_a_kind_chooses_cases_by_their_names(run, tmp_path, kind, names):
     assert {row["id"] for row in run(path, "--kind", kind)["rows"]} == {f"{n}---1" for n in names}
 
 
+def test_cases_together_are_a_choice_of_calls(run, tmp_path):
+    path = tmp_path / "tools.jsonl"
+    refers = {**CASES[0], "schema": {"$ref": "#/$defs/a", "$defs": {"a": {}}}}
+    path.write_text("\n".join(map(json.dumps, [*[CASES[0]] * 3, refers, *[CASES[2]] * 2])))
+    found = run(path, "--together", "2")
+    assert found["cases"] == 2  # of five without a reference
+    assert sum(row["refused"] is None for row in found["rows"]) == 2
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
@@ -72,6 +82,8 @@ def test_a_kind_chooses_cases_by_their_names(run, tmp_path, kind, names):
         (["--data", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--data", "{file}", "--kind", "tools"], "has no cases of the kind tools"),
         (["--data", "{file}", "--kind", "maths"], "choose from"),
+        (["--data", "{file}", "--together", "4"], "has 3 cases"),
+        (["--data", "{file}", "--together", "0"], "at least 1"),
     ],
 )
 def test_a_command_without_usable_cases_is_refused(refusal_of, file, args, reason):
