@@ -12,7 +12,7 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
-from dlm.grammar.masks.bits import digest, token_words
+from dlm.grammar.masks.bits import add_tokens, digest, token_words
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
@@ -49,14 +49,24 @@ class GrammarMasks:
         """Return the allowed tokens as packed bits."""
         return self._words[self.changed(None, [~mask]) if mask < 0 else mask]
 
+    def empty_row(self) -> np.ndarray:
+        """Return an unused row without tokens, to make a set in that `kept` may keep.
+
+        It is the same row until one is kept.
+        """
+        words = self._words[self.count]
+        words.fill(0)
+        return words
+
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
         """Return the row of `words`, and store it under `key`."""
         if key not in self.known:
             hashed = digest(words)
             row = self._rows.get(hashed)
             if row is None or not np.array_equal(self._words[row], words):
-                row = self._rows[hashed] = self._new()
-                self._words[row] = words
+                row = self._rows[hashed] = self.count
+                self._words[row] = words  # copies nothing onto itself
+                self._use_row()
             self.known[key] = row
         return self.known[key]
 
@@ -71,19 +81,21 @@ class GrammarMasks:
             return mask
         key = mask, frozenset(more), frozenset(fewer)
         if key not in self.known:
-            words = token_words(more, self._vocab_size)
-            words = words if mask is None else self.words(mask) | words
-            return self.kept(key, words & ~token_words(fewer, self._vocab_size))
+            sets = [np.array([*more], np.int32)] + ([] if mask is None else [self.words(mask)])
+            words = self.empty_row()
+            add_tokens(words, sets)
+            if fewer:
+                words &= ~token_words(fewer, self._vocab_size)
+            return self.kept(key, words)
         return self.known[key]
 
-    def _new(self) -> Mask:
-        """Return the number of an unused row."""
+    def _use_row(self) -> None:
+        """Count the first unused row as used; there is always another one."""
+        self.count += 1
         if self.count == len(self._words):
             rows = self._words
             self._allocate(2 * self.count)
             self._words[: self.count] = rows
-        self.count += 1
-        return self.count - 1
 
     def _allocate(self, rows: int) -> None:
         """Make the table, in xgrammar's form. Rows take no memory before they are written."""

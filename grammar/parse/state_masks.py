@@ -47,7 +47,6 @@ class StateMasks:
         self._terminals, self._stops = terminals, stops
         scanners = parser.scanners
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
-        self._set = np.zeros(-(-len(vocabulary) // 32), np.uint32)  # the mask that is being made
 
     @property
     def nbytes(self) -> int:
@@ -110,10 +109,7 @@ class StateMasks:
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
     def _words(self, state: State, bounds: list[Bounds]) -> Words:
-        """Return the tokens that may follow `state`, as packed bits. `bounds`: of each thread.
-
-        The next call overwrites them.
-        """
+        """Return the tokens that may follow `state`, in an unused row. `bounds`: of each thread."""
         self._terminals.trim()
         begin, parts = [], []
         for thread, limits in zip(state.threads, bounds, strict=True):
@@ -121,9 +117,9 @@ class StateMasks:
             parts.append(within.tokens)
             if len(within.ends):
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
-        parts.append(np.fromiter(self._control(state), np.int32))
-        words = self._set
-        words.fill(0)
+        if control := self._parser.named(state) | self._stops.after(state):
+            parts.append(np.fromiter(control, np.int32))
+        words = self._masks.empty_row()
         add_tokens(words, parts)
         reached = read_below(self._vocabulary.trie, self, begin, words)
         self._meter.add(_MASK + reached // _NODES)
@@ -174,10 +170,6 @@ class StateMasks:
     def after(self, state: State, byte: int) -> State | None:
         return self._parser.after_byte(state, byte)
 
-    def _control(self, state: State) -> set[int]:
-        """Return the control tokens that rules take, and the stops if the text may end."""
-        return self._parser.named(state) | self._stops.after(state)
-
     def _bounds(self, thread: Thread) -> Bounds:
         if thread.low == 0 and thread.high is None:
             return UNBOUNDED
@@ -185,7 +177,13 @@ class StateMasks:
         return self.tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
     def _key(self, state: State, bounds: list[Bounds]) -> Hashable:
-        """Return a key of everything that the mask depends on. `bounds`: of each thread."""
+        """Return a key of everything that the mask depends on. `bounds`: of each thread.
+
+        Only states that differ in the characters read are likely to have the same key: others are
+        keys themselves, since equal tokens share a row too.
+        """
+        if all(thread.low == 0 and thread.high is None for thread in state.threads):
+            return state
         limited = zip(state.threads, bounds, strict=True)
         threads = ((t.terminal, t.at, limits, t.onward) for t, limits in limited)
         return frozenset((*threads, *state.items)), state.may_end
