@@ -1,4 +1,4 @@
-/* Read a trie of tokens: by a table of moves, or by states that are Python objects.
+/* Read a trie of tokens by a table of moves; and sets of tokens as packed bits.
 
    `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
    equal. The nodes of the trie are in preorder: all nodes below a node come right after it. */
@@ -99,7 +99,7 @@ stop:
 #include <Python.h>
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 2
+#define VERSION 3
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -166,140 +166,6 @@ static PyObject *walk_ranges(PyObject *module, PyObject *args)
     return PyLong_FromLong(result);
 }
 
-typedef struct {
-    PyObject *after, *unread, *next;  /* a function, a marker, and the name of an attribute */
-} Machine;
-
-/* Set the state at a depth of the stack. */
-static void put(PyObject **states, int64_t depth, PyObject *state)
-{
-    PyObject *before = states[depth];
-    Py_INCREF(state);
-    states[depth] = state;
-    Py_XDECREF(before);
-}
-
-enum { S_BYTE, S_SIZE, S_DEPTH, S_FIRST, S_TOKENS, S_PLACES, S_WORDS, S_BUFFERS };
-
-/* Return a new reference to the state after a byte, or to None; NULL with an exception. The state's
-   attribute `next` holds the next states by byte, as a list or a tuple, and `unread` where `after`
-   is to be called. */
-static PyObject *next_state(const Machine *machine, PyObject *state, long byte)
-{
-    PyObject *next = PyObject_GetAttr(state, machine->next), *to = NULL, *number;
-    if (next == NULL)
-        return NULL;
-    if (PyList_Check(next))
-        to = PyList_GetItem(next, byte);
-    else if (PyTuple_Check(next))
-        to = PyTuple_GetItem(next, byte);
-    else
-        PyErr_SetString(PyExc_TypeError, "next states must be a list or a tuple");
-    Py_XINCREF(to);
-    Py_DECREF(next);
-    if (to != machine->unread)
-        return to;
-    Py_DECREF(to);
-    number = PyLong_FromLong(byte);
-    if (number == NULL)
-        return NULL;
-    to = PyObject_CallFunctionObjArgs(machine->after, state, number, NULL);
-    Py_DECREF(number);
-    return to;
-}
-
-/* Read the nodes below each place, from `begun` on; set the bits of the tokens reached in `words`.
-   Returns the number of nodes reached; -1 with an exception. */
-static int64_t walk_below(const Trie *trie, int64_t nodes, int64_t tokens, const int32_t *places,
-                          int64_t count, PyObject *begun, const Machine *machine, PyObject **states,
-                          int64_t deepest, uint32_t *words, int64_t most_words)
-{
-    int64_t reached = 0;
-
-    for (int64_t i = 0; i < count; i++) {
-        if (places[i] < 0 || places[i] >= nodes || trie->size[places[i]] > nodes - places[i]) {
-            PyErr_SetString(PyExc_ValueError, "places of a walk must be within the trie");
-            return -1;
-        }
-        int64_t end = (int64_t)places[i] + trie->size[places[i]], base = trie->depth[places[i]];
-        put(states, 0, begun);
-        for (int64_t place = (int64_t)places[i] + 1; place < end;) {
-            int64_t depth = trie->depth[place] - base;
-            if (depth < 1 || depth >= deepest || states[depth - 1] == NULL) {
-                PyErr_SetString(PyExc_ValueError, "arrays of a walk must fit together");
-                return -1;
-            }
-            PyObject *to = next_state(machine, states[depth - 1], trie->byte[place]);
-            if (to == NULL)
-                return -1;
-            if (to == Py_None) {
-                Py_DECREF(to);
-                place += trie->size[place] > 0 ? trie->size[place] : 1;
-                continue;
-            }
-            reached++;
-            if (trie->first[place] < 0 || trie->first[place + 1] > tokens) {
-                Py_DECREF(to);
-                PyErr_SetString(PyExc_ValueError, "arrays of a walk must fit together");
-                return -1;
-            }
-            for (int32_t t = trie->first[place]; t < trie->first[place + 1]; t++)
-                if (trie->tokens[t] >= 0 && trie->tokens[t] >> 5 < most_words)
-                    words[trie->tokens[t] >> 5] |= (uint32_t)1 << (trie->tokens[t] & 31);
-            put(states, depth, to);
-            Py_DECREF(to);
-            place++;
-        }
-    }
-    return reached;
-}
-
-static PyObject *walk_states(PyObject *module, PyObject *args)
-{
-    static const Py_ssize_t size[S_BUFFERS] = {1, 4, 4, 4, 4, 4, 4};
-    Py_buffer b[S_BUFFERS];
-    Py_ssize_t n[S_BUFFERS];
-    PyObject *state, **stack = NULL;
-    Machine machine = {NULL, NULL, PyUnicode_InternFromString("next")};
-    int deepest, right = 1;
-    int64_t reached = -1;
-    (void)module;
-
-    if (machine.next == NULL)
-        return NULL;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*iy*OOOw*", &b[S_BYTE], &b[S_SIZE], &b[S_DEPTH],
-                          &b[S_FIRST], &b[S_TOKENS], &deepest, &b[S_PLACES], &state,
-                          &machine.after, &machine.unread, &b[S_WORDS])) {
-        Py_DECREF(machine.next);
-        return NULL;
-    }
-    for (int i = 0; i < S_BUFFERS; i++) {
-        n[i] = b[i].len / size[i];
-        right = right && b[i].len % size[i] == 0 && (uintptr_t)b[i].buf % (uintptr_t)size[i] == 0;
-    }
-    right = right && n[S_SIZE] == n[S_BYTE] && n[S_DEPTH] == n[S_BYTE] && deepest >= 1
-            && n[S_FIRST] == n[S_BYTE] + 1
-            && ((const int32_t *)b[S_FIRST].buf)[n[S_BYTE]] == n[S_TOKENS];
-    if (right)
-        stack = PyMem_Calloc((size_t)deepest, sizeof(PyObject *));
-    if (!right)
-        PyErr_SetString(PyExc_ValueError, "arrays of a walk must fit together");
-    else if (stack == NULL)
-        PyErr_NoMemory();
-    else {
-        Trie trie = {b[S_BYTE].buf, b[S_SIZE].buf, b[S_DEPTH].buf, b[S_FIRST].buf, b[S_TOKENS].buf};
-        reached = walk_below(&trie, n[S_BYTE], n[S_TOKENS], b[S_PLACES].buf, n[S_PLACES], state,
-                             &machine, stack, deepest, b[S_WORDS].buf, n[S_WORDS]);
-        for (int i = 0; i < deepest; i++)
-            Py_XDECREF(stack[i]);
-    }
-    PyMem_Free(stack);
-    for (int i = 0; i < S_BUFFERS; i++)
-        PyBuffer_Release(&b[i]);
-    Py_DECREF(machine.next);
-    return reached < 0 ? NULL : PyLong_FromLongLong(reached);
-}
-
 /* Whether a buffer holds whole numbers of four bytes. */
 static int of_words(const Py_buffer *b)
 {
@@ -353,6 +219,28 @@ static PyObject *add_sets(PyObject *module, PyObject *args)
 }
 
 /* Return a number that differs for nearly all sets: rounds of a multiplication and a shift. */
+static uint64_t mixed(const uint8_t *bytes, Py_ssize_t count)
+{
+    enum { LANES = 8 };
+    uint64_t lanes[LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, part, sum = 0;
+    Py_ssize_t i = 0;
+    for (; i + 8 * LANES <= count; i += 8 * LANES)
+        for (int k = 0; k < LANES; k++) {
+            memcpy(&part, bytes + i + 8 * k, 8);
+            lanes[k] = (lanes[k] ^ part) * 0x9E3779B97F4A7C15u;
+            lanes[k] ^= lanes[k] >> 32;
+        }
+    for (; i < count; i++) {
+        lanes[0] = (lanes[0] ^ bytes[i]) * 0x9E3779B97F4A7C15u;
+        lanes[0] ^= lanes[0] >> 32;
+    }
+    for (int k = 0; k < LANES; k++) {
+        sum = (sum ^ lanes[k]) * 0xD6E8FEB86659FD93u;
+        sum ^= sum >> 32;
+    }
+    return sum;
+}
+
 static PyObject *digest(PyObject *module, PyObject *args)
 {
     Py_buffer b;
@@ -360,42 +248,40 @@ static PyObject *digest(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "y*", &b))
         return NULL;
-    if (!of_words(&b)) {
-        PyBuffer_Release(&b);
-        PyErr_SetString(PyExc_ValueError, "packed bits must be whole words");
-        return NULL;
-    }
-    const uint32_t *words = b.buf;
-    Py_ssize_t n = b.len / 4, i = 0;
-    uint64_t lane[4] = {1, 2, 3, 4};
-    for (; i + 4 <= n; i += 4)
-        for (int k = 0; k < 4; k++) {
-            lane[k] = (lane[k] ^ words[i + k]) * 0x9E3779B97F4A7C15u;
-            lane[k] ^= lane[k] >> 32;
-        }
-    for (; i < n; i++)
-        lane[0] = (lane[0] ^ words[i]) * 0x9E3779B97F4A7C15u;
+    uint64_t number = mixed(b.buf, b.len);
     PyBuffer_Release(&b);
-    uint64_t mixed = 0;
-    for (int k = 0; k < 4; k++)
-        mixed = (mixed ^ lane[k]) * 0xD6E8FEB86659FD93u;
-    return PyLong_FromUnsignedLongLong(mixed ^ mixed >> 32);
+    return PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *equal(PyObject *module, PyObject *args)
+{
+    Py_buffer a, b;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "y*y*", &a, &b))
+        return NULL;
+    int are_equal = a.len == b.len && memcmp(a.buf, b.buf, (size_t)a.len) == 0;
+    PyBuffer_Release(&a);
+    PyBuffer_Release(&b);
+    return PyBool_FromLong(are_equal);
 }
 
 static PyMethodDef methods[] = {
     {"add_sets", add_sets, METH_VARARGS, "Add sets of tokens to packed bits; see _walk.c."},
     {"digest", digest, METH_VARARGS, "Return a hash of packed bits; see _walk.c."},
+    {"equal", equal, METH_VARARGS, "Whether two sets of packed bits are equal; see _walk.c."},
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},
-    {"walk_states", walk_states, METH_VARARGS, "Read a trie by states of Python; see _walk.c."},
     {NULL, NULL, 0, NULL},
 };
 
-static int add_version(PyObject *module)
+int add_trie(PyObject *module);  /* _trie.c */
+
+static int begin(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "VERSION", VERSION);
+    return PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ? -1 : add_trie(module);
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_version}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, begin}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_walk", "Walks along a trie, and sets of tokens, in C.", 0, methods, slots, NULL, NULL, NULL,

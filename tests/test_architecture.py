@@ -237,7 +237,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar": 800,
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
-    "grammar/masks": 750,
+    "grammar/masks": 800,
     "grammar/parse": 5_900,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,

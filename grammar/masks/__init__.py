@@ -2,7 +2,15 @@
 
 # ruff: noqa: F401
 
-from dlm.grammar.masks.bits import add_tokens, digest, packed, token_words, tokens_in, unpacked
+from dlm.grammar.masks.bits import (
+    add_tokens,
+    are_equal,
+    digest,
+    packed,
+    token_words,
+    tokens_in,
+    unpacked,
+)
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes, Trie, ranges
 from dlm.grammar.masks.walks import (
@@ -13,5 +21,6 @@ from dlm.grammar.masks.walks import (
     TokenSet,
     WalkTable,
     read_below,
+    spell,
     walk,
 )

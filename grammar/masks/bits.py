@@ -66,6 +66,11 @@ def digest(words: UInt32[np.ndarray, " words"]) -> int:
     return hash(words.tobytes()) if NATIVE is None else NATIVE.digest(words)
 
 
+def are_equal(words: UInt32[np.ndarray, " words"], others: UInt32[np.ndarray, " words"]) -> bool:
+    """Whether two sets are equal."""
+    return np.array_equal(words, others) if NATIVE is None else NATIVE.equal(words, others)
+
+
 def _set_bits(words: UInt32[np.ndarray, " words"], numbers: np.ndarray, size: int) -> None:
     """Set the bits of `numbers`, which are below `size`."""
     if len(numbers) > _FEW_TOKENS:

@@ -12,7 +12,7 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
-from dlm.grammar.masks.bits import add_tokens, digest, token_words
+from dlm.grammar.masks.bits import add_tokens, are_equal, digest, token_words
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
@@ -63,7 +63,7 @@ class GrammarMasks:
         if key not in self.known:
             hashed = digest(words)
             row = self._rows.get(hashed)
-            if row is None or not np.array_equal(self._words[row], words):
+            if row is None or not are_equal(self._words[row], words):
                 row = self._rows[hashed] = self.count
                 self._words[row] = words  # copies nothing onto itself
                 self._use_row()

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+
+from dlm.grammar.masks.bits import NATIVE
 
 _FEW = 32  # nodes up to which children are looked up one by one
 
@@ -120,6 +122,12 @@ class Trie:
         tokens = self.tokens[places]
         return Preorder(self.byte[node], self.sizes[node], depth[node], first, tokens, node)
 
+    @cached_property
+    def native(self) -> Any:
+        """The trie for the functions of the extension, with its arrays checked."""
+        arrays = self.byte, self.first, self.children, self.token_first, self.token_count
+        return NATIVE.Trie(*arrays, self.tokens, len(self.levels))
+
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self.byte)
@@ -156,9 +164,8 @@ class Trie:
         each_child = (self.children_by(node, (byte,)) for node in nodes.tolist())
         return np.array([child for by_byte in each_child for _, child in by_byte], np.int32)
 
-    def along(self, text: bytes, start: int = 0) -> Iterator[int]:
-        """Yield the nodes that spell `text[start:]`, byte by byte, up to its first unknown byte."""
-        node = 0
+    def along(self, text: bytes, start: int = 0, node: int = 0) -> Iterator[int]:
+        """Yield the nodes that spell `text[start:]` below `node`, up to its first unknown byte."""
         for place in range(start, len(text)):
             first = self._first[node]
             node = self._bytes.find(text[place], first, first + self._children[node])

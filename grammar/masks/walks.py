@@ -242,12 +242,26 @@ def read_below(
         reached, _ = walk(trie, machine, begin)
         add_tokens(words, [trie.tokens_at(reached.nodes)[0]])
         return len(reached.nodes)
-    *preorder, _ = trie.preorder
-    deepest, places, after, unread = len(trie.levels), trie.places, machine.after, machine.unread
-    return sum(
-        NATIVE.walk_states(*preorder, deepest, places[nodes], state, after, unread, words)
-        for nodes, state in begin
-    )
+    return trie.native.walk_states(begin, machine.after, machine.unread, words)
+
+
+def spell(trie: Trie, nodes: Nodes, text: bytes) -> TokenSet:
+    """Return the tokens that spell the beginning of `text` below `nodes`, and the nodes at its end.
+
+    The ends include `nodes` if `text` is empty.
+    """
+    if NATIVE is not None:
+        tokens, ends = trie.native.spell(nodes, text)
+        return TokenSet(np.frombuffer(tokens, np.int32), np.frombuffer(ends, np.int32))
+    reached = list[int]()
+    if len(nodes) == 1:
+        path = [*nodes.tolist(), *trie.along(text, node=nodes.item())]
+        reached, nodes = path[1:], np.array(path[len(text) :], np.int32)
+    else:
+        for byte in text:
+            nodes = trie.children_along(nodes, byte)
+            reached += nodes.tolist()
+    return TokenSet(trie.tokens_of(reached), nodes[trie.children[nodes] > 0])
 
 
 def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
-from dlm.grammar.masks.walks import NODES_READ, Reach, Reached, TokenSet, WalkTable
+from dlm.grammar.masks.walks import NODES_READ, Reach, Reached, TokenSet, WalkTable, spell
 from dlm.grammar.parse.branches import (
     UNBOUNDED,
     AnyText,
@@ -33,6 +33,7 @@ _BELOW = 5  # units of work for the tokens after another terminal
 _NODE_BYTES, _BRANCH_BYTES = 20, 1500  # bytes of memory for a node, and for a branch without nodes
 _SET_BYTES, _TERMINAL_BYTES = 300, 1000  # for a cached set without its members, and for a terminal
 _MOST_BYTES = 256 << 20  # bytes of memory for all terminals
+_ROOT = np.zeros(1, np.int32)  # the node of the trie where all tokens begin
 
 
 class TerminalTokens:
@@ -123,7 +124,7 @@ class TerminalTokens:
         token_set = self._sets.get(key)
         if token_set is None:
             if isinstance(self._scanner, LiteralScanner):
-                token_set = self._spelled(state)
+                token_set = spell(self._trie, _ROOT, self._scanner.completion(state))
             elif bounds == UNBOUNDED:
                 moves = self._scanner.moves(state)
                 token_set = self._unbounded.token_set(
@@ -137,14 +138,6 @@ class TerminalTokens:
             self._sets[key] = token_set
             self._hold(0, _SET_BYTES + token_set.nbytes)
         return token_set
-
-    def _spelled(self, state: int) -> TokenSet:
-        """Return the tokens within a literal, and the node at its end."""
-        text, trie = self._scanner.completion(state), self._trie
-        nodes = [*trie.along(text)]
-        ends = nodes[-1:] if len(nodes) == len(text) else []
-        onward = [node for node in ends if trie.child_count(node)]
-        return TokenSet(trie.tokens_of(nodes), np.array(onward, np.int32))
 
     def _any_text_of(self, moves: tuple[Move, ...], meter: Meter) -> Similar | None:
         """Return the tokens of any text, and its moves in this scanner's states.
@@ -177,9 +170,12 @@ class TerminalTokens:
         key = nodes.tobytes()
         if key not in self._below:
             meter.spend(_BELOW)
-            is_literal = isinstance(self._scanner, LiteralScanner)
-            read = self._spelled_below if is_literal else self._read_below
-            self._below[key] = read(nodes, meter)
+            if isinstance(self._scanner, LiteralScanner):
+                meter.add(len(nodes) // NODES_READ)
+                text = self._scanner.completion(self._scanner.start)
+                self._below[key] = spell(self._trie, nodes, text)
+            else:
+                self._below[key] = self._read_below(nodes, meter)
             self._hold(0, _SET_BYTES + len(key) + self._below[key].nbytes)
         return self._below[key]
 
@@ -191,17 +187,6 @@ class TerminalTokens:
         if scanner.final[scanner.start]:
             reach.ends.append(nodes)
         return reach.token_set()
-
-    def _spelled_below(self, nodes: Nodes, meter: Meter) -> TokenSet:
-        """Return the tokens within a literal, and its ends, by a search for each of its bytes."""
-        trie, reached = self._trie, list[int]()
-        for byte in self._scanner.completion(self._scanner.start):
-            meter.add(len(nodes) // NODES_READ)
-            nodes = trie.children_along(nodes, byte)
-            if not len(nodes):
-                break
-            reached += nodes.tolist()
-        return TokenSet(trie.tokens_of(reached), nodes[trie.children[nodes] > 0])
 
     def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
         return self._at(state, bounds, meter).costs(bounds)

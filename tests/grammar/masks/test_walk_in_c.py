@@ -18,8 +18,10 @@ from dlm.grammar.masks import (
     Trie,
     WalkTable,
     add_tokens,
+    are_equal,
     digest,
     read_below,
+    spell,
     token_words,
     tokens_in,
 )
@@ -216,20 +218,98 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     machine.places[0].next = []
     with pytest.raises(IndexError):
         read_below(trie, machine, [(root, machine.places[0])], words)
+    del machine.places[0].next
+    with pytest.raises(AttributeError):
+        read_below(trie, machine, [(root, machine.places[0])], words)
     machine = NumberedMachine([[(0, 255, 0, False)]])
-    *preorder, _ = trie.preorder
-    beyond, state = np.full(1, len(trie), np.int32), machine.places[0]
-    with pytest.raises(ValueError, match="must be within the trie"):
-        NATIVE.walk_states(*preorder, 9, beyond, state, machine.after, machine.unread, words)
-    byte, size, depth, first, tokens = preorder
-    further = np.where(np.arange(len(first)) == 2, 99, first).astype(np.int32)
-    with pytest.raises(ValueError, match="must fit together"):
-        NATIVE.walk_states(
-            *(byte, size, depth, further, tokens, 9),
-            *(root, state, machine.after, machine.unread, words),
-        )
+    begin, calls = [(root, machine.places[0])], (machine.after, machine.unread)
+    for nodes in (np.full(1, len(trie), np.int32), np.full(1, -1, np.int32), b"123"):
+        with pytest.raises(ValueError, match="must be within the trie"):
+            trie.native.walk_states([(nodes, machine.places[0])], *calls, words)
+    with pytest.raises(ValueError, match="must have a place for each token"):
+        trie.native.walk_states(begin, *calls, words[:0])
+    with pytest.raises(TypeError, match="must begin with pairs"):
+        trie.native.walk_states([root], *calls, words)
     assert read_below(trie, machine, [(root, machine.places[0])], words) == 4
     assert words.tolist() == [0b111]
+
+
+@needs_c
+def test_arrays_that_are_no_trie_are_refused():
+    trie = Trie([b"ab", b"abc", b"b"])
+    right = [
+        *(trie.byte, trie.first, trie.children, trie.token_first, trie.token_count, trie.tokens),
+        len(trie.levels),
+    ]
+
+    def with_number(place, index, number):
+        array = right[place].copy()
+        array[index] = number
+        return place, array
+
+    wrong = [
+        (0, trie.byte[:-1]),
+        (1, trie.first[1:]),
+        (5, trie.tokens[:-1]),
+        (5, trie.tokens.view(np.uint8)[:-1]),
+        (6, 0),
+        with_number(1, 1, 1),  # a node that is its own child
+        with_number(1, 1, len(trie)),
+        with_number(2, 0, -1),
+        with_number(2, 0, len(trie)),
+        with_number(3, 2, -9),
+        with_number(4, 2, 9),
+        with_number(4, 2, -1),
+        with_number(5, 0, -1),
+    ]
+    NATIVE.Trie(*right)
+    for place, argument in wrong:
+        with pytest.raises(ValueError, match="must fit together"):
+            NATIVE.Trie(*right[:place], argument, *right[place + 1 :])
+    with pytest.raises(TypeError):
+        NATIVE.Trie(*right, levels=1)
+    machine = NumberedMachine([[(0, 255, 0, False)]])
+    shallow = NATIVE.Trie(*right[:-1], 1)
+    begin = [(np.zeros(1, np.int32), machine.places[0])]
+    with pytest.raises(ValueError, match="must fit together"):
+        shallow.walk_states(begin, machine.after, machine.unread, np.zeros(1, np.uint32))
+
+
+@examples(100)
+@given(PIECES, st.binary(max_size=6), st.data())
+def test_a_text_is_searched_below_nodes_alike_in_c_and_in_numpy(pieces, text, data):
+    trie, text = Trie(pieces), bytes(_BYTES[byte % 6] for byte in text)
+    nodes = st.sets(st.integers(0, len(trie) - 1), max_size=4)
+    begin = np.array(sorted(data.draw(nodes)), np.int32)
+    spelled = {0: b""}
+    for node in range(len(trie)):
+        spelled |= {child: spelled[node] + bytes([byte]) for byte, child in trie.each_child(node)}
+    expected = sorted(
+        token
+        for token, piece in enumerate(pieces)
+        for node in begin.tolist()
+        if piece.startswith(spelled[node])
+        and 0 < len(piece) - len(spelled[node]) <= len(text)
+        and text.startswith(piece[len(spelled[node]) :])
+    )
+    ends = [spelled[node] + text for node in begin.tolist()]
+    for native in {NATIVE, None}:
+        with patch("dlm.grammar.masks.walks.NATIVE", native):
+            reached = spell(trie, begin, text)
+            assert sorted(reached.tokens.tolist()) == expected
+            assert {spelled[end] for end in reached.ends.tolist()} == {
+                end
+                for end in ends
+                if any(piece.startswith(end) and piece != end for piece in pieces)
+            }
+            assert reached.tokens.dtype == reached.ends.dtype == np.int32
+
+
+@needs_c
+def test_nodes_of_a_search_beyond_the_trie_are_refused_in_c():
+    trie = Trie([b"ab", b"abc", b"b"])
+    with pytest.raises(ValueError, match="must be within the trie"):
+        trie.native.spell(np.full(1, len(trie), np.int32), b"a")
 
 
 @needs_c
@@ -242,7 +322,10 @@ def test_sets_are_joined_alike_in_c_and_in_numpy(sets, dense):
             add_tokens(words, [*made, np.array([3], np.int32)])
             assert tokens_in(words).tolist() == sorted({3}.union(*sets))
             assert digest(words) == digest(words.copy())
-            assert digest(words) != digest(words ^ np.array([0, 0, 0, 1], np.uint32))
+            for other in np.eye(4, dtype=np.uint32):
+                assert digest(words) != digest(words ^ other)
+                assert not are_equal(words, words ^ other)
+            assert are_equal(words, words.copy())
 
 
 @needs_c
@@ -259,10 +342,10 @@ def test_a_set_beyond_the_vocabulary_is_refused_in_c(tokens):
 
 
 @needs_c
-@pytest.mark.parametrize("bits", [bytes(6), memoryview(bytes(9))[1:]])
-def test_packed_bits_that_are_no_whole_words_are_refused_in_c(bits):
-    with pytest.raises(ValueError, match="must be whole words"):
-        NATIVE.digest(bits)
+def test_digests_differ_wherever_a_bit_differs_in_c():
+    words = np.zeros(100, np.uint32)
+    bits = [np.bitwise_xor(words, np.uint32(1 << 31) * (np.arange(100) == i)) for i in range(100)]
+    assert len({NATIVE.digest(some.astype(np.uint32)) for some in [words, *bits]}) == 101
 
 
 def loaded(folder, **environment):
@@ -300,10 +383,11 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 2" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 2", "#define VERSION 99"))
-    include = f"-I{sysconfig.get_paths()['include']}"
-    compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", "-shared", "-fPIC", include)
+    assert "#define VERSION 3" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 3", "#define VERSION 99"))
+    flags = "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}"
+    other = str(ROOT / "grammar" / "_trie.c")
+    compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", *flags, other)
     assert loaded(tmp_path, DLM_NATIVE="1").startswith("numpy: the C extension has version 99")
 
 

@@ -1,0 +1,350 @@
+/* Read a trie of tokens from nodes on: by states that are Python objects, or along one text.
+
+   `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
+   equal. The nodes are numbered level by level: the children of a node are side by side. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+enum { BYTE, FIRST, CHILDREN, TOKEN_FIRST, TOKEN_COUNT, TOKENS, ARRAYS };
+
+static const Py_ssize_t item_size[ARRAYS] = {1, 4, 4, 4, 4, 4};
+
+/* The arrays of a trie, which are checked when it is made and must not change afterwards. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *next;             /* the name of an attribute of states */
+    Py_buffer arrays[ARRAYS];   /* what the pointers below point to */
+    const uint8_t *byte;        /* the last byte of each node's text */
+    const int32_t *first;       /* each node's first child */
+    const int32_t *children;    /* the number of each node's children */
+    const int32_t *token_first; /* the index in `tokens` of each node's first token */
+    const int32_t *token_count; /* the number of each node's tokens */
+    const int32_t *tokens;
+    int32_t nodes, most_token, levels;
+} Trie;
+
+/* Whether a buffer holds whole numbers of `size` bytes. */
+static int of_numbers(const Py_buffer *buffer, Py_ssize_t size)
+{
+    return buffer->len % size == 0 && (uintptr_t)buffer->buf % (uintptr_t)size == 0;
+}
+
+/* Whether the arrays have the lengths and the numbers that a walk relies on. */
+static int fit(Trie *trie)
+{
+    const Py_buffer *arrays = trie->arrays;
+    Py_ssize_t nodes = arrays[BYTE].len, tokens = arrays[TOKENS].len / 4;
+    for (int i = 0; i < ARRAYS; i++)
+        if (!of_numbers(&arrays[i], item_size[i]) ||
+            (i != TOKENS && arrays[i].len / item_size[i] != nodes))
+            return 0;
+    if (nodes < 1 || nodes > INT32_MAX || trie->levels < 1)
+        return 0;
+    trie->byte = arrays[BYTE].buf, trie->first = arrays[FIRST].buf;
+    trie->children = arrays[CHILDREN].buf, trie->token_first = arrays[TOKEN_FIRST].buf;
+    trie->token_count = arrays[TOKEN_COUNT].buf, trie->tokens = arrays[TOKENS].buf;
+    trie->nodes = (int32_t)nodes, trie->most_token = -1;
+    for (Py_ssize_t i = 0; i < nodes; i++) {
+        int64_t first = trie->first[i], token = trie->token_first[i];
+        if (trie->children[i] < 0 || trie->token_count[i] < 0)
+            return 0;
+        if (trie->children[i] && (first <= i || first + trie->children[i] > nodes))
+            return 0;
+        if (trie->token_count[i] && (token < 0 || token + trie->token_count[i] > tokens))
+            return 0;
+    }
+    for (Py_ssize_t i = 0; i < tokens; i++) {
+        if (trie->tokens[i] < 0)
+            return 0;
+        if (trie->tokens[i] > trie->most_token)
+            trie->most_token = trie->tokens[i];
+    }
+    return 1;
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    Py_buffer a[ARRAYS];
+    int levels;
+
+    if (names != NULL && PyDict_Size(names)) {
+        PyErr_SetString(PyExc_TypeError, "a trie takes no arguments by name");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*i", &a[BYTE], &a[FIRST], &a[CHILDREN],
+                          &a[TOKEN_FIRST], &a[TOKEN_COUNT], &a[TOKENS], &levels))
+        return NULL;
+    Trie *trie = (Trie *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (trie == NULL) {
+        for (int i = 0; i < ARRAYS; i++)
+            PyBuffer_Release(&a[i]);
+        return NULL;
+    }
+    memcpy(trie->arrays, a, sizeof a);
+    trie->levels = levels;
+    trie->next = PyUnicode_InternFromString("next");
+    if (trie->next != NULL && fit(trie))
+        return (PyObject *)trie;
+    if (trie->next != NULL)
+        PyErr_SetString(PyExc_ValueError, "arrays of a trie must fit together");
+    Py_DECREF(trie);
+    return NULL;
+}
+
+static void end(PyObject *self)
+{
+    Trie *trie = (Trie *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    for (int i = 0; i < ARRAYS; i++)
+        PyBuffer_Release(&trie->arrays[i]);
+    Py_XDECREF(trie->next);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* Whether a buffer holds nodes of the trie. If not, there is an exception. */
+static int are_nodes(const Trie *trie, const Py_buffer *nodes)
+{
+    int right = of_numbers(nodes, 4);
+    const int32_t *node = nodes->buf;
+    for (Py_ssize_t i = 0; right && i < nodes->len / 4; i++)
+        right = node[i] >= 0 && node[i] < trie->nodes;
+    if (!right)
+        PyErr_SetString(PyExc_ValueError, "nodes of a walk must be within the trie");
+    return right;
+}
+
+/* A machine of states that are Python objects. The attribute `next` of a state holds the next
+   states by byte, as a list or a tuple, and `unread` where the function `after` is to be called. */
+typedef struct {
+    PyObject *after, *unread;
+} Machine;
+
+typedef struct {
+    PyObject *state, *next;  /* a state and its attribute, which the frame owns */
+    int32_t child, end;      /* the children that are still to be read */
+} Frame;
+
+static void leave(Frame *frame)
+{
+    Py_DECREF(frame->state);
+    Py_XDECREF(frame->next);
+}
+
+/* Begin to read the children of a node; this takes over the reference to `state`. */
+static void enter(const Trie *trie, Frame *frame, int32_t node, PyObject *state)
+{
+    frame->state = state, frame->next = PyObject_GetAttr(state, trie->next);
+    frame->child = trie->first[node], frame->end = trie->first[node] + trie->children[node];
+}
+
+/* Return a new reference to the state after a byte, or to None; NULL with an exception. */
+static PyObject *next_state(const Trie *trie, const Machine *machine, Frame *frame, uint8_t byte)
+{
+    PyObject *to = NULL, *number;
+    if (PyList_Check(frame->next))
+        to = PyList_GetItem(frame->next, byte);
+    else if (PyTuple_Check(frame->next))
+        to = PyTuple_GetItem(frame->next, byte);
+    else
+        PyErr_SetString(PyExc_TypeError, "next states must be a list or a tuple");
+    if (to != machine->unread) {
+        Py_XINCREF(to);
+        return to;
+    }
+    number = PyLong_FromLong(byte);
+    if (number == NULL)
+        return NULL;
+    to = PyObject_CallFunctionObjArgs(machine->after, frame->state, number, NULL);
+    Py_DECREF(number);
+    Py_DECREF(frame->next);
+    frame->next = PyObject_GetAttr(frame->state, trie->next);  /* the call may have replaced it */
+    if (frame->next == NULL)
+        Py_CLEAR(to);
+    return to;
+}
+
+/* Read the nodes below a node from `state` on; set the bits of the tokens reached in `words`.
+   Returns the number of nodes reached; -1 with an exception. */
+static int64_t walk_below(const Trie *trie, int32_t node, PyObject *state, const Machine *machine,
+                          Frame *frames, uint32_t *words)
+{
+    int64_t reached = 0;
+    int32_t depth = 0;
+
+    Py_INCREF(state);
+    enter(trie, &frames[0], node, state);
+    while (depth >= 0) {
+        Frame *frame = &frames[depth];
+        if (frame->next != NULL && frame->child == frame->end) {
+            leave(frame);
+            depth--;
+            continue;
+        }
+        int32_t child = frame->child++;
+        PyObject *to = frame->next ? next_state(trie, machine, frame, trie->byte[child]) : NULL;
+        if (to == Py_None) {
+            Py_DECREF(to);
+            continue;
+        }
+        if (to != NULL && depth + 1 == trie->levels) {
+            PyErr_SetString(PyExc_ValueError, "arrays of a trie must fit together");
+            Py_CLEAR(to);
+        }
+        if (to == NULL) {
+            while (depth >= 0)
+                leave(&frames[depth--]);
+            return -1;
+        }
+        reached++;
+        const int32_t *token = trie->tokens + trie->token_first[child];
+        for (int32_t i = 0; i < trie->token_count[child]; i++)
+            words[token[i] >> 5] |= (uint32_t)1 << (token[i] & 31);
+        if (trie->children[child])
+            enter(trie, &frames[++depth], child, to);
+        else
+            Py_DECREF(to);
+    }
+    return reached;
+}
+
+static int64_t walk_from(const Trie *trie, PyObject *nodes, PyObject *state, const Machine *machine,
+                         Frame *frames, uint32_t *words)
+{
+    Py_buffer b;
+    int64_t reached = 0;
+    if (PyObject_GetBuffer(nodes, &b, PyBUF_CONTIG_RO) < 0)
+        return -1;
+    if (!are_nodes(trie, &b))
+        reached = -1;
+    for (Py_ssize_t i = 0; reached >= 0 && i < b.len / 4; i++) {
+        int64_t below = walk_below(trie, ((int32_t *)b.buf)[i], state, machine, frames, words);
+        reached = below < 0 ? -1 : reached + below;
+    }
+    PyBuffer_Release(&b);
+    return reached;
+}
+
+static PyObject *walk_states(PyObject *self, PyObject *args)
+{
+    const Trie *trie = (const Trie *)self;
+    Py_buffer words;
+    PyObject *begin, *nodes, *state;
+    Machine machine;
+    Frame *frames = NULL;
+    int64_t reached = -1;
+
+    if (!PyArg_ParseTuple(args, "O!OOw*", &PyList_Type, &begin, &machine.after, &machine.unread,
+                          &words))
+        return NULL;
+    if (!of_numbers(&words, 4) || trie->most_token >= 8 * words.len)
+        PyErr_SetString(PyExc_ValueError, "packed bits must have a place for each token");
+    else if ((frames = PyMem_Malloc((size_t)trie->levels * sizeof(Frame))) == NULL)
+        PyErr_NoMemory();
+    else
+        reached = 0;
+    for (Py_ssize_t i = 0; reached >= 0 && i < PyList_Size(begin); i++) {
+        PyObject *pair = PyList_GetItem(begin, i);
+        int64_t from = -1;
+        Py_INCREF(pair);
+        if (PyTuple_Check(pair) && PyArg_ParseTuple(pair, "OO", &nodes, &state))
+            from = walk_from(trie, nodes, state, &machine, frames, words.buf);
+        else if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "a walk must begin with pairs of nodes and a state");
+        Py_DECREF(pair);
+        reached = from < 0 ? -1 : reached + from;
+    }
+    PyMem_Free(frames);
+    PyBuffer_Release(&words);
+    return reached < 0 ? NULL : PyLong_FromLongLong(reached);
+}
+
+/* A list of numbers that grows. */
+typedef struct {
+    int32_t *numbers;
+    Py_ssize_t count, room;
+} List;
+
+/* Add numbers to a list. Returns 0 with an exception if there is no memory. */
+static int add(List *list, const int32_t *numbers, Py_ssize_t count)
+{
+    if (list->count + count > list->room) {
+        Py_ssize_t room = 2 * list->room + count + 16;
+        int32_t *grown = PyMem_Realloc(list->numbers, (size_t)room * 4);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        list->numbers = grown, list->room = room;
+    }
+    if (count)
+        memcpy(list->numbers + list->count, numbers, (size_t)count * 4);
+    list->count += count;
+    return 1;
+}
+
+/* Search the trie for a text below a node. Lists the tokens that spell a part of it, and its end if
+   it is reached and a token continues there. Returns 0 with an exception if there is no memory. */
+static int spell_below(const Trie *trie, int32_t node, const Py_buffer *text, List *tokens, List *ends)
+{
+    const uint8_t *bytes = text->buf;
+    for (Py_ssize_t i = 0; i < text->len; i++) {
+        const uint8_t *children = trie->byte + trie->first[node], *child = NULL;
+        if (trie->children[node])
+            child = memchr(children, bytes[i], (size_t)trie->children[node]);
+        if (child == NULL)
+            return 1;
+        node = trie->first[node] + (int32_t)(child - children);
+        if (!add(tokens, trie->tokens + trie->token_first[node], trie->token_count[node]))
+            return 0;
+    }
+    return trie->children[node] ? add(ends, &node, 1) : 1;
+}
+
+static PyObject *spell(PyObject *self, PyObject *args)
+{
+    const Trie *trie = (const Trie *)self;
+    Py_buffer nodes, text;
+    List tokens = {NULL, 0, 0}, ends = {NULL, 0, 0};
+    PyObject *pair = NULL;
+
+    if (!PyArg_ParseTuple(args, "y*y*", &nodes, &text))
+        return NULL;
+    int right = are_nodes(trie, &nodes);
+    for (Py_ssize_t i = 0; right && i < nodes.len / 4; i++)
+        right = spell_below(trie, ((int32_t *)nodes.buf)[i], &text, &tokens, &ends);
+    if (right)
+        pair = Py_BuildValue("y#y#", tokens.numbers ? (char *)tokens.numbers : "", tokens.count * 4,
+                             ends.numbers ? (char *)ends.numbers : "", ends.count * 4);
+    PyMem_Free(tokens.numbers);
+    PyMem_Free(ends.numbers);
+    PyBuffer_Release(&nodes);
+    PyBuffer_Release(&text);
+    return pair;
+}
+
+static PyMethodDef methods[] = {
+    {"spell", spell, METH_VARARGS, "Search for a text below nodes; see _trie.c."},
+    {"walk_states", walk_states, METH_VARARGS, "Read below nodes by states; see _trie.c."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, make}, {Py_tp_dealloc, end}, {Py_tp_methods, methods}, {0, NULL},
+};
+
+static PyType_Spec spec = {"dlm.grammar._walk.Trie", sizeof(Trie), 0, Py_TPFLAGS_DEFAULT, slots};
+
+/* Add the type of tries to the module. */
+int add_trie(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int failed = type == NULL || PyModule_AddObjectRef(module, "Trie", type);
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
