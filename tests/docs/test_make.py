@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def planned(tmp_path):
     """Run `make --dry-run` in a fresh checkout, with programs on the PATH: the lines to run."""
-    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "grammar/_walk.c"):
+    sources = "grammar/_walk.c", "grammar/_trie.c"
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", *sources):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     programs = tmp_path / "programs"
