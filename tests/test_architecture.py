@@ -238,7 +238,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
     "grammar/masks": 800,
-    "grammar/parse": 5_900,
+    "grammar/parse": 6_100,
     "grammar/regex": 2_650,
     "grammar/rules": 1_600,
     "grammar/schema": 5_550,

@@ -173,6 +173,20 @@ class Trie:
                 return
             yield node
 
+    def are_apart(self, nodes: Int32[np.ndarray, " n"]) -> bool:
+        """Return whether no node of `nodes` is below another."""
+        begin = np.sort(self.places[nodes])
+        return not np.any(begin[1:] < (begin + self.sizes[self.preorder.node[begin]])[:-1])
+
+    def spelled(self, node: int, spelling: Sequence[bytes]) -> list[int]:
+        """Return the nodes below `node` whose bytes are, one after the other, in `spelling`."""
+        nodes = [node]
+        for bytes_ in spelling:
+            nodes = [child for node in nodes for _, child in self.children_by(node, bytes_)]
+            if not nodes:
+                break
+        return nodes
+
     def tokens_of(self, nodes: Sequence[int]) -> Int32[np.ndarray, " m"]:
         """Return the tokens that end at `nodes`, which is quicker for a few nodes."""
         first, count, tokens = self._token_first, self._token_count, self._tokens

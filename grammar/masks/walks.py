@@ -45,7 +45,8 @@ class TokenSet(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.tokens.nbytes + self.ends.nbytes
+        """The bytes of the arrays, unless they are views of another set's."""
+        return sum(array.nbytes for array in self if not isinstance(array.base, np.ndarray))
 
 
 class Reach:

@@ -7,7 +7,11 @@ The canonical one has only the escapes that JSON needs, the short ones where the
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
+
+# The characters with short escapes, and the letters of these (RFC 8259).
+SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9: "t"}
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH, _LOW = rb"[dD][89abAB]" + 2 * _HEX, rb"[dD][c-fC-F]" + 2 * _HEX  # surrogates
@@ -16,6 +20,29 @@ _ESCAPE = re.compile(rb"%s|\\u%s|%s" % (_PAIR, 4 * _HEX, _SHORT))
 _CHARACTERS = re.compile(rb"(?:[^\\]+|%s|\\u(?!%s)%s|%s)*" % (_PAIR, _HIGH, 4 * _HEX, _SHORT))
 _CHARACTER = re.compile(rb'\\u%s|%s|[^"\\][\x80-\xbf]*' % (4 * _HEX, _SHORT))
 _UNIT = len(rb"\u0061")  # bytes of an escape by a number, which is one unit of UTF-16
+
+
+def numbered(point: int) -> bytes:
+    """Return an escape by number, without its first backslash."""
+    if point <= 0xFFFF:
+        return b"u%04x" % point
+    high, low = divmod(point - 0x10000, 0x400)
+    return b"u%04x\\u%04x" % (0xD800 + high, 0xDC00 + low)
+
+
+@lru_cache(maxsize=1 << 12)  # entries of 1 KB
+def spellings(point: int) -> tuple[tuple[bytes, ...], ...]:
+    """Return all spellings of a character within a string.
+
+    Each holds for each place the bytes that may stand there: a digit in lower or in upper case.
+    """
+    as_bytes = [] if point < 0x20 or point in (0x22, 0x5C) else [chr(point).encode()]
+    short = [f"\\{SHORT[point]}".encode()] if point in SHORT else []
+    by_number = tuple(
+        bytes({byte, *bytes([byte]).upper()}) if byte in b"abcdef" else bytes([byte])
+        for byte in b"\\" + numbered(point)
+    )
+    return (*(tuple(bytes([b]) for b in text) for text in [*as_bytes, *short]), by_number)
 
 
 class Beginning(NamedTuple):

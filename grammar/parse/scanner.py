@@ -11,6 +11,7 @@ from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.limits import LimitedCache
+from dlm.grammar.parse.escapes import SHORT, numbered
 from dlm.grammar.parse.lengths import Lengths
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling
@@ -25,14 +26,6 @@ def scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, i
             yield low, min(high, 0xD7FF), to
         if high > 0xDFFF:
             yield max(low, 0xE000), high, to
-
-
-def hex(point: int) -> bytes:
-    """Return an escape by number, without its first backslash."""
-    if point <= 0xFFFF:
-        return b"u%04x" % point
-    high, low = divmod(point - 0x10000, 0x400)
-    return b"u%04x\\u%04x" % (0xD800 + high, 0xDC00 + low)
 
 
 def clipped(edges: Iterable[tuple], begin: int, end: int, least: int = 0) -> Segments:
@@ -103,7 +96,6 @@ def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds unescaped
-_SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9: "t"}  # RFC 8259
 # UTF-8: bytes of a character, its first and last lead byte, their marks, the least code point.
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
@@ -119,7 +111,7 @@ class Scanner:
     """A scanner of one automaton's texts in one spelling. It begins in state `start`."""
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
-        self._automaton, self._accepts = automaton, automaton.final
+        self.automaton, self._accepts = automaton, automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
         self._lengths = Lengths(automaton, _escaped_bytes if self._escaped else _raw_bytes)
         self._lock = Lock()
@@ -158,16 +150,21 @@ class Scanner:
         """Whether a move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
 
+    def between(self, state: int) -> int | None:
+        """Return the automaton's state between two characters of a text; else None."""
+        kind, *parts = self._keys[state]
+        return parts[0] if kind == "at" else None
+
     def repeated(self, state: int) -> CharacterRanges | None:
         """Return the characters if exactly any number of them may follow `state`, else None.
 
         Also None within a character.
         """
-        kind, *parts = self._keys[state]
-        if kind != "at" or parts[0] not in self._accepts:
+        q = self.between(state)
+        if q is None or q not in self._accepts:
             return None
-        edges = self._edges(parts[0])
-        if any(to != parts[0] for _, _, to in edges):
+        edges = self._edges(q)
+        if any(to != q for _, _, to in edges):
             return None
         return tuple((low, high) for low, high, _ in edges)
 
@@ -202,7 +199,7 @@ class Scanner:
         and the edges read."""
         most = read = 0
         for end in sorted({q for _, q, _ in self._character_ends(state)})[:_COUNTED_ENDS]:
-            count, edges = self._automaton.variety(end)
+            count, edges = self.automaton.variety(end)
             most, read = max(most, count), read + edges
         return most, read
 
@@ -218,7 +215,7 @@ class Scanner:
         if regular is not None and (excess := low - reach - regular[0]) > 0:
             excess -= excess % regular[1]
             low, high = low - excess, None if high is None else high - excess
-        if high is not None and high >= low + reach + len(self._automaton.edges):
+        if high is not None and high >= low + reach + len(self.automaton.edges):
             high = None  # if any text is long enough, one is that is at most a cycle longer
         return low, high
 
@@ -280,8 +277,8 @@ class Scanner:
                             yield digits + b"\\u%04x" % second, after, 1
             case ("escape", q):
                 for low, high, to in self._edges(q):
-                    short = (s for c, s in _SHORT.items() if low <= c <= high)
-                    yield next((s.encode() for s in short), hex(low)), to, 1
+                    short = (s for c, s in SHORT.items() if low <= c <= high)
+                    yield next((s.encode() for s in short), numbered(low)), to, 1
             case ("backslash", segments):
                 for low, _, to in segments:
                     yield b"\\u%04x" % low, to, 1
@@ -311,7 +308,7 @@ class Scanner:
             case ("escape", q):
                 edges = self._edges(q)
                 for low, high, to in edges:
-                    for c, short in _SHORT.items():
+                    for c, short in SHORT.items():
                         if low <= c <= high:
                             yield ord(short), ord(short), ("at", to)
                 yield ord("u"), ord("u"), ("hex", 4, utf16(edges))
@@ -356,7 +353,7 @@ class Scanner:
             return self._numbers[key]
 
     def _edges(self, q: int) -> tuple[tuple[int, int, int], ...]:
-        return tuple(scalars(self._automaton.edges[q]))
+        return tuple(scalars(self.automaton.edges[q]))
 
     def _spell(self, point: int) -> bytes:
         return _escaped(point) if self._escaped else chr(point).encode()
@@ -370,7 +367,7 @@ def _after_lead(edges: tuple, size: int, lead: int, least: int) -> Segments:
 
 def _escaped(point: int) -> bytes:
     if point < 0x20 or point in (_QUOTE, _BACKSLASH):
-        return b"\\" + (_SHORT[point].encode() if point in _SHORT else hex(point))
+        return b"\\" + (SHORT[point].encode() if point in SHORT else numbered(point))
     return chr(point).encode()
 
 

@@ -20,10 +20,12 @@ from dlm.grammar.parse.branches import (
     completed,
     moves_of,
 )
+from dlm.grammar.parse.exceptions import QUOTE, Exceptions
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Move, Scanner
 from dlm.grammar.parse.unbounded_sets import Similar, UnboundedSets
 from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.characters import EVERY
 from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.regex.patterns import automaton_of
 
@@ -66,7 +68,7 @@ class TerminalTokens:
     def nbytes(self) -> int:
         """Approximate memory of the caches, the tables and the scanner."""
         values = list(vars(self).values())  # another thread may add some meanwhile
-        tables = (value.nbytes for value in values if isinstance(value, WalkTable))
+        tables = (value.nbytes for value in values if isinstance(value, WalkTable | Exceptions))
         return _TERMINAL_BYTES + self.cached_bytes + self._scanner.nbytes + sum(tables)
 
     @property
@@ -126,10 +128,7 @@ class TerminalTokens:
             if isinstance(self._scanner, LiteralScanner):
                 token_set = spell(self._trie, _ROOT, self._scanner.completion(state))
             elif bounds == UNBOUNDED:
-                moves = self._scanner.moves(state)
-                token_set = self._unbounded.token_set(
-                    state, moves, self._table, lambda: self._any_text_of(moves, meter), meter
-                )
+                token_set = self._of_any_text(state, meter) or self._unbounded_set(state, meter)
             else:
                 transitions = self._at(state, bounds, meter)
                 meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
@@ -138,6 +137,39 @@ class TerminalTokens:
             self._sets[key] = token_set
             self._hold(0, _SET_BYTES + token_set.nbytes)
         return token_set
+
+    def _unbounded_set(self, state: int, meter: Meter) -> TokenSet:
+        moves = self._scanner.moves(state)
+        return self._unbounded.token_set(
+            state, moves, self._table, lambda: self._any_text_of(moves, meter), meter
+        )
+
+    @cached_property
+    def _exceptions(self) -> Exceptions | None:
+        """The exceptions of a terminal that takes any other text in quotes; else None."""
+        scanner, shared = self._scanner, self._all.any_text.get(EVERY)
+        if not isinstance(scanner, Scanner) or not scanner.quoted or shared is None:
+            return None
+        return None if shared.scanner is scanner else Exceptions.of(scanner.automaton)
+
+    def _of_any_text(self, state: int, meter: Meter) -> TokenSet | None:
+        """Return what any text reaches, without exceptions; None if there are none to search for.
+
+        Also None within a character, where the search does not begin.
+        """
+        scanner, exceptions = self._scanner, self._exceptions
+        if exceptions is None or not isinstance(scanner, Scanner):
+            return None
+        any_text, nodes = self._all.any_text[EVERY], _ROOT
+        shared, at = self._all.tokens(any_text.scanner), scanner.between(state)
+        if state == scanner.start:
+            base, at = shared.sets(shared.start, UNBOUNDED, meter), 0
+            nodes = self._trie.children_along(nodes, QUOTE)
+        elif at is not None:
+            base = shared.sets(any_text.inside, UNBOUNDED, meter)
+        else:
+            return None
+        return exceptions.token_set(base, nodes, at, self._trie, self._size, meter)
 
     def _any_text_of(self, moves: tuple[Move, ...], meter: Meter) -> Similar | None:
         """Return the tokens of any text, and its moves in this scanner's states.
@@ -181,6 +213,11 @@ class TerminalTokens:
 
     def _read_below(self, nodes: Nodes, meter: Meter) -> TokenSet:
         scanner, trie = self._scanner, self._trie
+        if (exceptions := self._exceptions) is not None:
+            quoted = trie.children_along(nodes, QUOTE)
+            if trie.are_apart(quoted):
+                base = self._all.tokens(self._all.any_text[EVERY].scanner).below(nodes, meter)
+                return exceptions.token_set(base, quoted, 0, trie, self._size, meter)
         reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
         self._table.read(trie, trie.children_of(nodes)[0], scanner.start, reach)
         meter.add(reach.nodes // NODES_READ)
