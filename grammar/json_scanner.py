@@ -7,9 +7,11 @@ may be divided where a piece ends. The scanner checks nothing, and decodes nothi
 import re
 from collections.abc import Iterator
 from enum import Enum, auto
+from functools import lru_cache
 
 _OUTSIDE = re.compile(rb'[ \t\r\n]+|["{}\[\],:]|[^ \t\r\n"{}\[\],:]+')
 _WITHIN = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_SHORT = 32  # bytes of a piece whose lexemes are kept
 _MARKS, _SPACE, _QUOTE = frozenset(b"{}[],:"), frozenset(b" \t\r\n"), ord('"')
 
 
@@ -68,3 +70,19 @@ class JsonScanner:
         for _ in self.feed(piece):
             pass
         return self
+
+
+def lexemes(piece: bytes, string: bool, escaped: bool) -> tuple[tuple[Lexeme, ...], bool, bool]:
+    """Return what `JsonScanner(string, escaped)` yields for `piece`, and its state after it.
+
+    Those of short pieces, such as tokens, are kept.
+    """
+    return (_kept_lexemes if len(piece) <= _SHORT else _lexemes)(piece, string, escaped)
+
+
+def _lexemes(piece: bytes, string: bool, escaped: bool) -> tuple[tuple[Lexeme, ...], bool, bool]:
+    scanner = JsonScanner(string, escaped)
+    return (*scanner.feed(piece),), scanner.string, scanner.escaped
+
+
+_kept_lexemes = lru_cache(maxsize=4096)(_lexemes)

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Bool, UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError
+from dlm.grammar.json_escapes import unescaped
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.escapes import unescaped
 from dlm.grammar.parse.fewest_tokens import FewestTokens
 from dlm.grammar.parse.following import Following
 from dlm.grammar.parse.keys import Keys

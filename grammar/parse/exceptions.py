@@ -10,11 +10,11 @@ from itertools import islice
 
 import numpy as np
 
+from dlm.grammar.json_escapes import spellings
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import TokenSet
-from dlm.grammar.parse.escapes import spellings
 from dlm.grammar.regex.automaton import Automaton, Transition
 from dlm.grammar.regex.characters import EVERY
 

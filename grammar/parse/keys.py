@@ -14,21 +14,21 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt32
 
-from dlm.grammar.json_scanner import CHARACTERS, MARK, STRING, STRING_END, JsonScanner
-from dlm.grammar.parse.escapes import Beginning, beginning
+from dlm.grammar.json_escapes import Beginning, beginning, unescaped
+from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, lexemes
 from dlm.grammar.parse.partial_values import Partial, hashable
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 
 _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins an escape
 _NUMBER = b"0123456789+-.eE"
-_ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?')
 _COMPARED = 4  # items that the current one is compared with, in the time to read one of its values
-_SPELL = json.JSONEncoder(ensure_ascii=False).encode
+_NO_KEYS = frozenset[bytes]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class SeenItems:
             place += 1
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """The keys and items of a JSON text so far, their strings in the canonical spelling: each
-    escape is read once. Immutable."""
+    escape is read once."""
 
-    open: tuple[frozenset[str] | SeenItems | None, ...] = ()  # keys of objects; None: an array
+    # The keys of objects, and the items of arrays with distinct items; None: another array.
+    open: tuple[frozenset[bytes] | SeenItems | None, ...] = ()
     key: bytes | None = None  # the beginning of the key that is being read
     expected: bool = False  # the next string is a key
     string: bool = False  # within a string
@@ -70,58 +70,60 @@ class Keys:
         `is_distinct(place)` is whether the array opened by byte `place` of `piece` has distinct
         items; None: no array has.
         """
-        watched, open_, key, expected = self.watched, self.open, self.key, self.expected
-        plain = (_ENDS_STRING if self.string else _STRUCTURE).isdisjoint(piece)
-        if plain and not (watched or self.escape):  # most tokens: within a string or a number
-            return self if key is None else Keys(open_, key + piece, expected, True, text=self.text)
-        text, escape = bytearray(self.text), self.escape
-        scanner = JsonScanner(self.string, escape.endswith(b"\\"))
-        for kind, lexeme, place in scanner.feed(piece):
-            if kind is MARK and lexeme in b",]}":  # before it is added to the text
-                top = open_[-1] if open_ else None
-                if isinstance(top, SeenItems) and (lexeme == b"," or len(text) > top.begun):
-                    added = _with_item(top, text)
-                    if added is None:
-                        return None
-                    if lexeme == b"," and added.begun == 0:  # the outermost: no text is needed
-                        text, open_, expected = bytearray(), (*open_[:-1], added), False
-                        continue
-                    if lexeme == b",":
-                        seen = SeenItems(len(text) + 1, added.texts, added.values)
-                        open_ = (*open_[:-1], seen)
-                expected = lexeme == b"," and isinstance(top, frozenset)
-                if lexeme != b",":
-                    open_ = open_[:-1]
-                    watched = any(isinstance(container, SeenItems) for container in open_)
-                    text = text if watched else bytearray()
-            elif kind is CHARACTERS and (watched or key is not None):
-                lexeme, escape = beginning(escape + lexeme)
-            elif kind is STRING_END and escape:  # half of a character
-                text += escape if watched else b""
-                key, escape = None if key is None else key + escape, b""
-            if watched:
-                text += lexeme
+        open_, key, expected, string, escape, text = self
+        watched = self.watched
+        plain = (_ENDS_STRING if string else _STRUCTURE).isdisjoint(piece)
+        if plain and not (watched or escape):  # most tokens: within a string or a number
+            return self if key is None else Keys(open_, key + piece, expected, True, b"", text)
+        parts, string, escaped = lexemes(piece, string, escape.endswith(b"\\"))
+        for kind, lexeme, place in parts:
             if kind is STRING:
                 key = b"" if expected else None
+                text += lexeme if watched else b""
             elif kind is CHARACTERS:
-                key = None if key is None else key + lexeme
-            elif kind is STRING_END and key is not None:
-                name, names = _decoded(key), open_[-1]
-                if not isinstance(names, frozenset) or name in names:
+                if watched or key is not None:
+                    lexeme, escape = beginning(escape + lexeme)
+                    key = None if key is None else key + lexeme
+                    text += lexeme if watched else b""
+            elif kind is STRING_END:
+                half, escape = escape, b""  # of a character
+                text += half + lexeme if watched else b""
+                if key is not None:
+                    key, names = key + unescaped(half), open_[-1]
+                    if not isinstance(names, frozenset) or key in names:
+                        return None
+                    open_, key, expected = (*open_[:-1], names | {key}), None, False
+                elif watched and _repeats(open_, text):
                     return None
-                open_, key, expected = (*open_[:-1], names | {name}), None, False
-            elif kind is STRING_END or lexeme in (b"]", b"}"):
-                if watched and _repeats(open_, text):
-                    return None
-            elif lexeme in (b"{", b"["):
+            elif kind is SCALAR or lexeme == b":":
+                text += lexeme if watched else b""
+            elif lexeme == b"{" or lexeme == b"[":
+                text += lexeme if watched else b""
                 expected = lexeme == b"{"
                 distinct = not expected and is_distinct is not None and is_distinct(place)
                 watched = watched or distinct
-                opened = SeenItems(len(text)) if distinct else frozenset() if expected else None
-                open_ = (*open_, opened)
+                open_ += (SeenItems(len(text)) if distinct else _NO_KEYS if expected else None,)
+            else:  # , ] or }
+                top = open_[-1] if open_ else None
+                if isinstance(top, SeenItems) and (lexeme == b"," or len(text) > top.begun):
+                    top = _with_item(top, text)
+                    if top is None:
+                        return None
+                expected = lexeme == b"," and isinstance(top, frozenset)
+                if lexeme != b",":
+                    open_ = open_[:-1]
+                    watched = SeenItems in map(type, open_)
+                    text = text + lexeme if watched else b""
+                    if watched and _repeats(open_, text):
+                        return None
+                elif not isinstance(top, SeenItems):
+                    text += lexeme if watched else b""
+                else:  # of the outermost array, no earlier item's text is needed
+                    text = text + lexeme if top.begun else b""
+                    open_ = (*open_[:-1], SeenItems(len(text), top.texts, top.values))
         if key is None and not watched:
-            escape = b"\\" if scanner.escaped else b""
-        return Keys(open_, key, expected, scanner.string, escape, bytes(text))
+            escape = b"\\" if escaped else b""
+        return Keys(open_, key, expected, string, escape, text)
 
     def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
         """Return for each token whether `after` returns the same keys; None: no token may."""
@@ -131,27 +133,26 @@ class Keys:
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of the tokens that `after` refuses for their keys."""
-        open_keys = [key for keys in self.open if isinstance(keys, frozenset) for key in keys]
-        suspects = {*tokens.odd}
-        if any(map(_ESCAPED.search, open_keys)):
-            suspects |= tokens.escaping
-        for key in open_keys:
-            suspects.update(tokens.whole.get(key.encode(), ()))
-        if self.key is not None and self.escape:
-            return suspects | tokens.pieces.keys()
+        suspects = {*tokens.doubling}
+        for names in self.open:
+            if isinstance(names, frozenset):
+                for name in names:
+                    suspects.update(tokens.holding.get(name, ()))
         if self.key is not None:
-            for ending in self._rests_of_keys():
-                suspects.update(tokens.ending.get(ending[:-1], ()))
+            rests = [*self._rests_of_keys()]
+            if self.escape:
+                return suspects | (tokens.quotes if rests else tokens.several)
+            suspects.update(tokens.repeating.get(self.key, ()))
+            for rest in rests:
+                suspects.update(tokens.ending.get(rest[:-1], ()))
         return suspects
 
     def dead_end_suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of `suspects` and of the tokens after which no new key may be left.
 
-        Beginnings of `taken_continuations` are not included.
+        Those that begin or spell one of `taken_continuations` are not included.
         """
-        if self.key is not None:
-            return self.suspects(tokens) | tokens.joining | tokens.escapes
-        return tokens.joining if self.string else tokens.commas | tokens.pieces.keys()
+        return self.suspects(tokens) | tokens.joining[self.string]
 
     def item_suspects(self, tokens: QuotedTokens) -> UInt32[np.ndarray, " words"]:
         """Return a superset of the tokens that may end a repeated item, as packed bits.
@@ -218,13 +219,15 @@ class Keys:
     def rivals(self) -> int:
         """The number of keys that the current key, or the one that comes next, must differ from."""
         next_is_key = self.expected and not self.string
-        return len(self._held()) if self.key is not None or next_is_key else 0
+        return len(self._names()) if self.key is not None or next_is_key else 0
 
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""
-        begun = Beginning(self.key or b"", self.escape)
-        for name in self._held():
-            yield from begun.rests(_SPELL(name)[1:].encode())
+        key = self.key or b""
+        begun = Beginning(key, self.escape)
+        for name in self._names():
+            if name.startswith(key):
+                yield from begun.rests(name + b'"')
 
     @property
     def at_risk(self) -> dict[int, int]:
@@ -238,7 +241,7 @@ class Keys:
             if isinstance(container, SeenItems) and self._may_repeat(container)
         }
         if self.may_repeat_key:
-            counts[len(self.open) - 1] = len(self._held())
+            counts[len(self.open) - 1] = len(self._names())
         return counts
 
     def _may_repeat(self, items: SeenItems) -> bool:
@@ -260,21 +263,21 @@ class Keys:
         """Whether an object with a key is open, or an array with distinct items."""
         return any(self.open)
 
-    def _held(self) -> frozenset[str]:
+    def _names(self) -> frozenset[bytes]:
         """The keys of the innermost object."""
         top = self.open[-1] if self.open else None
-        return top if isinstance(top, frozenset) else frozenset()
+        return top if isinstance(top, frozenset) else _NO_KEYS
 
 
-def _repeats(open_: tuple[frozenset[str] | SeenItems | None, ...], text: bytearray) -> bool:
+def _repeats(open_: tuple[frozenset[bytes] | SeenItems | None, ...], text: bytes) -> bool:
     """Whether the string, array or object that ends `text` is a repeated item."""
     top = open_[-1] if open_ else None
     return isinstance(top, SeenItems) and bool(top.texts) and _with_item(top, text) is None
 
 
-def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
+def _with_item(items: SeenItems, text: bytes) -> SeenItems | None:
     """Return `items` with the item that ends `text`; None if that is a repetition."""
-    raw = bytes(text[items.begun :])
+    raw = text[items.begun :]
     try:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
         value = hashable(item)
@@ -285,9 +288,3 @@ def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
     place = bisect_left(items.texts, raw)
     texts = (*items.texts[:place], raw, *items.texts[place:])
     return SeenItems(items.begun, texts, items.values | {value})
-
-
-def _decoded(key: bytes) -> str:
-    if b"\\" not in key:  # the usual case, several times as fast
-        return key.decode()
-    return json.loads(b'"%s"' % key)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from dlm.grammar.json_escapes import Beginning
 from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, JsonScanner
-from dlm.grammar.parse.escapes import Beginning
 
 _NUMBER_BYTES = b"0123456789-"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from sys import maxsize
 from threading import Lock
 
+from dlm.grammar.json_escapes import SHORT, numbered
 from dlm.grammar.limits import LimitedCache
-from dlm.grammar.parse.escapes import SHORT, numbered
 from dlm.grammar.parse.lengths import Lengths
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from dlm.grammar.json_escapes import missing
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.escapes import missing
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.states import State
 from dlm.grammar.parse.uniqueness import Detour, Uniqueness
@@ -77,7 +77,7 @@ class Steps:
             taken = keys.taken_continuations
             self._meter.add((len(taken) + keys.compared) // _COMPARED)
             tokens = tokens.union(vocabulary.beginnings(*taken))
-            if keys.watched and keys.string:
+            if keys.string or not keys.watched:
                 strings = (text for text in taken if text.endswith(b'"'))
                 tokens = tokens.union(*map(quoted.spelling, strings))
             if taken and keys.escape:

@@ -7,6 +7,7 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlm.grammar import json_scanner
 from dlm.grammar.json_scanner import JsonScanner, Kind
 
 STRINGS = st.text(st.sampled_from('a"\\{}[],: é日\n'), max_size=5)
@@ -54,6 +55,16 @@ def test_a_scanner_goes_on_from_a_place_within_a_string():
     (characters, end) = JsonScanner(string=True, escaped=True).feed(b'"x"')
     assert characters == (Kind.CHARACTERS, b'"x', 0)
     assert end == (Kind.STRING_END, b'"', 2)
+
+
+@pytest.mark.parametrize("piece", [b'"a\\', b'", "a": "\\"', b"x" * 40 + b'": 1, "'])
+@pytest.mark.parametrize(("string", "escaped"), [(False, False), (True, False), (True, True)])
+def test_the_lexemes_of_a_piece_are_those_that_a_scanner_yields(piece, string, escaped):
+    scanner = JsonScanner(string, escaped)
+    parts = (*scanner.feed(piece),)
+    for _ in range(2):  # the second ones are kept
+        kept = json_scanner.lexemes(piece, string, escaped)
+        assert kept == (parts, scanner.string, scanner.escaped)
 
 
 @examples(200)

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlm.grammar.errors import Unfinished
+from dlm.grammar.json_escapes import SHORT, spellings
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks import Trie, WalkTable, tokens_in
 from dlm.grammar.parse import Terminals
 from dlm.grammar.parse.branches import UNBOUNDED
-from dlm.grammar.parse.escapes import SHORT, spellings
 from dlm.grammar.parse.exceptions import Exceptions
 from dlm.grammar.regex import Automaton, Spelling, Terminal, automaton_of
 from tests.support.exhaustive import examples

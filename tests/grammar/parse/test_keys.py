@@ -76,6 +76,23 @@ def test_a_key_with_an_escape_is_compared_with_the_keys_that_begin_likewise(begu
     assert [keys.after(piece) is None for piece in pieces] == [True, True, False, False, False]
 
 
+def test_few_tokens_are_read_to_find_those_that_repeat_a_key():
+    """Others may hold three quotes, escapes, or keys of no open object."""
+    pieces = ['":"",', ' "\\""', '\\u0062"', '\\u0061"', 'a":', 'b","b"', '"a":', '","a"', '"b":']
+    tokens = QuotedTokens([piece.encode() for piece in pieces])
+    expected = {
+        '{"a': [7],
+        '{"a":1,"': [3, 4, 5, 6, 7],
+        '{"a":1,"x': [6, 7],
+        '{"b":1,"a': [5, 7, 8],
+        '{"":[{"b': [],
+    }
+    for text, suspects in expected.items():
+        keys = Keys().after(text.encode())
+        assert keys is not None
+        assert sorted(keys.suspects(tokens)) == suspects, text
+
+
 @pytest.mark.parametrize("begun", ['["a","', '{"a":1,"'])
 def test_each_escape_is_read_once_however_long_the_string(begun, monkeypatch):
     sizes, beginning = [], keys_module.beginning

@@ -95,5 +95,5 @@ def unescaped(raw: bytes) -> bytes:
 def _canonical(escape: re.Match[bytes]) -> bytes:
     character = json.loads(b'"%s"' % escape[0])
     if "\ud800" <= character <= "\udfff":  # half of a character
-        return escape[0]
+        return escape[0].lower()
     return json.dumps(character, ensure_ascii=False)[1:-1].encode()

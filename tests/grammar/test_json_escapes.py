@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.grammar.parse.escapes import Beginning, beginning, missing, unescaped
+from dlm.grammar.json_escapes import Beginning, beginning, missing, unescaped
 
 
 @given(text=st.text('ab"\\/\n\x01\u00e9\U0001f600'), cut=st.integers(0, 80))
