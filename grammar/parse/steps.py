@@ -26,6 +26,8 @@ class Steps:
         self.uniqueness = Uniqueness(parser, meter)
         # Whether no new key, or no new item of an array of distinct items, may be left.
         self.may_run_out = self.few_keys or self.uniqueness.distinct
+        # Whether tokens may be refused before the first key, such as those that hold one twice.
+        self._always_watched = self.may_run_out or bool(vocabulary.quoted.doubling)
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_DETOURS)
 
     def first_keys(self) -> Keys | None:
@@ -67,7 +69,7 @@ class Steps:
 
     def are_watched(self, keys: Keys) -> bool:
         """Whether a token may be refused for its keys or items."""
-        return keys.has_entries or self.uniqueness.distinct
+        return keys.has_entries or keys.key is not None or self._always_watched
 
     def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
         """Return the tokens of the packed bits `words` that `read` may refuse for their keys."""
