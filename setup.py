@@ -9,7 +9,7 @@ setup(
             ["grammar/_walk.c", "grammar/_trie.c"],
             optional=True,  # without a compiler, numpy walks
             py_limited_api=True,
-            extra_compile_args=["-O2"],
+            extra_compile_args=["-O3"],
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -99,7 +99,7 @@ stop:
 #include <Python.h>
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 3
+#define VERSION 4
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -181,9 +181,11 @@ static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
         return 0;
     if (set->format[0] == 'I' || set->format[0] == 'L') {
         const uint32_t *bits = set->buf;
-        for (Py_ssize_t i = 0; i < n && i < count; i++)
+        if (n != count)
+            return 0;
+        for (Py_ssize_t i = 0; i < n; i++)
             words[i] |= bits[i];
-        return n == count;
+        return 1;
     }
     const int32_t *tokens = set->buf;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -218,39 +220,45 @@ static PyObject *add_sets(PyObject *module, PyObject *args)
     return NULL;
 }
 
-/* Return a number that differs for nearly all sets: rounds of a multiplication and a shift. */
-static uint64_t mixed(const uint8_t *bytes, Py_ssize_t count)
+enum { LANES = 8, BLOCK = 8 * LANES };
+
+/* Mix a block at a place into the lanes, if it holds a bit: a multiplication and a shift. */
+static void mix(uint64_t *lanes, const uint8_t *block, uint64_t place)
 {
-    enum { LANES = 8 };
-    uint64_t lanes[LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, part, sum = 0;
-    Py_ssize_t i = 0;
-    for (; i + 8 * LANES <= count; i += 8 * LANES)
-        for (int k = 0; k < LANES; k++) {
-            memcpy(&part, bytes + i + 8 * k, 8);
-            lanes[k] = (lanes[k] ^ part) * 0x9E3779B97F4A7C15u;
-            lanes[k] ^= lanes[k] >> 32;
-        }
-    for (; i < count; i++) {
-        lanes[0] = (lanes[0] ^ bytes[i]) * 0x9E3779B97F4A7C15u;
-        lanes[0] ^= lanes[0] >> 32;
-    }
+    uint64_t parts[LANES], any = 0;
+    memcpy(parts, block, BLOCK);
+    for (int k = 0; k < LANES; k++)
+        any |= parts[k];
+    if (!any)
+        return;
     for (int k = 0; k < LANES; k++) {
-        sum = (sum ^ lanes[k]) * 0xD6E8FEB86659FD93u;
-        sum ^= sum >> 32;
+        lanes[k] = (lanes[k] ^ parts[k]) * 0x9E3779B97F4A7C15u + place;
+        lanes[k] ^= lanes[k] >> 32;
     }
-    return sum;
 }
 
+/* Return a number that differs for nearly all sets. */
 static PyObject *digest(PyObject *module, PyObject *args)
 {
+    uint64_t lanes[LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, sum = 0;
+    uint8_t last[BLOCK] = {0};
     Py_buffer b;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "y*", &b))
         return NULL;
-    uint64_t number = mixed(b.buf, b.len);
+    const uint8_t *bytes = b.buf;
+    Py_ssize_t whole = b.len / BLOCK * BLOCK;
+    for (Py_ssize_t i = 0; i < whole; i += BLOCK)
+        mix(lanes, bytes + i, (uint64_t)i);
+    memcpy(last, bytes + whole, (size_t)(b.len - whole));
+    mix(lanes, last, (uint64_t)whole);
     PyBuffer_Release(&b);
-    return PyLong_FromUnsignedLongLong(number);
+    for (int k = 0; k < LANES; k++) {
+        sum = (sum ^ lanes[k]) * 0xD6E8FEB86659FD93u;
+        sum ^= sum >> 32;
+    }
+    return PyLong_FromUnsignedLongLong(sum);
 }
 
 static PyObject *equal(PyObject *module, PyObject *args)
@@ -266,8 +274,40 @@ static PyObject *equal(PyObject *module, PyObject *args)
     return PyBool_FromLong(are_equal);
 }
 
+enum { PAGE = 4096 };  /* bytes, of most systems */
+
+/* Copy packed bits to words that are zeros, but no pages without bits: those take no memory. */
+static PyObject *copy_to_zeros(PyObject *module, PyObject *args)
+{
+    Py_buffer zeros, bits;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "w*y*", &zeros, &bits))
+        return NULL;
+    uint8_t *target = zeros.buf;
+    const uint8_t *source = bits.buf;
+    int right = zeros.len == bits.len;
+    for (Py_ssize_t begin = 0, end; right && begin < bits.len; begin = end) {
+        uint8_t any = 0;
+        end = begin + PAGE - (Py_ssize_t)((uintptr_t)(target + begin) % PAGE);
+        if (end > bits.len)
+            end = bits.len;
+        for (Py_ssize_t i = begin; i < end; i++)
+            any |= source[i];
+        if (any)
+            memcpy(target + begin, source + begin, (size_t)(end - begin));
+    }
+    PyBuffer_Release(&zeros);
+    PyBuffer_Release(&bits);
+    if (right)
+        Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "sets must have the same number of words");
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
     {"add_sets", add_sets, METH_VARARGS, "Add sets of tokens to packed bits; see _walk.c."},
+    {"copy_to_zeros", copy_to_zeros, METH_VARARGS, "Copy packed bits; see _walk.c."},
     {"digest", digest, METH_VARARGS, "Return a hash of packed bits; see _walk.c."},
     {"equal", equal, METH_VARARGS, "Whether two sets of packed bits are equal; see _walk.c."},
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},

@@ -5,6 +5,7 @@
 from dlm.grammar.masks.bits import (
     add_tokens,
     are_equal,
+    copy_to_zeros,
     digest,
     packed,
     token_words,

@@ -4,7 +4,9 @@ Positions of a canvas share most sets: inside a string, all allow the same token
 mask is a row of the table, or one token.
 """
 
+import math
 from collections.abc import Collection, Hashable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
-from dlm.grammar.masks.bits import add_tokens, are_equal, digest, token_words
+from dlm.grammar.masks.bits import add_tokens, are_equal, copy_to_zeros, digest, token_words
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
@@ -28,6 +30,7 @@ class GrammarMasks:
         self.age = 0  # number of times that the table was cleared
         self.count = 0  # rows in use
         self._allocate(2 * _ROWS)
+        self._draft = np.zeros_like(self._words[0])
 
     @property
     def nbytes(self) -> int:
@@ -49,14 +52,13 @@ class GrammarMasks:
         """Return the allowed tokens as packed bits."""
         return self._words[self.changed(None, [~mask]) if mask < 0 else mask]
 
-    def empty_row(self) -> np.ndarray:
-        """Return an unused row without tokens, to make a set in that `kept` may keep.
+    def draft(self) -> np.ndarray:
+        """Return a set without tokens, for a caller to make the set that `kept` copies.
 
-        It is the same row until one is kept.
+        It is the same array at each call.
         """
-        words = self._words[self.count]
-        words.fill(0)
-        return words
+        self._draft.fill(0)
+        return self._draft
 
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
         """Return the row of `words`, and store it under `key`."""
@@ -64,9 +66,8 @@ class GrammarMasks:
             hashed = digest(words)
             row = self._rows.get(hashed)
             if row is None or not are_equal(self._words[row], words):
-                row = self._rows[hashed] = self.count
-                self._words[row] = words  # copies nothing onto itself
-                self._use_row()
+                row = self._rows[hashed] = self._new()
+                copy_to_zeros(self._words[row], words)
             self.known[key] = row
         return self.known[key]
 
@@ -82,23 +83,27 @@ class GrammarMasks:
         key = mask, frozenset(more), frozenset(fewer)
         if key not in self.known:
             sets = [np.array([*more], np.int32)] + ([] if mask is None else [self.words(mask)])
-            words = self.empty_row()
+            words = self.draft()
             add_tokens(words, sets)
             if fewer:
                 words &= ~token_words(fewer, self._vocab_size)
             return self.kept(key, words)
         return self.known[key]
 
-    def _use_row(self) -> None:
-        """Count the first unused row as used; there is always another one."""
-        self.count += 1
+    def _new(self) -> Mask:
+        """Return the number of an unused row."""
         if self.count == len(self._words):
             rows = self._words
             self._allocate(2 * self.count)
             self._words[: self.count] = rows
+        self.count += 1
+        return self.count - 1
 
     def _allocate(self, rows: int) -> None:
-        """Make the table, in xgrammar's form. Rows take no memory before they are written."""
+        """Make the table, of zeros in xgrammar's form. Pages take no memory before a bit is set."""
         shape = xgr.get_bitmask_shape(rows, self._vocab_size)
-        self.table: Int32[Tensor, "rows words"] = torch.empty(shape, dtype=xgr.bitmask_dtype)
-        self._words = self.table.numpy().view(np.uint32)  # shares memory
+        size = math.prod(shape) * xgr.bitmask_dtype.itemsize
+        memory = mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+        table = torch.frombuffer(memory, dtype=xgr.bitmask_dtype).view(shape)
+        self.table: Int32[Tensor, "rows words"] = table
+        self._words = table.numpy().view(np.uint32)  # shares memory

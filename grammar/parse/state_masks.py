@@ -65,11 +65,10 @@ class StateMasks:
         end there. States with the same threads share a row."""
         row = self._masks.known.get(state)
         if row is None:
-            bounds = [*map(self._bounds, state.threads)]
-            key = self._key(state, bounds)
+            key = self._key(state)
             row = self._masks.known.get(key)
             if row is None:
-                row = self._masks.kept(key, self._words(state, bounds))
+                row = self._masks.kept(key, self._words(state))
             self._masks.known[state] = row
             self._meter.add(1)
         return row
@@ -108,18 +107,19 @@ class StateMasks:
         tokens = np.flatnonzero(costs < UNREACHABLE)
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
-    def _words(self, state: State, bounds: list[Bounds]) -> Words:
-        """Return the tokens that may follow `state`, in an unused row. `bounds`: of each thread."""
+    def _words(self, state: State) -> Words:
+        """Return the tokens that may follow `state`: packed bits that the next call overwrites."""
         self._terminals.trim()
         begin, parts = [], []
-        for thread, limits in zip(state.threads, bounds, strict=True):
-            within = self.tokens[thread.terminal].sets(thread.at, limits, self._meter)
+        for thread in state.threads:
+            bounds = self._bounds(thread)
+            within = self.tokens[thread.terminal].sets(thread.at, bounds, self._meter)
             parts.append(within.tokens)
             if len(within.ends):
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
         if control := self._parser.named(state) | self._stops.after(state):
             parts.append(np.fromiter(control, np.int32))
-        words = self._masks.empty_row()
+        words = self._masks.draft()
         add_tokens(words, parts)
         reached = read_below(self._vocabulary.trie, self, begin, words)
         self._meter.add(_MASK + reached // _NODES)
@@ -176,14 +176,13 @@ class StateMasks:
         bounds = thread.needed, thread.remaining
         return self.tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
-    def _key(self, state: State, bounds: list[Bounds]) -> Hashable:
-        """Return a key of everything that the mask depends on. `bounds`: of each thread.
+    def _key(self, state: State) -> Hashable:
+        """Return a key of everything that the mask depends on.
 
-        Only states that differ in the characters read are likely to have the same key: others are
-        keys themselves, since equal tokens share a row too.
+        States that differ in the characters read are likely to have the same. Others are their own
+        keys, which is quicker; their masks share a row too if the tokens are equal.
         """
-        if all(thread.low == 0 and thread.high is None for thread in state.threads):
+        if all(low == 0 and high is None for _, _, _, low, high, _ in state.threads):
             return state
-        limited = zip(state.threads, bounds, strict=True)
-        threads = ((t.terminal, t.at, limits, t.onward) for t, limits in limited)
+        threads = ((t.terminal, t.at, self._bounds(t), t.onward) for t in state.threads)
         return frozenset((*threads, *state.items)), state.may_end

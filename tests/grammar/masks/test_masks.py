@@ -39,6 +39,21 @@ def test_equal_sets_that_are_made_in_other_ways_share_a_row():
     assert table.count == 2
 
 
+def test_a_draft_is_empty_and_is_copied_when_it_is_kept():
+    table = GrammarMasks(SIZE)
+    draft = table.draft()
+    draft[:] = [1, 2, 3, 4]
+    row = table.kept("a", draft)
+    draft[0] = 9
+    other = table.kept("b", draft)
+    assert not table.draft().any()
+    assert [table.words(each).tolist() for each in (row, other)] == [[1, 2, 3, 4], [9, 2, 3, 4]]
+    table.clear()
+    draft = table.draft()
+    draft[0] = 5
+    assert table.words(table.kept("a", draft)).tolist() == [5, 0, 0, 0]
+
+
 def test_rows_stay_when_the_table_grows(few):
     table = GrammarMasks(SIZE)
     made = {table.changed(None, more=[token]): token for token in range(40)}

@@ -19,6 +19,7 @@ from dlm.grammar.masks import (
     WalkTable,
     add_tokens,
     are_equal,
+    copy_to_zeros,
     digest,
     read_below,
     spell,
@@ -348,6 +349,31 @@ def test_digests_differ_wherever_a_bit_differs_in_c():
     assert len({NATIVE.digest(some.astype(np.uint32)) for some in [words, *bits]}) == 101
 
 
+@pytest.mark.parametrize("native", [pytest.param(NATIVE, marks=needs_c), None], ids=["C", "numpy"])
+@given(st.sets(st.integers(0, 5000), max_size=4), st.integers(0, 3))
+def test_a_set_is_copied_to_zeros(native, places, shift):
+    words = np.zeros(5001, np.uint32)
+    words[[*places]] = 1 << 31
+    zeros = np.zeros(5001 + shift, np.uint32)[shift:]
+    with patch("dlm.grammar.masks.bits.NATIVE", native):
+        copy_to_zeros(zeros, words)
+    assert np.array_equal(zeros, words)
+
+
+@needs_c
+def test_a_copy_leaves_pages_alone_that_stay_zeros():
+    pages = np.full(4 * 1024, 7, np.uint32)  # sevens show what is not written
+    words = np.zeros(4 * 1024, np.uint32)
+    words[2000] = 1
+    NATIVE.copy_to_zeros(pages, words)
+    written = np.flatnonzero(pages != 7)
+    assert len(written) == 1024
+    assert written[0] <= 2000 <= written[-1]
+    assert (pages.ctypes.data + 4 * written[0]) % 4096 == 0
+    with pytest.raises(ValueError, match="must have the same number of words"):
+        NATIVE.copy_to_zeros(pages, words[1:])
+
+
 def loaded(folder, **environment):
     """Return what `load` says in a process that finds the extension in `folder` alone. The finder
     of an editable installation does not look at `__path__`."""
@@ -383,8 +409,8 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 3" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 3", "#define VERSION 99"))
+    assert "#define VERSION 4" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 4", "#define VERSION 99"))
     flags = "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}"
     other = str(ROOT / "grammar" / "_trie.c")
     compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", *flags, other)

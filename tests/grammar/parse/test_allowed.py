@@ -118,14 +118,17 @@ def test_a_branch_that_can_never_fit_is_not_allowed(vocabulary, terminals, level
 
 
 def test_states_that_allow_the_same_share_a_row(vocabulary, terminals):
-    """The states within a string of up to 32,767 characters have one mask."""
+    """The states within a string of up to 32,767 characters have one mask, which is made once."""
     long = Terminal(Automaton.ANY, 0, 32_767, Spelling.QUOTED)
     grammar = compiled(vocabulary, terminals, Concatenation((long, Literal("."))))
-    state, rows = grammar.parser.start, set()
+    state, rows, work = grammar.parser.start, set(), []
     for byte in b'"' + b"a" * 300:
         state = grammar.parser.after_byte(state, byte)
+        before = grammar.meter.spent
         rows.add(grammar.state_masks.mask(state))
+        work.append(grammar.meter.spent - before)
     assert len(rows) == 1
+    assert work[1:] == [1] * 300
     near = [grammar.parser.start]
     for byte in b'"' + b"a" * 32_767:
         near.append(grammar.parser.after_byte(near[-1], byte))
