@@ -356,7 +356,8 @@ def _update_canvas(
             canvas.keep(accepted, guidance, config.sampler.edit_threshold is not None)
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
-        entropy = float(entropies[: guidance.scored].mean())
+        scored = entropies[: guidance.scored]
+        entropy = float(scored.sum() / len(scored))
         settled = canvas.settle(guidance, entropy, config)
         if config.sampler.mask is not None and canvas.steps >= config.sampler.max_steps:
             canvas.show_pinned()  # the last passes pin

@@ -146,15 +146,18 @@ class CanvasDecoder(Decoder):
             self._decide(sequence, events)
             return
         guidance, canvas = outcome.guidance, sequence.canvas
-        pinned, masks = len(canvas.pinned), self._config.sampler.mask is not None
+        pinned, accepted = len(canvas.pinned), outcome.accepted
+        masked = [False] * len(accepted)
+        if self._config.sampler.mask is not None:
+            masked = [i >= pinned and not kept for i, kept in enumerate(accepted)]
         draft = Draft(
             request=sequence.number,
             step=canvas.steps,
             committed=len(sequence.tokens),
             entropy=outcome.entropy,
             tokens=guidance.guess,
-            accepted=outcome.accepted,
-            masked=[masks and i >= pinned and not kept for i, kept in enumerate(outcome.accepted)],
+            accepted=accepted,
+            masked=masked,
             pinned=pinned,
             suspect=guidance.suspect,
             passes=sequence.stats.denoiser_calls,
