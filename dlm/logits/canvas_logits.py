@@ -4,10 +4,11 @@ Also the copies between host and device: each one of a step is counted.
 """
 
 from math import exp, isfinite, log
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from dlm.grammar import Candidates
@@ -60,6 +61,29 @@ def most_copies(length: int) -> int:
     return 2 * _SEARCHES + 1 + fetches
 
 
+class HostRows(NamedTuple):
+    """Results of an unmasked vocabulary pass that queries read, on the host."""
+
+    argmax: list[int]
+    above: Int64[np.ndarray, " n"]
+    tail: Float32[np.ndarray, " n"]
+    lse: Float32[np.ndarray, " n"]
+    ids: Int32[np.ndarray, "n K"]
+    logits: Float32[np.ndarray, "n K"]
+
+    @classmethod
+    def of(cls, results: VocabPass, vocab_size: int) -> "HostRows":
+        """Return the rows of `results`, which are on the host, over `vocab_size` tokens. A row
+        without a possible token has no argmax: any token stands for it."""
+        argmax = results.argmax.clamp(0, vocab_size - 1).tolist()
+        columns = results.above, results.tail, results.lse, results.ids, results.logits
+        return cls(argmax, *(column.numpy() for column in columns))
+
+    def between(self, begin: int, end: int) -> "HostRows":
+        """Return the rows from `begin` to `end`, as views."""
+        return HostRows(*(column[begin:end] for column in self))
+
+
 class CanvasLogits:
     """Logits of one canvas. Most queries are answered from the tokens that a vocabulary pass lists
     of each row; other rows are fetched.
@@ -72,22 +96,17 @@ class CanvasLogits:
 
     def __init__(
         self,
-        results: VocabPass,
+        rows: HostRows,
         logits: Float[Tensor, "L V"],
         inverse_temperature: float,
         softcap: float | None,
         copies: DeviceCopies,
     ):
-        """`results` are those of a pass over `logits`, unmasked and on the host. They list the
-        tokens of probability `THRESHOLD` or more, at most `CANDIDATES`. Rows of `logits` are
-        fetched by `copies`."""
-        # A row without a possible token has no argmax: any token stands for it.
-        self.argmax: list[int] = results.argmax.numpy().clip(0, logits.shape[1] - 1).tolist()
+        """`rows` are those of a pass over `logits`. They list the tokens of probability `THRESHOLD`
+        or more, at most `CANDIDATES`. Rows of `logits` are fetched by `copies`."""
+        self.argmax, self._above, self._tail, self._lse, self._ids, self._listed_logits = rows
         self.rows = 0  # rows that were searched or fetched
         self._searches = 0 if copies.device.type == "cpu" else _SEARCHES  # that are left
-        self._above, self._tail = results.above.numpy(), results.tail.numpy()
-        self._lse = results.lse.numpy()
-        self._ids, self._listed_logits = results.ids.numpy(), results.logits.numpy()
         self._logits, self._copies, self._fetched = logits, copies, dict[int, Tensor]()
         self._heat, self._softcap = np.float32(inverse_temperature), softcap
 

@@ -20,7 +20,7 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 from dlm.logits.masks import MaskedRows, MaskTable, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.token_logprobs import token_logprobs
@@ -171,12 +171,17 @@ class TokenDistributions:
 
     def scores(self) -> list[CanvasLogits]:
         """Return the logits of each canvas for its constraint. They hold until `mask`."""
-        sizes = [size for skip in self._skipped for size in (skip, self._L - skip)]
-        results, heats = self._results.split(sizes)[1::2], self._heat[:: self._L].tolist()
-        rows = zip(results, self._logits, heats, self._skipped, strict=True)
+        rows, L, device = HostRows.of(self._results, self._V), self._L, self._logits.device
+        canvases = zip(self._logits, self._heat[::L].tolist(), self._skipped, strict=True)
         return [
-            CanvasLogits(part, logits[skip:], heat, self._softcap, DeviceCopies(logits.device))
-            for part, logits, heat, skip in rows
+            CanvasLogits(
+                rows.between(i * L + skip, (i + 1) * L),
+                logits[skip:],
+                heat,
+                self._softcap,
+                DeviceCopies(device),
+            )
+            for i, (logits, heat, skip) in enumerate(canvases)
         ]
 
     def restrict(self, i: int, guidance: Guidance) -> None:

@@ -39,7 +39,7 @@ from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 from dlm.logits.masks import MaskedRows, MaskTable, certain, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.policy import Policy
@@ -242,7 +242,13 @@ class LogitsGuide:
             (
                 canvas,
                 results,
-                CanvasLogits(results, self._rows_of(logits, canvas), 1.0, None, copies),
+                CanvasLogits(
+                    HostRows.of(results, self._vocab_size),
+                    self._rows_of(logits, canvas),
+                    1.0,
+                    None,
+                    copies,
+                ),
             )
             for canvas, results in self._passed(logits, canvases, copies)
         ]

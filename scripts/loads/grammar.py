@@ -30,7 +30,7 @@ from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, 
 from dlm.grammar.canvas import Warmup
 from dlm.kernels.vocab import vocab_pass
 from dlm.loading import tune_process
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 
 _BUDGET = 4096  # tokens
 _REPEATS = 8  # steps of a kind for each schema
@@ -126,7 +126,8 @@ def steps(
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
     result = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
-    scores = CanvasLogits(result, logits, 1.0, None, DeviceCopies(logits.device))
+    rows = HostRows.of(result, logits.shape[1])
+    scores = CanvasLogits(rows, logits, 1.0, None, DeviceCopies(logits.device))
     clock(times, "warmup", lambda: Warmup(compiled).go_on(maxsize))
     for situation in ("first", "warm"):
         constraint = Frontier(compiled, _BUDGET)
@@ -134,7 +135,8 @@ def steps(
     for _ in range(_REPEATS):
         clock(times, "agree", lambda: constraint.guide(scores))
     for _ in range(_REPEATS):
-        wrong = CanvasLogits(result, logits, 1.0, None, DeviceCopies(logits.device))
+        rows = HostRows.of(result, logits.shape[1])
+        wrong = CanvasLogits(rows, logits, 1.0, None, DeviceCopies(logits.device))
         wrong.argmax[rng.randrange(L)] = STOPS[0]  # forbidden before the array's end
         clock(times, "repair", lambda: constraint.guide(wrong))  # noqa: B023
     logits[range(L), canvas] = plain

@@ -7,14 +7,15 @@ from torch import Tensor
 
 from dlm.grammar import Vocabulary
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 
 
 def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> CanvasLogits:
     """Return the scores of `logits [L, V]` at a temperature of 1; `argmax` replaces theirs."""
     L = len(logits)
     found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
-    scores = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))
+    rows = HostRows.of(found, logits.shape[1])
+    scores = CanvasLogits(rows, logits, 1.0, None, DeviceCopies(logits.device))
     if argmax is not None:
         scores.argmax = list(argmax)
     return scores

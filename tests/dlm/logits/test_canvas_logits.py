@@ -14,6 +14,7 @@ from dlm.logits.canvas_logits import (
     THRESHOLD,
     CanvasLogits,
     DeviceCopies,
+    HostRows,
     most_copies,
 )
 
@@ -48,7 +49,8 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
     allowed[rng.integers(SIZE)] = True
     inverse, uniform = torch.full((3,), heat), torch.zeros(3)
     found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
-    ours = CanvasLogits(found, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
+    host = HostRows.of(found, SIZE)
+    ours = CanvasLogits(host, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
     x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
     rows = FullRows(x * heat)
 
@@ -87,7 +89,8 @@ def test_sums_over_classes_are_those_of_whole_rows(seed, scale, dtype, softcap, 
     logits[:, tokens[classes == 39]] = -torch.inf
     inverse, uniform = torch.full((3,), heat), torch.zeros(3)
     found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
-    ours = CanvasLogits(found, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
+    host = HostRows.of(found, SIZE)
+    ours = CanvasLogits(host, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
     x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
     rows = FullRows((x * heat).masked_fill(logits.isneginf(), -torch.inf))
     expected = rows.class_sums(tokens, classes, 41, length)
