@@ -108,7 +108,7 @@ class CanvasLogits:
         self.rows = 0  # rows that were searched or fetched
         self._searches = 0 if copies.device.type == "cpu" else _SEARCHES  # that are left
         self._logits, self._copies, self._fetched = logits, copies, dict[int, Tensor]()
-        self._heat, self._softcap = np.float32(inverse_temperature), softcap
+        self._heat, self._softcap = inverse_temperature, softcap
 
     @property
     def copies(self) -> int:
@@ -265,10 +265,11 @@ class CanvasLogits:
 
     def _logp(self, position: int, logits: np.ndarray) -> np.ndarray:
         """Return the log-probabilities of tokens at `position`, given their logits."""
-        if self._softcap is not None:  # numpy takes a tenth of torch's time for a few numbers
-            capped = self._softcap * np.tanh(logits / self._softcap)
-            logits = np.minimum(capped, logits + _LOWEST)  # -inf stays
-        return logits * self._heat - self._lse_of(position)
+        if self._softcap is None:  # torch takes ten times as long to multiply a few numbers
+            x = logits * np.float32(self._heat)
+        else:
+            x = self._heated_there(torch.from_numpy(logits)[None])[0].numpy()
+        return x - self._lse_of(position)
 
     def _lse_of(self, position: int) -> float:
         """Return the log-sum-exp of a row; 0 for a row that has none, or nothing but -inf."""

@@ -20,7 +20,8 @@ class CanvasPass:
     guess: list[int] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)  # of the positions before `suspect`
     forced: list[int] = field(default_factory=list)  # the forced tokens after the guess
-    forced_at: dict[int, list[int]] = field(default_factory=dict)  # `forced` at each such position
+    # `forced` at each such position, from the left to the right
+    forced_at: dict[int, list[int]] = field(default_factory=dict)
     repair: int | None = None  # the first position at which the model's choice was refused
     suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
@@ -28,20 +29,17 @@ class CanvasPass:
 
     def resumed(self, fixed: Fixed, wanted: list[int]) -> "CanvasPass":
         """Return a pass under `fixed` with the choices `wanted`, read as far as it is this pass."""
-        keep = min(self.agreed, common_prefix(wanted, self.guess))
+        keep = common_prefix(wanted, self.guess[: self.agreed])
         masks = self.masks[:keep]
         if fixed != self.fixed:
             keep = min([keep, *self._released(fixed)])
             alone = {*range(len(fixed.pinned)), *fixed.held}
             masks = [~self.guess[p] if p in alone else self.masks[p] for p in range(keep)]
-        return CanvasPass(
-            fixed,
-            wanted,
-            self.guess[:keep],
-            masks,
-            self.forced_at.get(keep - 1, [])[1:],
-            {p: forced for p, forced in self.forced_at.items() if p < keep},
-        )
+        forced_at = dict(self.forced_at)
+        while forced_at and next(reversed(forced_at)) >= keep:
+            forced_at.popitem()
+        forced = forced_at.get(keep - 1, [])[1:]
+        return CanvasPass(fixed, wanted, self.guess[:keep], masks, forced, forced_at)
 
     def _released(self, fixed: Fixed) -> Iterator[int]:
         """Yield the positions from which on the pass has to be read anew under `fixed`, since more

@@ -7,7 +7,6 @@ Both the frontier over canvases and left-to-right decoders use it. A text of tok
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from operator import attrgetter
 from sys import maxsize
 
@@ -103,10 +102,8 @@ class Matcher:
     def follow(self, trail: Sequence[Place]) -> None:
         """Move past tokens of the answer, given the place after each."""
         position, places = self._position + 1, self._places
-        unmoved = 0  # tokens of `trail` that were taken back
-        for place, taken_back in zip(trail, islice(places, position, None), strict=False):
-            if place[0] != taken_back[0]:
-                break
+        unmoved, most = 0, min(len(trail), len(places) - position)  # tokens that were taken back
+        while unmoved < most and trail[unmoved][0] == places[position + unmoved][0]:
             unmoved += 1
         if unmoved < len(trail):
             if position + unmoved < len(places):
