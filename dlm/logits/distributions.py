@@ -334,8 +334,10 @@ class TokenDistributions:
         """Let each of `rows` take the one token in `tokens`."""
         named = torch.from_numpy(rows), torch.from_numpy(tokens)
         self._certain.append(named)
-        longest = int(self._results.above.numpy()[rows].max())  # no list goes on after it
-        self._replace(rows, VocabPass.certain(named[1], min(max(1, longest), CANDIDATES)))
+        several = self._results.above.numpy()[rows] > 1  # the lists of most rows are no longer
+        for chosen, length in ((several, CANDIDATES), (~several, 1)):
+            certain = torch.from_numpy(tokens[chosen])
+            self._replace(rows[chosen], VocabPass.certain(certain, length))
 
     def _replace(self, rows: Int64[np.ndarray, " n"], results: VocabPass) -> None:
         """Replace the host's results of `rows` by `results`, whose lists may be shorter."""

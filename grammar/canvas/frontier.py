@@ -189,8 +189,8 @@ class Frontier:
         end = min((position for position in halts if position >= begin), default=len(wanted))
         keys, prefix, pieces = self._matcher.keys, self._matcher.prefix, self._vocabulary.pieces
         moves, trail = compiled.moves, list[Place]()
-        for position in range(begin, end):
-            token = wanted[position]
+        guess, masks = here.guess, here.masks
+        for position, token in enumerate(wanted[begin:end], begin):
             if position < reached_end and token != reached[position - begin]:
                 break
             move = moves.get((state, token)) or compiled.move(state, token)
@@ -206,7 +206,7 @@ class Frontier:
             if cost >= left - position:
                 break
             if not forced and state.forced != "":
-                forced = self._spelled(here.guess, compiled.parser.forced(state))
+                forced = self._spelled(guess, compiled.parser.forced(state))
             is_forced = bool(forced) and forced[0] == token
             if trusted:
                 if is_forced or position < pinned or position in held:
@@ -215,18 +215,18 @@ class Frontier:
                     mask = compiled.known_mask(state, keys)
                 if mask is None:
                     break
-                here.masks.append(mask)
+                masks.append(mask)
             if is_forced:
                 here.forced_at[position] = forced
                 forced = forced[1:]
-            else:
+            elif forced:
                 forced = []
-            here.guess.append(token)
+            guess.append(token)
             state, keys = onward, read
-            trail.append((token, prefix, state, keys))
+            trail.append((token, prefix, onward, read))
         here.forced, here.reached = forced, reached[len(trail) :]
         self._matcher.follow(trail)
-        self._accepted += here.guess[begin:]
+        self._accepted += guess[begin:]
         return refused and here.ends_at_refusal and not here.reached and not here.standing
 
     def _advance(self, scores: Scores, here: CanvasPass) -> bool:

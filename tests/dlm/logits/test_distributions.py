@@ -129,6 +129,19 @@ def test_a_token_that_is_named_is_certain_whatever_the_model_says():
     assert marginals.copies.count == 3  # temperatures, statistics, what is expected: no second pass
 
 
+def test_nothing_is_left_of_what_was_listed_where_a_token_is_named():
+    """One row lists the token that it is named already, another one several, in any place."""
+    logits = torch.full((1, L, SIZE), -30.0)
+    logits[0, 0, 7] = 30.0
+    logits[0, 1, [3, 7, 12]] = 1.0
+    logits[0, 2, range(SIZE)] = 0.0  # more than a list has places
+    marginals = marginals_of(logits, [0.5], torch.zeros(1, L), None)
+    marginals.restrict(0, guidance(None, [~7, ~7, ~7]))
+    marginals.mask()
+    assert marginals.confidences[0, :3].tolist() == [1, 1, 1]
+    assert marginals.draws([0.3])[0, :3].tolist() == [7, 7, 7]
+
+
 def test_where_nothing_is_possible_entropy_is_infinite_and_nothing_is_expected():
     logits = torch.zeros(1, L, SIZE)
     logits[0, 1] = -torch.inf
