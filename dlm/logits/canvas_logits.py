@@ -81,7 +81,8 @@ class HostRows(NamedTuple):
 
     def between(self, begin: int, end: int) -> "HostRows":
         """Return the rows from `begin` to `end`, as views."""
-        return HostRows(*(column[begin:end] for column in self))
+        argmax, *columns = self
+        return HostRows(argmax[begin:end], *(column[begin:end] for column in columns))
 
 
 class CanvasLogits:
