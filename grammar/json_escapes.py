@@ -6,7 +6,7 @@ The canonical one has only the escapes that JSON needs, the short ones where the
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,8 +30,11 @@ def numbered(point: int) -> bytes:
     return b"u%04x\\u%04x" % (0xD800 + high, 0xDC00 + low)
 
 
+Spelling = Sequence[bytes]  # for each place, the bytes that may stand there
+
+
 @lru_cache(maxsize=1 << 12)  # entries of 1 KB
-def spellings(point: int) -> tuple[tuple[bytes, ...], ...]:
+def spellings(point: int) -> tuple[Spelling, ...]:
     """Return all spellings of a character within a string.
 
     Each holds for each place the bytes that may stand there: a digit in lower or in upper case.

@@ -1,6 +1,6 @@
 """A trie of the tokens of a vocabulary, by their bytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -147,7 +147,7 @@ class Trie:
     def child_count(self, node: int) -> int:
         return self._children[node]
 
-    def children_by(self, node: int, bytes_: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def children_by(self, node: int, bytes_: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Yield those children of one node whose byte is in `bytes_`."""
         first = self._first[node]
         end = first + self._children[node]
@@ -175,6 +175,8 @@ class Trie:
 
     def are_apart(self, nodes: Int32[np.ndarray, " n"]) -> bool:
         """Return whether no node of `nodes` is below another."""
+        if len(nodes) < 2:
+            return True
         begin = np.sort(self.places[nodes])
         return not np.any(begin[1:] < (begin + self.sizes[self.preorder.node[begin]])[:-1])
 

@@ -10,8 +10,8 @@ from itertools import islice
 
 import numpy as np
 
-from dlm.grammar.json_escapes import spellings
-from dlm.grammar.limits import Meter
+from dlm.grammar.json_escapes import Spelling, spellings
+from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import TokenSet
@@ -22,7 +22,7 @@ _REFUSED = -1  # the state after a character with which no text goes on
 _MOST = 4096  # texts that begin exceptions, which bounds a search
 _BLOCK = 16  # characters with one beginning: if fewer are refused, another one follows it
 _COPIED, _SEARCHED = 10, 5  # units of work for a set, and trie nodes searched for a unit
-_STATE_BYTES, _MOVE_BYTES = 80, 100  # of memory
+_STATE_BYTES, _MOVE_BYTES = 200, 500  # of memory
 QUOTE = ord('"')
 
 
@@ -31,7 +31,8 @@ class Exceptions:
 
     def __init__(self, by_state: dict[int, list[Transition]], final: frozenset[int]):
         """`by_state` holds such characters of each state, and the states after them."""
-        self._by_state, self._final = by_state, final
+        self._by_state = by_state
+        self._spelled = LazyDict(lambda state: _by_first_byte(by_state[state], state in final))
 
     @staticmethod
     def of(automaton: Automaton) -> "Exceptions | None":
@@ -86,17 +87,28 @@ class Exceptions:
         """Return the nodes at which a text is refused, and how many nodes were searched."""
         missing, work = list[int](), [(node, state) for node in nodes]
         for node, at in work:  # `work` grows in the loop
-            if at not in self._final:
-                missing += (child for _, child in trie.children_by(node, (QUOTE,)))
-            for low, high, to in self._by_state[at]:
-                for point in range(low, high + 1):
-                    for spelling in spellings(point):
-                        ends = trie.spelled(node, spelling)
-                        if to == _REFUSED:
-                            missing += ends
-                        else:
-                            work += ((end, to) for end in ends)
+            spelled = self._spelled[at]
+            for byte, child in trie.children_by(node, spelled):
+                for spelling, to in spelled[byte]:
+                    ends = trie.spelled(child, spelling) if spelling else (child,)
+                    if to == _REFUSED:
+                        missing += ends
+                    else:
+                        work += ((end, to) for end in ends)
         return missing, len(work)
+
+
+def _by_first_byte(
+    differing: list[Transition], final: bool
+) -> dict[int, list[tuple[Spelling, int]]]:
+    """Return by their first byte the spellings of the characters of a state, each without that
+    byte, and the state after them. `final`: a text may end at the state."""
+    onward: dict[int, list[tuple[Spelling, int]]] = {} if final else {QUOTE: [((), _REFUSED)]}
+    for low, high, to in differing:
+        for point in range(low, high + 1):
+            for (byte,), *spelling in spellings(point):
+                onward.setdefault(byte, []).append((spelling, to))
+    return onward
 
 
 def _differing(transitions: tuple[Transition, ...], free: int) -> Iterator[Transition]:

@@ -95,9 +95,10 @@ def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
 
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_ASCII = 0, 0x7F
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds unescaped
-# UTF-8: bytes of a character, its first and last lead byte, their marks, the least code point.
-_LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
+# UTF-8: bytes of a character, the bits that mark its lead byte, the least and greatest code point.
+_LEADS = ((2, 0xC0, 0x80, 0x7FF), (3, 0xE0, 0x800, 0xFFFF), (4, 0xF0, 0x10000, 0x10FFFF))
 
 _COSTS = 1 << 14  # cached costs
 _COUNTED_ENDS = 8  # ends of a character that has begun, from which texts are counted
@@ -120,7 +121,7 @@ class Scanner:
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
         self._costs = LimitedCache[tuple[int, int, int | None], int | None](_COSTS)
-        self._lead_moves: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
+        self._lead_moves: dict[tuple, tuple[Move, ...]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
         self.boundary: list[bool] = []  # entering the state ends a character
@@ -140,10 +141,9 @@ class Scanner:
         moves = self._moves[state]
         if moves is None:
             key = self._keys[state]
-            unmerged = [(low, high, self._state(to)) for low, high, to in self._out(key)]
-            if key[0] == "at":
-                unmerged += self._leads(key[1])
-            moves = self._moves[state] = tuple(_merged(sorted(unmerged)))
+            out = sorted((low, high, self._state(to)) for low, high, to in self._out(key))
+            leads = self._leads(key[1]) if key[0] == "at" else ()
+            moves = self._moves[state] = (*_merged(out), *leads)
         return moves
 
     def counts(self, state: int, to: int) -> bool:
@@ -321,25 +321,32 @@ class Scanner:
         """Yield moves by the first byte of the next character, if it is ASCII or an escape."""
         edges = self._edges(q)
         for low, high, to in edges:
-            for begin, end in _PLAIN if self._escaped else ((0, 0x7F),):
+            if low > _ASCII[1]:
+                break
+            for begin, end in _PLAIN if self._escaped else (_ASCII,):
                 if low <= end and high >= begin:
                     yield max(low, begin), min(high, end), ("at", to)
         if self._escaped and edges:
             yield _BACKSLASH, _BACKSLASH, ("escape", q)
 
-    def _leads(self, q: int) -> list[Move]:
+    def _leads(self, q: int) -> tuple[Move, ...]:
         """Return moves by the first byte of a longer UTF-8 sequence. Most states share them."""
         edges = tuple((max(low, 0x80), high, to) for low, high, to in self._edges(q) if high > 0x7F)
         if edges not in self._lead_moves:
-            self._lead_moves[edges] = [
-                (lead, lead, self._state(("utf8", size - 1, segments)))
-                for size, begin, end, mark, least in _LEADS
-                for lead in range(begin, end + 1)
-                if (segments := _after_lead(edges, size, lead - mark, least))
-            ]
+            moves = (
+                (mark | low, mark | high, self._state(within("utf8", remaining)))
+                for size, mark, least, most in _LEADS
+                if (segments := clipped(edges, 0, most, least))
+                for low, high, remaining in split(segments, 64, size)
+            )
+            self._lead_moves[edges] = tuple(_merged(moves))
         return self._lead_moves[edges]
 
     def _state(self, key: tuple) -> int:
+        number = self._numbers.get(key)
+        return self._new_state(key) if number is None else number
+
+    def _new_state(self, key: tuple) -> int:
         with self._lock:  # grammars that share it may be built in several threads
             if key not in self._numbers:
                 self._keys.append(key)
@@ -349,7 +356,7 @@ class Scanner:
                 accepts = at and key[1] in self._accepts
                 self.final.append(key == ("done",) or (accepts and not self.quoted))
                 self.boundary.append(at)
-                self._numbers[key] = len(self._keys) - 1
+                self._numbers[key] = len(self._keys) - 1  # last: it may be read at any time
             return self._numbers[key]
 
     def _edges(self, q: int) -> tuple[tuple[int, int, int], ...]:
@@ -357,12 +364,6 @@ class Scanner:
 
     def _spell(self, point: int) -> bytes:
         return _escaped(point) if self._escaped else chr(point).encode()
-
-
-def _after_lead(edges: tuple, size: int, lead: int, least: int) -> Segments:
-    """Return the characters of `size` bytes, from `least` on, whose lead byte has bits `lead`."""
-    width = 64 ** (size - 1)
-    return clipped(edges, lead * width, (lead + 1) * width - 1, least)
 
 
 def _escaped(point: int) -> bytes:
