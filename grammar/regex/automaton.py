@@ -11,8 +11,9 @@ from itertools import chain
 from typing import ClassVar, TypeVar
 
 from dlm.grammar.limits import RESULTS, spend
-from dlm.grammar.regex.characters import EVERY, SURROGATES, Ranges, alphabet, inverted, union
+from dlm.grammar.regex.characters import EVERY, Ranges, alphabet, inverted, union
 from dlm.grammar.regex.refinement import alive_states, equivalent_blocks
+from dlm.grammar.regex.words import Transition, edges_of_words
 
 MOST_STATES = 4096
 _MOST_PRODUCT = 16 * MOST_STATES
@@ -24,7 +25,6 @@ _LENGTHS = 2  # by which counted texts are longer than the shortest
 _LONGEST_COUNTED, _MOST_READ = 64, 4096  # characters of counted texts, and edges read for them
 _MOST_TEXTS = 1 << 20  # texts that are counted on one way
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
-Transition = tuple[int, int, int]  # first character, last character, next state
 Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
 AnyState = TypeVar("AnyState", bound=Hashable)
 
@@ -54,36 +54,13 @@ class Automaton:
 
     @staticmethod
     def words(texts: Iterable[str]) -> "Automaton":
-        """Return the automaton of `texts`, without those that have a lone surrogate.
+        """Return the automaton of `texts`, without those that have a lone surrogate."""
+        return Automaton(*edges_of_words(texts))
 
-        One pass over the sorted texts merges equal endings (Daciuk): tens of thousands are fast.
-        """
-        registry: dict[tuple[bool, tuple[tuple[str, int], ...]], int] = {}
-        path: list[dict[str, int]] = [{}]  # edges of the states along the last text
-        ends = [False]
-
-        def close(length: int) -> None:
-            """Finish all states of the path after its first `length` characters."""
-            while len(path) > length + 1:
-                key = (ends.pop(), tuple(path.pop().items()))
-                path[-1][last[len(path) - 1]] = registry.setdefault(key, len(registry))
-
-        last = ""
-        for text in sorted({text for text in texts if not SURROGATES.search(text)}):
-            common = next(
-                (i for i, (a, b) in enumerate(zip(last, text, strict=False)) if a != b),
-                min(len(last), len(text)),
-            )
-            close(common)
-            spend(len(text) - common)
-            last = text
-            path += ({} for _ in text[common:])
-            ends += [False] * len(text[common:])
-            ends[-1] = True
-        close(0)
-        if not ends[0] and not path[0]:
-            return Automaton.NONE
-        return _of_words([*registry, (ends[0], tuple(path[0].items()))])
+    @staticmethod
+    def other_words(texts: Iterable[str]) -> "Automaton":
+        """Return the automaton of all texts that are not among `texts`."""
+        return Automaton(*edges_of_words(texts, others=True))
 
     @staticmethod
     @RESULTS.remembered
@@ -340,34 +317,6 @@ def minimal(table: TransitionTable) -> Automaton:
         if edges > _MOST_MINIMAL_EDGES:
             raise TooLargeError(f"its automaton has over {_MOST_MINIMAL_EDGES:,} edges")
     return _numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
-
-
-def _of_words(states: list[tuple[bool, tuple[tuple[str, int], ...]]]) -> Automaton:
-    """Return the automaton of minimal `states`, of which the last is the first of each word.
-
-    Each has whether a word ends there, and the next states by character, in order. A list of words
-    may have a hundred thousand states, so they are numbered without sets of characters.
-    """
-    start = len(states) - 1
-    numbers, work = {start: 0}, [start]
-    edges: list[tuple[Transition, ...]] = []
-    final: list[int] = []
-    for number, state in enumerate(work):  # `work` grows in the loop
-        ends, row = states[state]
-        if ends:
-            final.append(number)
-        merged: list[Transition] = []
-        for character, to in row:
-            after = numbers.setdefault(to, len(work))
-            if after == len(work):
-                work.append(to)
-            point = ord(character)
-            if merged and merged[-1][1] + 1 == point and merged[-1][2] == after:
-                merged[-1] = merged[-1][0], point, after
-            else:
-                merged.append((point, point, after))
-        edges.append(tuple(merged))
-    return Automaton(tuple(edges), frozenset(final))
 
 
 def _numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0) -> Automaton:

@@ -22,6 +22,8 @@ class Spelling(Enum):
     ESCAPED = auto()  # as within a JSON string: UTF-8, or any of JSON's escapes (RFC 8259, 7)
     QUOTED = auto()  # a whole JSON string: escaped, with quotes
 
+    __hash__ = object.__hash__  # that of `Enum` is a function in Python
+
 
 @dataclass(frozen=True, slots=True)
 class Literal(Node):

@@ -165,6 +165,17 @@ def test_an_automaton_of_words_accepts_and_lists_exactly_them(texts):
         assert automaton.words_up_to(len(set(texts)) - 1) is None
 
 
+_WORDS = st.lists(st.text(st.sampled_from("ab`A\x00\ud7ff\ud800\ue000\U0010ffff"), max_size=4))
+
+
+@examples(100)
+@given(_WORDS)
+def test_all_texts_but_some_words_are_the_complement_of_the_words(texts):
+    others = Automaton.other_words(texts)
+    assert others == Automaton.words(texts).complement()
+    assert others.complement() == Automaton.words(texts)
+
+
 def test_an_automaton_may_have_thousands_of_words():
     words = [f"{number * 7919:x}" for number in range(12_000)]
     automaton = Automaton.words(words)
