@@ -17,7 +17,7 @@ __getattr__ = lazily(
             "matcher": "Matcher",
             "network": "Network scanner_of",
             "remainders": "NEVER",
-            "scanner": "LiteralScanner Scanner",
+            "scanner": "LiteralScanner Scanner lengths_of",
             "states": "StackNode State",
             "terminal_tokens": "Terminals",
         }

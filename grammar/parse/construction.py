@@ -127,8 +127,7 @@ class Construction:
             self._edge(read, EpsilonEdge(end))
             options = tuple(option for option in options if not isinstance(option, Literal))
         for option in options:
-            begin = self._edge(state, EpsilonEdge(self._new()))
-            self._edge(self._add(option, begin), EpsilonEdge(end))
+            self._edge(self._add(option, state), EpsilonEdge(end))
         return end
 
     def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:

@@ -20,7 +20,7 @@ from dlm.grammar.parse.construction import (
     TokenEdge,
 )
 from dlm.grammar.parse.groups import AFTER, AT, WITHIN, Group, Situation, TerminalBounds
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner, lengths_of
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.rules.rules import Rules
@@ -29,9 +29,10 @@ _GROUPED = 1 << 40  # states from this number on are situations of groups
 _REMEMBERED, _COSTS = 4096, 1 << 16  # situations whose edges, or costs, are cached
 
 
-TerminalBytes = dict[
-    TerminalBounds, int | None
-]  # the fewest bytes; None: no text has such a length
+# The fewest bytes of a terminal within its bounds; None: no text has such a length.
+TerminalBytes = dict[TerminalBounds, int | None]
+# The state before an edge, the edge, and its bytes if they depend on no other state's cost.
+_EdgeInto = tuple[int, Edge, int | None]
 
 
 @dataclass(slots=True)
@@ -192,52 +193,87 @@ class Network:
         return self._counted[follow, done]
 
     def _measure(self) -> None:
-        """Set costs by Knuth's generalisation of Dijkstra's algorithm to grammars (1977)."""
-        reads = self._bytes_of_terminals()
-        into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states whose costs they need
-        # Edges likewise that read groups, with the index of the part that begins in the state.
-        parts: dict[int, list[tuple[int, GroupEdge, int]]] = {}
-        for state, edges in enumerate(self.edges):
-            for edge in edges:
-                into.setdefault(edge.to, []).append((state, edge))
-                if isinstance(edge, RuleEdge) and edge.low:
-                    into.setdefault(self.start[edge.rule], []).append((state, edge))
-                elif isinstance(edge, GroupEdge):
-                    for i, part in enumerate(self.groups[edge.group].parts):
-                        parts.setdefault(self.start[part.rule], []).append((state, edge, i))
-                    if isinstance(rule := self.groups[edge.group].separator, int):
-                        into.setdefault(self.start[rule], []).append((state, edge))
+        """Set costs by Knuth's generalisation of Dijkstra's algorithm to grammars (1977).
+
+        Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length.
+        """
+        reads: TerminalBytes = {}
+        into, parts = self._edges_into(reads)
         heap: list[tuple[int, int, int, Edge | None]] = [
             (0, i, state, None) for i, state in enumerate(self.final)
         ]
         heapq.heapify(heap)
         order = len(heap)  # breaks ties: edges have no order
+        costs = self.cost
         while heap:
             cost, _, state, edge = heapq.heappop(heap)
-            if state in self.cost:
+            if state in costs:
                 continue
-            self.cost[state] = cost
+            costs[state] = cost
             if edge is not None:
                 self._best[state] = edge
             for _, edge, index in parts.get(state, ()):
                 self._learn(self.groups[edge.group], index, cost, reads)
-            for before, edge, *_ in (*into.get(state, ()), *parts.get(state, ())):
-                through = None if before in self.cost else self._through(edge, reads)
+            for before, edge, size in into[state]:
+                if before not in costs:
+                    through = self._through(edge, reads) if size is None else cost + size
+                    if through is not None:
+                        order += 1
+                        heapq.heappush(heap, (through, order, before, edge))
+            for before, edge, _ in parts.get(state, ()):
+                through = None if before in costs else self._through(edge, reads)
                 if through is not None:
                     order += 1
                     heapq.heappush(heap, (through, order, before, edge))
 
-    def _bytes_of_terminals(self) -> TerminalBytes:
-        """Return the fewest bytes of each terminal between its bounds.
+    def _edges_into(
+        self, reads: TerminalBytes
+    ) -> tuple[list[list[_EdgeInto]], dict[int, list[tuple[int, GroupEdge, int]]]]:
+        """Return the edges by the states whose costs they need, and those that read groups, with
+        the index of the part, by the states in which parts begin. Adds all terminals to `reads`."""
+        into: list[list[_EdgeInto]] = [[] for _ in self.edges]
+        parts: dict[int, list[tuple[int, GroupEdge, int]]] = {}
+        for state, edges in enumerate(self.edges):
+            for edge in edges:
+                size: int | None = 0
+                if isinstance(edge, TerminalEdge):
+                    size = self._read((edge.terminal, edge.low, edge.high), reads)
+                    if size is None:
+                        continue
+                elif isinstance(edge, TokenEdge):
+                    size = 1
+                elif isinstance(edge, RuleEdge) and edge.low:
+                    size = None
+                    into[self.start[edge.rule]].append((state, edge, None))
+                elif isinstance(edge, GroupEdge):
+                    size = None
+                    group = self.groups[edge.group]
+                    for i, part in enumerate(group.parts):
+                        parts.setdefault(self.start[part.rule], []).append((state, edge, i))
+                        if part.terminal is not None:
+                            self._read(part.terminal, reads)
+                    if isinstance(group.separator, tuple):
+                        self._read(group.separator, reads)
+                    elif group.separator is not None:
+                        into[self.start[group.separator]].append((state, edge, None))
+                into[edge.to].append((state, edge, size))
+        return into, parts
 
-        Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length.
+    def _read(self, terminal: TerminalBounds, reads: TerminalBytes) -> int | None:
+        """Return the fewest bytes of a terminal within its bounds, which are added to `reads`; None
+        if it has no such text.
+
+        Raises `InvalidGrammarError` if it is too intricate for these bounds.
         """
-        return {
-            (terminal, low, high): _fewest_bytes(self.terminals[terminal], low, high)
-            for terminal, low, high in {
-                (edge.terminal, edge.low, edge.high) for edge in self.reads()
-            }
-        }
+        if terminal not in reads:
+            number, low, high = terminal
+            text = self.terminals[number]
+            reads[terminal] = (
+                len(text)
+                if isinstance(text, bytes)
+                else _fewest_within(text.automaton, text.spelling, low, high)
+            )
+        return reads[terminal]
 
     def _through(self, edge: Edge, reads: TerminalBytes | None = None) -> int | None:
         """Return the cost of a path that begins with `edge`; None if it is not known yet."""
@@ -352,24 +388,15 @@ class Network:
         return EpsilonEdge(group.onward)
 
 
-def _fewest_bytes(terminal: Terminal | bytes, low: int, high: int | None) -> int | None:
-    """Return the fewest bytes of a text of `low` to `high` characters; None if there is none.
-
-    Raises `InvalidGrammarError` if the terminal is too intricate for these bounds.
-    """
-    if isinstance(terminal, bytes):
-        return len(terminal)
-    return _fewest_within(terminal.automaton, terminal.spelling, low, high)
-
-
 @RESULTS.remembered
 def _fewest_within(
     automaton: Automaton, spelling: Spelling, low: int, high: int | None
 ) -> int | None:
-    scanner = Scanner(automaton, spelling)
+    lengths = lengths_of(automaton, spelling)
     if low:
-        scanner.check(low, high)
-    return scanner.cost(scanner.start, low, high)
+        lengths.check(low, high)
+    inner = lengths.within(0, low, high)
+    return None if inner is None else inner + 2 * (spelling is Spelling.QUOTED)
 
 
 def _reading(terminal: TerminalBounds, to: int) -> TerminalEdge:

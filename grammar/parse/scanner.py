@@ -114,7 +114,7 @@ class Scanner:
     def __init__(self, automaton: Automaton, spelling: Spelling):
         self.automaton, self._accepts = automaton, automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
-        self._lengths = Lengths(automaton, _escaped_bytes if self._escaped else _raw_bytes)
+        self._lengths = lengths_of(automaton, spelling)
         self._lock = Lock()
         self._keys: list[tuple] = []
         self._fewest: list[int] = []
@@ -175,10 +175,6 @@ class Scanner:
         """
         q = self._keys[state][1]
         return [self._state(_renamed(key, q)) for key in other._keys]
-
-    def check(self, low: int, high: int | None) -> None:
-        """Raises `InvalidGrammarError` if these bounds, or lesser ones, take too much work."""
-        self._lengths.check(low, high)
 
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
         """Return the fewest bytes to the end, with `low` to `high` more characters, or None."""
@@ -364,6 +360,11 @@ class Scanner:
 
     def _spell(self, point: int) -> bytes:
         return _escaped(point) if self._escaped else chr(point).encode()
+
+
+def lengths_of(automaton: Automaton, spelling: Spelling) -> Lengths:
+    """Return the lengths of an automaton's texts in a spelling, without quotes around them."""
+    return Lengths(automaton, _raw_bytes if spelling is Spelling.RAW else _escaped_bytes)
 
 
 def _escaped(point: int) -> bytes:

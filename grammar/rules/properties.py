@@ -42,14 +42,13 @@ def without_endless(rules: Rules, root: Node, start: int = 0) -> Node:
     """
     own = dict(islice(rules.nodes.items(), start, None))
     endless = own.keys() - _holding(own, _ends)
-    root = _freed(root, endless)
+    root, waiting = _without(root, endless)
     reached: dict[str, Node] = {}
-    waiting = [root]
     while waiting:
-        for name in references(waiting.pop()):
-            if name in own and name not in reached:
-                reached[name] = _freed(own[name], endless)
-                waiting.append(reached[name])
+        name = waiting.pop()
+        if name in own and name not in reached:
+            reached[name], used = _without(own[name], endless)
+            waiting += used
     for name in own:
         if name in reached:
             rules.nodes[name] = reached[name]
@@ -60,7 +59,40 @@ def without_endless(rules: Rules, root: Node, start: int = 0) -> Node:
 
 
 def _ends(leaf: Node) -> bool:
+    if isinstance(leaf, Characters):
+        return bool(leaf.ranges)
     return not isinstance(leaf, Terminal) or not leaf.automaton.is_empty
+
+
+def _without(node: Node, endless: Set[str]) -> tuple[Node, list[str]]:
+    """Return `node` without parts that have no finite text, and the rules it refers to."""
+    names: list[str] = []
+    waiting, sound = [node], True
+    while waiting and sound:
+        part = waiting.pop()
+        match part:
+            case Reference(name):
+                names.append(name)
+                sound = name not in endless
+            case Concatenation(parts):
+                waiting += parts
+            case Alternation(options):
+                waiting += options
+                sound = len(options) > 1
+            case Repetition():
+                waiting.append(part.part)
+            case AnyOrder():
+                waiting.append(part.separator)
+                waiting += [component.node for component in part.parts]
+                sound = len(part.parts) >= max(1, part.low) or any(
+                    component.repeats for component in part.parts
+                )
+            case Terminal():
+                sound = _ends(part)
+    if sound:
+        return node, names
+    freed = _freed(node, endless)
+    return freed, [*references(freed)]
 
 
 def _freed(node: Node, endless: Set[str]) -> Node:
@@ -131,16 +163,26 @@ def _may_be_empty(leaf: Node) -> bool:
 
 def is_nullable(node: Node, rules: set[str]) -> bool:
     """Whether `node` matches the empty text; `rules` are the rules that do."""
+    return _holds(node, rules.__contains__, _may_be_empty)
+
+
+def _holds(node: Node, rule: Callable[[str], bool], leaf: Callable[[Node], bool]) -> bool:
+    """Whether a node holds, given which rules and which leaves do."""
     match node:
         case Reference(name):
-            return name in rules
+            return rule(name)
         case Concatenation(parts):
-            return all(is_nullable(part, rules) for part in parts)
+            return all(_holds(part, rule, leaf) for part in parts)
         case Alternation(options):
-            return any(is_nullable(option, rules) for option in options)
+            return any(_holds(option, rule, leaf) for option in options)
         case Repetition(part, low):
-            return low == 0 or is_nullable(part, rules)
-    return _may_be_empty(node)
+            return low == 0 or _holds(part, rule, leaf)
+        case AnyOrder(parts, _, low):
+            kept = [part for part in parts if _holds(part.node, rule, leaf)]
+            required = sum(part.required for part in kept) == sum(p.required for p in parts)
+            enough = any(part.repeats for part in kept) or len(kept) >= max(1, low)
+            return required and enough
+    return leaf(node)
 
 
 @dataclass(eq=False, slots=True)
@@ -158,7 +200,17 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
     among `nodes` hold.
     """
     holding: set[str] = set()
-    users: dict[str, list[_Gate]] = {name: [] for name in nodes}
+
+    def known(name: str) -> bool:
+        return name in holding or name not in nodes
+
+    unsure: list[str] = []  # rules that do not hold if no rule before them does
+    for name in reversed([*nodes]):
+        if _holds(nodes[name], known, leaf):
+            holding.add(name)
+        else:
+            unsure.append(name)
+    users: dict[str, list[_Gate]] = {name: [] for name in unsure}
 
     def count(gate: "_Gate | str") -> None:
         waiting: list[_Gate | str] = [gate]
@@ -199,11 +251,9 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
                     build(part.node, enough if part.repeats else several)
             case Concatenation() | Repetition():
                 count(above)
-            case Characters(ranges) if not ranges:
-                pass
             case _ if leaf(node):
                 count(above)
 
-    for name, node in nodes.items():
-        build(node, _Gate(1, name))
+    for name in unsure:
+        build(nodes[name], _Gate(1, name))
     return holding

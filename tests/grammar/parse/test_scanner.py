@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trees import node_of, trees
 
 from dlm.grammar import InvalidGrammarError
-from dlm.grammar.parse import Lengths, LiteralScanner, Network, Scanner
+from dlm.grammar.parse import Lengths, LiteralScanner, Network, Scanner, lengths_of
 from dlm.grammar.regex import (
     Automaton,
     Characters,
@@ -202,9 +202,10 @@ def test_shortest_texts_between_bounds_are_those_of_all_lengths(data):
     ],
 )
 def test_costs_of_periodic_lengths_are_known_at_any_length(pattern, low, fewest, only):
-    scanner = Scanner(automaton_of(pattern, whole=True), Spelling.RAW)
+    automaton = automaton_of(pattern, whole=True)
+    scanner = Scanner(automaton, Spelling.RAW)
     assert scanner.cost(scanner.start, low) == fewest
-    scanner.check(low, None)
+    lengths_of(automaton, Spelling.RAW).check(low, None)
     assert scanner.cost(read(scanner, only), 1) is None  # nothing follows
 
 
