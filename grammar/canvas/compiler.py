@@ -4,6 +4,7 @@ import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
 
@@ -21,6 +22,16 @@ _REMEMBERED = 1024  # grammars and failures in the cache
 _LOG = logging.getLogger(__name__)
 _LOOKED = 16  # uses between two measurements of all grammars; at each use if the cache is half full
 _ANEW = 256  # uses between two of those that measure grammars which have not worked, too
+
+
+@dataclass(slots=True)
+class _Measured:
+    """A grammar of the cache with its size."""
+
+    task: Task  # the one that made it
+    compiled: Compiled
+    nbytes: int = 0  # at the last measurement
+    work: int = -1  # that the grammar had done then
 
 
 class Compiler:
@@ -48,9 +59,8 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
-        # Bytes at the last measurement, and the work that the grammar had done then.
-        self._sizes: dict[Hashable, tuple[int, int]] = {}
-        self._total = 0  # of these bytes
+        self._measured: dict[Hashable, _Measured] = {}
+        self._total = 0  # bytes of all that are measured
         self._uses = 0
         self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; changed by several threads
 
@@ -150,17 +160,23 @@ class Compiler:
             if self._total <= self._max_bytes and len(self._known) <= _REMEMBERED:
                 break
             if self._known[old].done():
-                self._total -= self._sizes.pop(old, (0, 0))[0]
+                if (measured := self._measured.pop(old, None)) is not None:
+                    self._total -= measured.nbytes
                 self._forget(self._known.pop(old))
 
     def _measure(self, key: Hashable, anew: bool) -> None:
         """Measure the grammar of `key` again if it has worked, and so may have grown; or `anew`,
         since its share of what others read too may have changed."""
-        compiled = _result(self._known[key])
-        size, work = self._sizes.get(key, (0, -1))
-        if compiled is not None and (anew or compiled.meter.spent != work):
-            self._sizes[key] = compiled.nbytes, compiled.meter.spent
-            self._total += self._sizes[key][0] - size
+        task, measured = self._known[key], self._measured.get(key)
+        if measured is None or measured.task is not task:
+            if (compiled := _result(task)) is None:
+                return
+            before = 0 if measured is None else measured.nbytes
+            measured = self._measured[key] = _Measured(task, compiled, before)
+        if anew or measured.compiled.meter.spent != measured.work:
+            self._total -= measured.nbytes
+            measured.nbytes, measured.work = measured.compiled.nbytes, measured.compiled.meter.spent
+            self._total += measured.nbytes
 
     def _forget(self, dropped: Task) -> None:
         """Stop the warm-up of a dropped grammar. Its last request frees it."""
