@@ -34,7 +34,7 @@ def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rul
     prefix = list(arrays.prefix)
     if FALSE in prefix:
         prefix, high = prefix[: prefix.index(FALSE)], lesser(high, prefix.index(FALSE))
-    if arrays.rest == FALSE:
+    if arrays.rest is FALSE:
         high = lesser(high, len(prefix))
     if high is not None and high < low:
         return NOTHING
@@ -60,7 +60,7 @@ def _uncounted_items(
     leading = prefix[:high] or [further]
     comma = dialect.mark(",")
     tail: Node = EMPTY
-    if further != FALSE and (high is None or high > len(leading)):
+    if further is not FALSE and (high is None or high > len(leading)):
         most = None if high is None else high - len(leading)
         item = Concatenation((comma, value(further)))
         tail = Repetition(item, max(0, low - len(leading)), most)

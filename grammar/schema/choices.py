@@ -140,7 +140,7 @@ class ChoiceWriter:
                 (every(value, mine), named or names, [*chosen, (choice, frozenset(which))])
                 for value, named, chosen in options
                 for (mine, names), which in groups.items()
-                if mine != FALSE
+                if mine is not FALSE
             ]
             options = [option for option in combined if self._possible(option[0])]
             self._count(len(combined))
@@ -173,7 +173,7 @@ class ChoiceWriter:
         free = any(
             self._names[choice][i][1].isdisjoint(remaining)
             and all(
-                self._value(choice, i, n) == TRUE for n in self._names[choice][i][0] & remaining
+                self._value(choice, i, n) is TRUE for n in self._names[choice][i][0] & remaining
             )
             for i in viable
         )

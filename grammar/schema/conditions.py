@@ -5,10 +5,11 @@ The module knows no keyword.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import zip_longest
 from math import prod
+from typing import NamedTuple
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constants import Constant
@@ -17,8 +18,7 @@ from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, every, some
 Bound = tuple[Fraction | int, bool]  # a limit, and whether the limit itself is allowed
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
+class Strings(NamedTuple):
     """Constraints on strings; `low` and `high` limit the number of characters."""
 
     low: int = 0
@@ -35,8 +35,7 @@ class Strings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """Constraints on numbers."""
 
     low: Bound | None = None
@@ -72,8 +71,7 @@ class Numbers:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(NamedTuple):
     """Constraint that `low` to `high` items, from the index `start` on, fit `item`."""
 
     item: Formula
@@ -82,8 +80,7 @@ class Contains:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Arrays:
+class Arrays(NamedTuple):
     """Constraints on arrays: first items, the `rest`, and `low` to `high` items in all."""
 
     prefix: tuple[Formula, ...] = ()
@@ -135,8 +132,7 @@ class Clause:
         object.__setattr__(self, "by_name", schemas)
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
+class Objects(NamedTuple):
     """Constraints on objects; `low` and `high` limit the number of properties."""
 
     clauses: tuple[Clause, ...] = ()
@@ -181,7 +177,7 @@ class Objects:
     @property
     def is_local(self) -> bool:
         """Whether the constraints are about named properties alone: their presence and values."""
-        named = all(not clause.patterns and clause.rest == TRUE for clause in self.clauses)
+        named = all(not clause.patterns and clause.rest is TRUE for clause in self.clauses)
         local = Objects(
             self.clauses,
             required=self.required,
@@ -223,8 +219,7 @@ EMPTY: dict[str, Facets] = {
 KINDS = ("string", "number", "object", "array", "boolean", "null")
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(NamedTuple):
     """One alternative for values of one type, which fit `facets` and are among `values`."""
 
     facets: Facets | None  # None for null and boolean, which have `values`
@@ -258,7 +253,7 @@ def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Claus
     together: dict[Clause, None] = {}
     named: dict[str, Formula] = {}
     for clause in ones + others:
-        if clause.patterns or clause.rest != TRUE:
+        if clause.patterns or clause.rest is not TRUE:
             together[clause] = None
         elif not named:
             named = dict(clause.properties)
@@ -286,15 +281,15 @@ def with_evaluated(facets: Facets | None, unevaluated: Formula) -> Facets | None
         if facets.evaluated is not None:
             prefix = (TRUE,) * facets.evaluated
             facets = facets.both(Arrays(prefix, some(unevaluated, *facets.matched)))
-        return replace(facets, evaluated=None)
+        return facets._replace(evaluated=None)
     if isinstance(facets, Objects):
         names, patterns, everything = facets.evaluated
         if not everything:
             properties = tuple((name, TRUE) for name in sorted(names))
             clause = Clause(properties, tuple((p, TRUE) for p in sorted(patterns)), unevaluated)
-            facets = replace(facets, clauses=(*facets.clauses, clause))
-        opened = facets.opened or unevaluated != FALSE
-        return replace(facets, evaluated=(names, patterns, True), opened=opened)
+            facets = facets._replace(clauses=(*facets.clauses, clause))
+        opened = facets.opened or unevaluated is not FALSE
+        return facets._replace(evaluated=(names, patterns, True), opened=opened)
     return facets
 
 
@@ -322,7 +317,7 @@ def last_named(
     if not mine or not others or order == tuple(dict.fromkeys((*mine, *others))):
         return shapes
     return [
-        replace(shape, facets=replace(shape.facets, order=order))
+        shape._replace(facets=shape.facets._replace(order=order))
         if isinstance(shape.facets, Objects)
         else shape
         for shape in shapes
@@ -356,12 +351,12 @@ def merged(shapes: Sequence[Alternative]) -> Shapes:
         if shape.values is None:
             values_of[shape] = None
         else:
-            alike = replace(shape, values=())
+            alike = shape._replace(values=())
             values = values_of.setdefault(alike, {})
             if values is not None:
                 values.update(dict.fromkeys(shape.values))
     return tuple(
-        shape if values is None else replace(shape, values=tuple(values))
+        shape if values is None else shape._replace(values=tuple(values))
         for shape, values in values_of.items()
     )
 

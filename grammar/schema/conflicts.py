@@ -181,7 +181,7 @@ def _combined(condition: dict[str, Shapes], other: dict[str, Shapes]) -> Iterato
 
 
 def _is_false(formula: Formula | None) -> bool:
-    return formula == FALSE or (isinstance(formula, Leaf) and formula.source.node == {"not": {}})
+    return formula is FALSE or (isinstance(formula, Leaf) and formula.source.node == {"not": {}})
 
 
 def _node(formula: Formula) -> Any:

@@ -109,7 +109,7 @@ class _Search:
 
     def _reason(self, formula: Formula) -> str:
         """Return why no value fits `formula`; empty if that is unknown."""
-        if formula == FALSE:
+        if formula is FALSE:
             return "the schema is false"
         if reason := self._conflicts.of_lists(formula) or self._conflicts.of_one_of(formula):
             return reason
@@ -229,7 +229,7 @@ def _of_objects(objects: Objects, formula: Formula, normal: NormalForm) -> str:
             return f"{name!r:.80} is required{needs}, and {forbids}"
     if high is not None and len(objects.required) > high:
         return f"{len(objects.required)} properties are required, and maxProperties is {high}"
-    closed = any(clause.rest == FALSE and not clause.patterns for clause in objects.clauses)
+    closed = any(clause.rest is FALSE and not clause.patterns for clause in objects.clauses)
     names = [n for n in objects.all_names() if normal.possible(normal.value_of(objects, n))]
     if closed and len(names) < objects.low:
         return f"minProperties is {objects.low}, and at most {len(names)} properties are allowed"
@@ -263,10 +263,10 @@ def _forbids(objects: Objects, name: str, formula: Formula, normal: NormalForm) 
         if name not in named and not matched:
             words = ("additionalProperties", "unevaluatedProperties")
             word = next((word for word in words if word in _words(formula)), words[0])
-            if clause.rest == FALSE:
+            if clause.rest is FALSE:
                 return f"{word} forbids it: properties has to name it"
             return f"{word} fits no value"
-        if value != FALSE:
+        if value is not FALSE:
             return "no value fits its schema"
         return f"{'patternProperties' if matched else 'another keyword'} forbids it"
     return "no value fits all schemas of it"

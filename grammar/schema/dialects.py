@@ -84,6 +84,7 @@ def _pretty(text: str) -> Node:
     return Terminal(determinized(Concatenation(parts)))
 
 
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 # The beginning of a value other than a string, after a key's colon in Gemma's form. 64 characters
 # of a number are enough to recognize it before its end.
@@ -104,9 +105,15 @@ class Dialect:
 
     def mark(self, text: str) -> Node:
         """Return `text`, one of `{ } [ ] , : {} []`, with the white space allowed around it."""
-        if self.quote is not None:
-            return Literal(text)
-        return spaced(text, self.whitespace, self.max_whitespace)
+        if text not in self._marks:
+            spaces = 0 if self.quote is not None else self.max_whitespace
+            self._marks[text] = spaced(text, self.whitespace, spaces)
+        return self._marks[text]
+
+    @cached_property
+    def _marks(self) -> dict[str, Node]:
+        """The marks that have been returned."""
+        return {}
 
     @cached_property
     def space(self) -> Node:
@@ -116,7 +123,7 @@ class Dialect:
     def key(self, name: str) -> Node:
         """Return the key `name`. Raises `InvalidGrammarError` if it is ambiguous without quotes."""
         if self.quote is None:
-            return Literal(json.dumps(name, ensure_ascii=False))
+            return Literal(_quoted(name))
         if not is_bare(name):
             raise InvalidGrammarError(
                 "schema",
@@ -153,7 +160,7 @@ class Dialect:
     def words(self, texts: tuple[str, ...]) -> Node:
         """Return one of the strings `texts`, each in its shortest spelling only."""
         if self.quote is None:
-            return choice(tuple(json.dumps(text, ensure_ascii=False) for text in texts))
+            return choice(tuple(_quoted(text) for text in texts))
         return self._quoted(choice(texts))
 
     def _quoted(self, content: Node) -> Node:

@@ -28,8 +28,10 @@ def plain(kind: str, data: Any, where: str = "") -> Any:
     is not JSON.
     """
     try:
-        read = json.loads(data if isinstance(data, str) else json.dumps(data))
-        json.dumps(read, ensure_ascii=False).encode()
+        text = data if isinstance(data, str) else json.dumps(data)
+        read = json.loads(text)
+        if text is data or "\\u" in text:
+            json.dumps(read, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         place = f"{where} line {error.lineno} column {error.colno}".strip()
         raise InvalidGrammarError(kind, f"not JSON: {json_words(error)}", place) from error

@@ -1,6 +1,7 @@
 """Conditions on a JSON value: subschemas combined by "and", "or", "not" and "exactly one".
 
-Equal conditions compare equal, so that results about them can be cached in dictionaries.
+Equal conditions of one schema compare equal, so that results about them can be cached in
+dictionaries.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,35 @@ from dlm.grammar.schema.documents import Source
 
 
 class Formula:
-    """Base class of conditions on a JSON value. Each computes its hash once."""
+    """Base class of conditions on a JSON value."""
+
+    __slots__ = ()
+
+
+class Leaf(Formula):
+    """The condition of a subschema, or its complement if not `positive`.
+
+    A leaf equals only itself, so each subschema has one.
+    """
+
+    __slots__ = ("_opposite", "positive", "source")
+    __match_args__ = ("source", "positive")
+
+    def __init__(self, source: Source, positive: bool = True):
+        self.source, self.positive = source, positive
+        self._opposite: Leaf | None = None
+
+    @property
+    def opposite(self) -> "Leaf":
+        """The complement; its own opposite is this leaf."""
+        if self._opposite is None:
+            self._opposite = Leaf(self.source, not self.positive)
+            self._opposite._opposite = self
+        return self._opposite
+
+
+class Compound(Formula):
+    """Base class of conditions made of others. Each computes its hash once."""
 
     __slots__ = ("_hash",)
 
@@ -23,84 +52,82 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf(Formula):
-    """The condition of a subschema, or its complement if not `positive`."""
-
-    source: Source
-    positive: bool = True
-
-    __hash__ = Formula.__hash__
-
-
-@dataclass(frozen=True, slots=True)
-class Every(Formula):
+class Every(Compound):
     """Conjunction of `parts`; without parts, every value fits."""
 
     parts: tuple[Formula, ...]
 
-    __hash__ = Formula.__hash__
+    __hash__ = Compound.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Some(Formula):
+class Some(Compound):
     """Disjunction of `parts`; without parts, no value fits."""
 
     parts: tuple[Formula, ...]
 
-    __hash__ = Formula.__hash__
+    __hash__ = Compound.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class ExactlyOne(Formula):
+class ExactlyOne(Compound):
     """Condition that exactly one of `parts` is true."""
 
     parts: tuple[Formula, ...]
 
-    __hash__ = Formula.__hash__
+    __hash__ = Compound.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional(Formula):
+class Conditional(Compound):
     """Condition `then` for values that fit `test`, and `otherwise` for the others."""
 
     test: Formula
     then: Formula
     otherwise: Formula
 
-    __hash__ = Formula.__hash__
+    __hash__ = Compound.__hash__
 
 
-TRUE, FALSE = Every(()), Some(())
+TRUE, FALSE = Every(()), Some(())  # the only ones without parts
 
 
 def every(*parts: Formula) -> Formula:
     """Return the conjunction of `parts`, flattened and simplified."""
     if len(parts) == 1:  # any other conjunction is made here, so it is simple
         return parts[0]
-    return _flat(Every, FALSE, parts)
+    return _flat(Every, parts, TRUE, FALSE)
 
 
 def some(*parts: Formula) -> Formula:
     """Return the disjunction of `parts`, flattened and simplified."""
-    return _flat(Some, TRUE, parts)
+    return _flat(Some, parts, FALSE, TRUE)
 
 
 def _flat(
-    kind: type[Every] | type[Some], absorbing: Formula, parts: tuple[Formula, ...]
+    kind: type[Every] | type[Some],
+    parts: tuple[Formula, ...],
+    neutral: Formula,
+    absorbing: Formula,
 ) -> Formula:
     flat: dict[Formula, None] = {}
     for part in parts:
-        if part == absorbing:
+        if part is absorbing:
             return absorbing
-        flat.update(dict.fromkeys(part.parts if isinstance(part, kind) else (part,)))
-    return next(iter(flat)) if len(flat) == 1 else kind(tuple(flat))
+        if isinstance(part, kind):
+            flat.update(dict.fromkeys(part.parts))
+        else:
+            flat[part] = None
+    if len(flat) == 1:
+        return next(iter(flat))
+    return kind(tuple(flat)) if flat else neutral
 
 
 def complement(formula: Formula) -> Formula:
     """Return the negation of `formula`, pushed inward to the leaves."""
     match formula:
-        case Leaf(source, positive):
-            return Leaf(source, not positive)
+        case Leaf():
+            return formula.opposite
         case Every(parts):
             return some(*map(complement, parts))
         case Some(parts):

@@ -54,7 +54,9 @@ ABOUT = {
 }
 _DEPENDING = "\0depending"  # marks a `required` that is made up for a dependency
 _COMBINED = (*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if")
-_ASSERTING = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
+_ABOUT_SOME = frozenset().union(*ABOUT.values())
+_ASSERTING = _ABOUT_SOME.union(_COMBINED, ("type", "enum", "const"))
+_DEPENDENCIES = "dependentRequired", "dependentSchemas"
 
 
 class Keywords:
@@ -64,10 +66,18 @@ class Keywords:
         self.reader, self.languages = reader, languages
         self._lists: dict[Source, list[tuple[Constant, ...]]] = {}
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
+        self._conditions: dict[Source, Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
         """Return the condition of `node`, a subschema of `parent` or one made up for it."""
-        return FALSE if node is False else _condition(self.reader.source(node, parent))
+        return FALSE if node is False else self._condition(self.reader.source(node, parent))
+
+    def _condition(self, source: Source) -> Formula:
+        """Return the condition of a subschema, the same object at each call."""
+        if source not in self._conditions:
+            is_true = source.node.keys().isdisjoint(_ASSERTING)
+            self._conditions[source] = TRUE if is_true else Leaf(source)
+        return self._conditions[source]
 
     def combined(self, source: Source, kind: str, annotate: bool = False) -> Formula:
         """Return the conjunction of the schemas that `source` applies to the same value.
@@ -80,6 +90,9 @@ class Keywords:
         return self._combined[key]
 
     def _together(self, source: Source, is_object: bool, annotate: bool) -> Formula:
+        words = (*_COMBINED, *_DEPENDENCIES) if is_object else _COMBINED
+        if source.node.keys().isdisjoint(words):
+            return TRUE
         parts = [part for _, part in self.conjuncts(source, annotate)]
         if is_object:
             parts += (part for _, part in self.dependencies(source))
@@ -91,7 +104,7 @@ class Keywords:
         node = source.node
         for word in REFERENCES:
             if word in node:
-                yield word, _condition(self.reader.target(source, word))
+                yield word, self._condition(self.reader.target(source, word))
         for i, part in enumerate(node.get("allOf", ())):
             yield f"allOf/{i}", self.formula(part, source)
         if "anyOf" in node:
@@ -143,11 +156,11 @@ class Keywords:
             facets = self._arrays(source, annotate)
         elif kind == "object":
             facets = self._objects(source, annotate)
-        present = node.keys()
-        if not is_textual(node.get("format")):  # an unknown format implies no type
-            present = present - {"format"}
-        hints = frozenset(k for k, words in ABOUT.items() if words & present)
-        return Alternative(facets, values, typed, hints)
+        present = node.keys() & _ABOUT_SOME
+        if "format" in present and not is_textual(node["format"]):
+            present.discard("format")  # an unknown format implies no type
+        hints = present and [k for k, words in ABOUT.items() if not words.isdisjoint(present)]
+        return Alternative(facets, values, typed, frozenset(hints))
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
         """Return the values of `const` and those of `enum`, a tuple for each keyword present."""
@@ -221,7 +234,7 @@ class Keywords:
             names = (self.formula(node["propertyNames"], source),)
         objects = Objects(
             () if clause == Clause() else (clause,),
-            tuple(name for name in names if name != TRUE),
+            tuple(name for name in names if name is not TRUE),
             tuple(dict.fromkeys(node.get("required", ()))),
             node.get("minProperties", 0),
             node.get("maxProperties"),
@@ -241,15 +254,16 @@ def accepts(source: Source, kind: str) -> bool:
     return named is None or kind in named or (kind == "number" and "integer" in named)
 
 
-def _condition(source: Source) -> Formula:
-    return TRUE if source.node.keys().isdisjoint(_ASSERTING) else Leaf(source)
-
-
 def whole(kind: str) -> Alternative:
     """Return the alternative that all values of the type `kind` fit."""
-    if kind == "boolean":
-        return Alternative(None, (constant(True), constant(False)))
-    return Alternative(None, (constant(None),)) if kind == "null" else Alternative(EMPTY[kind])
+    return _WHOLE[kind]
+
+
+_WHOLE = {
+    **{kind: Alternative(facets) for kind, facets in EMPTY.items()},
+    "boolean": Alternative(None, (constant(True), constant(False))),
+    "null": Alternative(None, (constant(None),)),
+}
 
 
 def bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
@@ -333,9 +347,9 @@ class NegatedKeywords:
         node = source.node
         prefix, further = self._keywords.items(source)
         for i, item in enumerate(prefix):
-            if item != TRUE:
+            if item is not TRUE:
                 yield Alternative(Arrays((TRUE,) * i + (complement(item),), low=i + 1))
-        if further is not None and further != TRUE:
+        if further is not None and further is not TRUE:
             at_least = (Contains(complement(further), 1, None, len(prefix)),)
             yield Alternative(Arrays(low=len(prefix) + 1, contains=at_least))
         yield from _uncounted(Arrays, node.get("minItems"), node.get("maxItems"))
@@ -358,23 +372,23 @@ class NegatedKeywords:
         for name in node.get("required", ()):
             yield Alternative(Objects((Clause(((name, FALSE),)),)))
         for name, part in named.items():
-            if (value := self._keywords.formula(part, source)) != TRUE:
+            if (value := self._keywords.formula(part, source)) is not TRUE:
                 clause = Clause(((name, complement(value)),))
                 needed = {"required": (name,), "depending": frozenset((name,))}
                 yield Alternative(Objects((clause,), **needed))
         for pattern, part in patterns.items():
-            if (value := self._keywords.formula(part, source)) != TRUE:
+            if (value := self._keywords.formula(part, source)) is not TRUE:
                 keys = self._keywords.languages.of("pattern", pattern, True)
                 yield Alternative(Objects(low=1, some=((keys, complement(value)),)))
         additional = self._keywords.formula(node.get("additionalProperties", True), source)
-        if additional != TRUE:
-            keys = Automaton.words(tuple(named)).complement()
+        if additional is not TRUE:
+            keys = Automaton.other_words(named)
             for pattern in patterns:
                 keys = keys.intersection(self._keywords.languages.of("pattern", pattern, False))
             yield Alternative(Objects(low=1, some=((keys, complement(additional)),)))
         if "propertyNames" in node:
             names = self._keywords.formula(node["propertyNames"], source)
-            if names != TRUE:
+            if names is not TRUE:
                 yield Alternative(Objects(low=1, some=((complement(names), TRUE),)))
         yield from _uncounted(Objects, node.get("minProperties"), node.get("maxProperties"))
 

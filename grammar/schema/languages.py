@@ -5,7 +5,6 @@ Other patterns without an automaton allow any text, and are recorded in `Languag
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
@@ -105,7 +104,7 @@ class Languages:
             return None
         pattern = mine[0][1]
         low = strings.low if strings.low > self._pieces.least(pattern) else 0
-        others = replace(strings, languages=strings.languages - {*mine}, low=low, high=None)
+        others = strings._replace(languages=strings.languages - {*mine}, low=low, high=None)
         try:
             texts = self.texts(others)
             if texts is None:

@@ -1,7 +1,7 @@
 """Properties that an object may have: those that its schema names, and sets of keys for others."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
@@ -18,8 +18,7 @@ _MOST_KEYS = 16  # a pattern with no more texts than these is treated as named p
 _MOST_CLASSES = 64  # sets of keys that share a schema
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A property, or, without a name, any property whose key is one of `keys`."""
 
     value: Formula
@@ -29,8 +28,7 @@ class Member:
     keys: Automaton = Automaton.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """Properties of an object: `named` in order, then any of `free` and one of each `needed`."""
 
     named: tuple[Member, ...]
@@ -61,15 +59,10 @@ def members(
             order = {name: index for index, name in enumerate(_listed(objects, normal))}
             words.sort(key=lambda word: order.get(word, len(order)))
             named |= dict.fromkeys(words, member.value)
-    alternatives = [Members((), tuple(free))]
-    alternatives[0] = replace(
-        alternatives[0],
-        named=tuple(
-            Member(v, n, n in required, n in in_order)
-            for n, v in named.items()
-            if normal.possible(v)
-        ),
+    possible = tuple(
+        Member(v, n, n in required, n in in_order) for n, v in named.items() if normal.possible(v)
     )
+    alternatives = [Members(possible, tuple(free))]
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
         other_keys = _classes(objects, list(named), normal, keys_of, False) if closed else free
@@ -93,20 +86,22 @@ def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> 
     for i, member in enumerate(old.named):
         if keys.accepts(member.name or ""):
             both = every(member.value, value)
-            if both != FALSE:
-                required = replace(member, value=both, required=True)
-                yield replace(old, named=(*old.named[:i], required, *old.named[i + 1 :]))
+            if both is not FALSE:
+                required = member._replace(value=both, required=True)
+                yield old._replace(named=(*old.named[:i], required, *old.named[i + 1 :]))
     for i, needed in enumerate(old.needed):
         if options := _among(needed, keys, value):
-            yield replace(old, needed=(*old.needed[:i], options, *old.needed[i + 1 :]))
+            yield old._replace(needed=(*old.needed[:i], options, *old.needed[i + 1 :]))
     if options := _among(free, keys, value):
-        yield replace(old, needed=(*old.needed, options))
+        yield old._replace(needed=(*old.needed, options))
 
 
 def _among(some: Iterable[Member], keys: Automaton, value: Formula) -> tuple[Member, ...]:
     """Return `some` restricted to `keys` and `value`, without those that become impossible."""
     both = (Member(every(m.value, value), keys=m.keys.intersection(keys)) for m in some)
-    return tuple(member for member in both if member.value != FALSE and not member.keys.is_empty)
+    return tuple(
+        member for member in both if member.value is not FALSE and not member.keys.is_empty
+    )
 
 
 def _classes(
@@ -118,10 +113,10 @@ def _classes(
 ) -> list[Member]:
     """Return the keys that the schema does not name, grouped by the condition on their values."""
     rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
-    if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
+    if rests is FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
         return []
     normal.work.count(sum(map(len, named)) // 8, "")
-    keys = Automaton.words(named).complement() if named else Automaton.ANY
+    keys = Automaton.other_words(named)
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
     classes: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
@@ -130,7 +125,7 @@ def _classes(
             classes = [
                 (k, (*values, clause.rest), hit)
                 for k, values, hit in classes
-                if clause.rest != FALSE
+                if clause.rest is not FALSE
             ]
             continue
         split = [(k, values, hit, False) for k, values, hit in classes]

@@ -8,7 +8,6 @@ A value is checked with the meaning of JSON Schema, which never closes an object
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -86,17 +85,18 @@ class NormalForm:
 
         If `annotate`, they record which items or properties are evaluated.
         """
-        annotate = annotate and kind in ("array", "object")
-        key = formula, kind, annotate
-        if (shapes := self._shapes.get(key)) is not None:
-            return shapes
+        key = formula, kind, annotate and kind in _UNEVALUATED
+        shapes = self._shapes.get(key)
+        return self._new_shapes(key) if shapes is None else shapes
+
+    def _new_shapes(self, key: tuple[Formula, str, bool]) -> Shapes:
         if key in self._reading:
             reason = "it refers to itself, for the same value"
-            raise InvalidGrammarError("JSON schema", reason, pointer_of(formula) or "/")
+            raise InvalidGrammarError("JSON schema", reason, pointer_of(key[0]) or "/")
         self._reading.add(key)
         self.work.count(1, "")
         try:
-            shapes = self._shapes[key] = merged(self._read(formula, kind, annotate))
+            shapes = self._shapes[key] = merged(self._read(*key))
         finally:
             self._reading.discard(key)
         return shapes
@@ -140,13 +140,13 @@ class NormalForm:
         word, unevaluated = _UNEVALUATED.get(kind), None
         if word in source.node:
             unevaluated = self._keywords.formula(source.node[word], source)
-        noted = annotate or (unevaluated is not None and unevaluated != TRUE)
+        noted = annotate or (unevaluated is not None and unevaluated is not TRUE)
         own = self._keywords.own(source, kind, noted)
         if own is None:
             return ()
         schemas = self._keywords.combined(source, kind, noted)
         combined = self.shapes(schemas, kind, noted)
-        if schemas == TRUE:
+        if schemas is TRUE:
             self.work.count(1 + weight_of(own), source.where)
             alternatives = (own,)
         else:
@@ -156,7 +156,7 @@ class NormalForm:
         if unevaluated is None:
             return alternatives
         return [
-            replace(shape, facets=with_evaluated(shape.facets, unevaluated))
+            shape._replace(facets=with_evaluated(shape.facets, unevaluated))
             for shape in alternatives
         ]
 
@@ -272,7 +272,7 @@ class NormalForm:
 
     def listed(self, formula: Formula) -> frozenset[Constant] | None:
         """Return all values that may fit `formula`; None if they are not listed."""
-        if formula == TRUE or self._deep >= _DEEPEST_LOOK:
+        if formula is TRUE or self._deep >= _DEEPEST_LOOK:
             return None
         with self._looking():
             shapes = [shape for kind in KINDS for shape in self.shapes(formula, kind)]
@@ -383,7 +383,7 @@ class NormalForm:
 
     def admits(self, formula: Formula, value: Constant) -> bool:
         """Whether `value` fits `formula`."""
-        return formula == TRUE or any(
+        return formula is TRUE or any(
             self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
         )
 

@@ -89,13 +89,13 @@ class ObjectWriter:
             raise TooManyError
         options = next(iter(self.members.needed))
         names = reduce(Automaton.union, (member.keys for member in options))
-        others = (replace(m, keys=m.keys.difference(names)) for m in self.members.free)
+        others = (m._replace(keys=m.keys.difference(names)) for m in self.members.free)
         free = (*options, *(member for member in others if not member.keys.is_empty))
-        fitting = replace(self, members=replace(self.members, free=free), distinct=False)
+        fitting = replace(self, members=self.members._replace(free=free), distinct=False)
         contents = [fitting._content(fitting._parts())]
         most = None if self.high is None else self.high - 1
         if most != 0:
-            before = replace(self, members=replace(self.members, needed=()), high=most)
+            before = replace(self, members=self.members._replace(needed=()), high=most)
             needed = alternation(*map(self._member, options))
             comma = self.dialect.mark(",")
             contents.append(concatenation(before._content(before._parts()), comma, needed))
@@ -138,7 +138,7 @@ class ObjectWriter:
             raise TooManyError
         again = self.high is None
         return [
-            Component(self._member(replace(member, keys=keys)), last=last, again=again)
+            Component(self._member(member._replace(keys=keys)), last=last, again=again)
             for member in self.members.free
             for keys in key_sets(self.dialect.free_keys(member.keys), _SETS_PER_KEY * missing)
         ]

@@ -1,7 +1,7 @@
 """Translation of a JSON schema into grammar rules. Knows no draft and no keyword."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from math import comb
 from sys import maxsize
@@ -266,7 +266,7 @@ class Writer:
             return write_array(arrays, self.value, self._dialect, self._rules)
         columns = None if arrays.contains or arrays.repeats else self._columns(arrays)
         if columns is not None:
-            has_further = arrays.rest != FALSE
+            has_further = arrays.rest is not FALSE
             most = len(columns) if has_further else len(columns) - 1
             values = len({value for column in columns for value in column})
             high = min(values, maxsize if arrays.high is None else arrays.high)
@@ -282,7 +282,7 @@ class Writer:
                     self._dialect,
                     self._rules,
                 )
-            arrays = replace(arrays, high=high)
+            arrays = arrays._replace(high=high)
         node = write_array(arrays, self.value, self._dialect, self._rules)
         if not self._whole:
             self.inexact[f"{pointer_of(formula)}/uniqueItems"] = (
@@ -313,7 +313,7 @@ class Writer:
     def members(self, objects: Objects, value: ValueWriter, dialect: Dialect) -> Node:
         """Return the node of objects, written with `value` for property values and `dialect`."""
         if not self._closed:
-            objects = replace(objects, opened=True)
+            objects = objects._replace(opened=True)
         if objects.choices:
             return self._chosen(objects, value, dialect)
         limits = objects.low, objects.high
@@ -337,7 +337,7 @@ class Writer:
         """Return the node of objects with choices."""
         names = (*(objects.order or objects.all_names()), *objects.chosen_names())
         named = Clause(tuple((name, TRUE) for name in dict.fromkeys(names)))
-        wider = replace(objects, clauses=(named, *objects.clauses), choices=())
+        wider = objects._replace(clauses=(named, *objects.clauses), choices=())
         closed = objects.closes_names
         options: list[Node] = []
         count = partial(self._normal.work.count, where=pointer_of(self._formula))
