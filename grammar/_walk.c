@@ -3,6 +3,7 @@
    `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
    equal. The nodes of the trie are in preorder: all nodes below a node come right after it. */
 
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ typedef struct {
 } Table;
 
 /* Read the nodes from begin[i] to end[i] for each of `ranges` ranges. A range holds whole subtrees
-   of siblings, and `state` is the state before their bytes.
+   of siblings, or nothing, and `state` is the state before their bytes.
 
    Sets the bits of the tokens reached in `words`. Lists in `ends` the nodes reached at which a text
    may end and a token continues. Counts the nodes whose bytes were read in cursor[READ].
@@ -44,6 +45,8 @@ static int32_t walk(const Trie *trie, const Table *table, int32_t state,
     int32_t result = DONE;
 
     for (; range < ranges; range++, place = 0) {
+        if (begin[range] == end[range])
+            continue;
         int32_t base = trie->depth[begin[range]];
         if (place < begin[range]) {
             place = begin[range];
@@ -99,7 +102,7 @@ stop:
 #include <Python.h>
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 4
+#define VERSION 5
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -120,7 +123,7 @@ static int fit(const Py_buffer *b, const Py_ssize_t *n)
         return 0;
     const int32_t *begin = b[BEGIN].buf, *end = b[END].buf;
     for (Py_ssize_t i = 0; i < n[BEGIN]; i++)
-        if (begin[i] < 1 || begin[i] >= n[BYTE] || end[i] < begin[i] || end[i] > n[BYTE])
+        if (begin[i] < 1 || end[i] < begin[i] || end[i] > n[BYTE])
             return 0;
     const uint8_t *column = b[COLUMN].buf;
     Py_ssize_t width = n[TO] / n[FINAL];
@@ -274,6 +277,51 @@ static PyObject *equal(PyObject *module, PyObject *args)
     return PyBool_FromLong(are_equal);
 }
 
+/* Whether any of `count` words holds a bit. */
+static int any_in(const uint32_t *words, Py_ssize_t count)
+{
+    uint32_t any = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        any |= words[i];
+    return any != 0;
+}
+
+enum { STEP = 64 };  /* words that are looked at together */
+
+/* Return the tokens of packed bits as bytes of int32; None if more than `most` words hold a bit. */
+static PyObject *numbers_if_few(PyObject *module, PyObject *args)
+{
+    Py_buffer bits;
+    unsigned char most;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "y*b", &bits, &most))
+        return NULL;
+    int32_t tokens[32 * UCHAR_MAX];
+    const uint32_t *words = bits.buf;
+    Py_ssize_t count = bits.len / 4, used = 0, n = 0, end;
+    int right = of_words(&bits);
+    for (Py_ssize_t begin = 0; right && used <= most && begin < count; begin = end) {
+        end = count - begin < STEP ? count : begin + STEP;
+        if (!any_in(words + begin, end - begin))
+            continue;
+        for (Py_ssize_t i = begin; i < end; i++) {
+            if (words[i] && ++used > most)
+                break;
+            for (int bit = 0; words[i] && bit < 32; bit++)
+                if (words[i] >> bit & 1)
+                    tokens[n++] = (int32_t)(32 * i + bit);
+        }
+    }
+    PyBuffer_Release(&bits);
+    if (right && used <= most)
+        return PyBytes_FromStringAndSize((char *)tokens, 4 * n);
+    if (right)
+        Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "packed bits must be whole words");
+    return NULL;
+}
+
 enum { PAGE = 4096 };  /* bytes, of most systems */
 
 /* Copy packed bits to words that are zeros, but no pages without bits: those take no memory. */
@@ -284,18 +332,16 @@ static PyObject *copy_to_zeros(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "w*y*", &zeros, &bits))
         return NULL;
-    uint8_t *target = zeros.buf;
-    const uint8_t *source = bits.buf;
-    int right = zeros.len == bits.len;
-    for (Py_ssize_t begin = 0, end; right && begin < bits.len; begin = end) {
-        uint8_t any = 0;
-        end = begin + PAGE - (Py_ssize_t)((uintptr_t)(target + begin) % PAGE);
-        if (end > bits.len)
-            end = bits.len;
-        for (Py_ssize_t i = begin; i < end; i++)
-            any |= source[i];
-        if (any)
-            memcpy(target + begin, source + begin, (size_t)(end - begin));
+    uint32_t *target = zeros.buf;
+    const uint32_t *source = bits.buf;
+    Py_ssize_t count = bits.len / 4, end;
+    int right = zeros.len == bits.len && of_words(&zeros) && of_words(&bits);
+    for (Py_ssize_t begin = 0; right && begin < count; begin = end) {
+        end = begin + (Py_ssize_t)(PAGE - (uintptr_t)(target + begin) % PAGE) / 4;
+        if (end > count)
+            end = count;
+        if (any_in(source + begin, end - begin))
+            memcpy(target + begin, source + begin, (size_t)(end - begin) * 4);
     }
     PyBuffer_Release(&zeros);
     PyBuffer_Release(&bits);
@@ -310,6 +356,7 @@ static PyMethodDef methods[] = {
     {"copy_to_zeros", copy_to_zeros, METH_VARARGS, "Copy packed bits; see _walk.c."},
     {"digest", digest, METH_VARARGS, "Return a hash of packed bits; see _walk.c."},
     {"equal", equal, METH_VARARGS, "Whether two sets of packed bits are equal; see _walk.c."},
+    {"numbers_if_few", numbers_if_few, METH_VARARGS, "List the bits that are set; see _walk.c."},
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},
     {NULL, NULL, 0, NULL},
 };

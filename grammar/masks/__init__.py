@@ -5,6 +5,7 @@
 from dlm.grammar.masks.bits import (
     add_tokens,
     are_equal,
+    as_numbers_if_few,
     copy_to_zeros,
     digest,
     packed,

@@ -36,6 +36,9 @@ def tokens_in(words: np.ndarray) -> np.ndarray:
 
 def as_numbers_if_few(words: np.ndarray) -> np.ndarray:
     """Return the numbers of the bits that are set (int32) if they are few, else `words` itself."""
+    if NATIVE is not None:
+        numbers = NATIVE.numbers_if_few(words, _FEW_WORDS)
+        return words if numbers is None else np.frombuffer(numbers, np.int32)
     few = np.count_nonzero(words) <= _FEW_WORDS
     return tokens_in(words).astype(np.int32) if few else words
 

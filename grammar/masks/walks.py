@@ -126,13 +126,19 @@ class WalkTable:
         nodes, states, counts, owner = map(np.concatenate, zip(*reached_by_level, strict=True))
         return Reached(nodes, states, counts), owner
 
-    def read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
-        """Add to `reach` what is reached by the bytes of `nodes` from `state`, and below them."""
+    def read(
+        self, trie: Trie, nodes: Nodes, state: int, reach: "Reach", below: bool = False
+    ) -> None:
+        """Add to `reach` what is reached by the bytes of `nodes` from `state`, and below them.
+
+        `below`: only what is below them, with `state` at the nodes.
+        """
         if NATIVE is None:
+            nodes = trie.children_of(nodes)[0] if below else nodes
             self.read_by_level(trie, nodes, state, reach)
             return
-        begin, self_and_below = trie.places[nodes], trie.sizes[nodes]
-        ranges = begin, begin + self_and_below
+        places = trie.places[nodes]
+        ranges = places + np.int32(below), places + trie.sizes[nodes]
         cursor, stack = np.zeros(_CURSOR, np.int64), np.empty(len(trie.levels), np.int32)
         ends = np.empty(_ENDS, np.int32)
         *preorder, node_at = trie.preorder

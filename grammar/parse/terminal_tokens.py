@@ -219,7 +219,7 @@ class TerminalTokens:
                 base = self._all.tokens(self._all.any_text[EVERY].scanner).below(nodes, meter)
                 return exceptions.token_set(base, quoted, 0, trie, self._size, meter)
         reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
-        self._table.read(trie, trie.children_of(nodes)[0], scanner.start, reach)
+        self._table.read(trie, nodes, scanner.start, reach, below=True)
         meter.add(reach.nodes // NODES_READ)
         if scanner.final[scanner.start]:
             reach.ends.append(nodes)

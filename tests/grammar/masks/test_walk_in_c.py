@@ -1,8 +1,9 @@
-"""Walks of a trie, and sets of tokens, in C and in numpy; and what happens without C."""
+"""Walks of a trie in C and in numpy, and what happens without C."""
 
 import shutil
 import subprocess
 import sysconfig
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,13 +18,8 @@ from dlm.grammar.masks import (
     Reach,
     Trie,
     WalkTable,
-    add_tokens,
-    are_equal,
-    copy_to_zeros,
-    digest,
     read_below,
     spell,
-    token_words,
     tokens_in,
 )
 from dlm.grammar.native import load
@@ -101,6 +97,12 @@ def test_both_walks_reach_what_a_walk_node_by_node_reaches(pieces, made, data):
     for _ in range(2):  # with rows to be written, and with those that were
         assert reached(trie, len(pieces), table.read, nodes, state) == expected
         assert reached(trie, len(pieces), other.read_by_level, nodes, state) == expected
+    children = trie.children_of(parents)[0].tolist()
+    expected = node_by_node(trie, machine, final, children, state)
+    for native in (NATIVE, None):
+        with patch("dlm.grammar.masks.walks.NATIVE", native):
+            below = partial(table.read, below=True)
+            assert reached(trie, len(pieces), below, parents, state) == expected
 
 
 @needs_c
@@ -313,67 +315,6 @@ def test_nodes_of_a_search_beyond_the_trie_are_refused_in_c():
         trie.native.spell(np.full(1, len(trie), np.int32), b"a")
 
 
-@needs_c
-@given(st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=4), st.booleans())
-def test_sets_are_joined_alike_in_c_and_in_numpy(sets, dense):
-    made = [token_words(some, 100) if dense else np.array(some, np.int32) for some in sets]
-    for native in (NATIVE, None):
-        with patch("dlm.grammar.masks.bits.NATIVE", native):
-            words = np.zeros(4, np.uint32)
-            add_tokens(words, [*made, np.array([3], np.int32)])
-            assert tokens_in(words).tolist() == sorted({3}.union(*sets))
-            assert digest(words) == digest(words.copy())
-            for other in np.eye(4, dtype=np.uint32):
-                assert digest(words) != digest(words ^ other)
-                assert not are_equal(words, words ^ other)
-            assert are_equal(words, words.copy())
-
-
-@needs_c
-@pytest.mark.parametrize(
-    "tokens",
-    [np.array([128], np.int32), np.array([-1], np.int32), np.zeros(3, np.uint32), np.zeros(4)],
-)
-def test_a_set_beyond_the_vocabulary_is_refused_in_c(tokens):
-    words = np.zeros(4, np.uint32)
-    with pytest.raises(ValueError, match="must be packed bits, or tokens of the vocabulary"):
-        NATIVE.add_sets(words, [tokens])
-    if tokens.itemsize != 4:
-        assert not words.any()
-
-
-@needs_c
-def test_digests_differ_wherever_a_bit_differs_in_c():
-    words = np.zeros(100, np.uint32)
-    bits = [np.bitwise_xor(words, np.uint32(1 << 31) * (np.arange(100) == i)) for i in range(100)]
-    assert len({NATIVE.digest(some.astype(np.uint32)) for some in [words, *bits]}) == 101
-
-
-@pytest.mark.parametrize("native", [pytest.param(NATIVE, marks=needs_c), None], ids=["C", "numpy"])
-@given(st.sets(st.integers(0, 5000), max_size=4), st.integers(0, 3))
-def test_a_set_is_copied_to_zeros(native, places, shift):
-    words = np.zeros(5001, np.uint32)
-    words[[*places]] = 1 << 31
-    zeros = np.zeros(5001 + shift, np.uint32)[shift:]
-    with patch("dlm.grammar.masks.bits.NATIVE", native):
-        copy_to_zeros(zeros, words)
-    assert np.array_equal(zeros, words)
-
-
-@needs_c
-def test_a_copy_leaves_pages_alone_that_stay_zeros():
-    pages = np.full(4 * 1024, 7, np.uint32)  # sevens show what is not written
-    words = np.zeros(4 * 1024, np.uint32)
-    words[2000] = 1
-    NATIVE.copy_to_zeros(pages, words)
-    written = np.flatnonzero(pages != 7)
-    assert len(written) == 1024
-    assert written[0] <= 2000 <= written[-1]
-    assert (pages.ctypes.data + 4 * written[0]) % 4096 == 0
-    with pytest.raises(ValueError, match="must have the same number of words"):
-        NATIVE.copy_to_zeros(pages, words[1:])
-
-
 def loaded(folder, **environment):
     """Return what `load` says in a process that finds the extension in `folder` alone. The finder
     of an editable installation does not look at `__path__`."""
@@ -409,8 +350,8 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 4" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 4", "#define VERSION 99"))
+    assert "#define VERSION 5" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 5", "#define VERSION 99"))
     flags = "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}"
     other = str(ROOT / "grammar" / "_trie.c")
     compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", *flags, other)
