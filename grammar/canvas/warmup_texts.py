@@ -109,23 +109,17 @@ def _continuations(
     parser, written = compiled.parser, text.text
     for byte in _bytes(parser, state, written):
         spaced = _space(written, byte, indented) + byte
-        at = _after(parser, state, spaced)
+        at = parser.after_text(state, spaced)
         if at is None:
-            spaced, at = byte, _after(parser, state, byte)
+            spaced, at = byte, parser.after_text(state, byte)
         yield at, TextPart(text.tokens, written + spaced)
     for space in (b" ", b"\n"):
-        if at := _after(parser, state, space):
+        if at := parser.after_text(state, space):
             for byte in _bytes(parser, at, space):
-                yield _after(parser, at, byte), TextPart(text.tokens, written + space + byte)
+                yield parser.after_text(at, byte), TextPart(text.tokens, written + space + byte)
     for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
         yield parser.after(state, token, b""), TextPart(tokens)
-
-
-def _after(parser: Parser, state: State | None, text: bytes) -> State | None:
-    for byte in text:
-        state = state and parser.after_byte(state, byte)
-    return state
 
 
 def _bytes(parser: Parser, state: State, text: bytes) -> list[bytes]:

@@ -3,12 +3,13 @@
 The parser reads bytes. It knows no vocabulary, only the ids of control tokens that rules name.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
+from dlm.grammar.limits import LazyDict, LimitedCache, Meter
+from dlm.grammar.parse.network import Network, TerminalEdge
+from dlm.grammar.parse.predictions import Prediction, Predictions
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import (
     UNREAD,
@@ -23,6 +24,8 @@ from dlm.grammar.parse.states import (
 from dlm.grammar.regex.nodes import Terminal
 
 _REMEMBERED = 32_768  # states, before all are forgotten
+_RUNS = 1 << 14  # cached states after several bytes
+_THREADS = 8  # threads moved by a byte for a unit of work
 _MOST_WORK = 20_000  # items reached from one state
 _FORCED = 1024  # bytes of a forced text
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
@@ -45,18 +48,7 @@ class ByteCosts:
         after = self._stacks.cost(member.onward)
         return None if read is None or after is None else read + after
 
-    def is_end(self, member: Thread | Item) -> bool:
-        """Whether nothing has to be read to the end of the text."""
-        if isinstance(member, Thread):
-            scanner = self._scanners[member.terminal]
-            if scanner.cost(member.at, member.needed, member.remaining) != 0:
-                return False
-            member = member.onward
-        return self._stacks.cost(member) == 0
-
-    def shortest(
-        self, kernel: Collection[Thread | Item]
-    ) -> tuple[int | None, Thread | Item | None]:
+    def shortest(self, kernel: Sequence[Thread | Item]) -> tuple[int | None, Thread | Item | None]:
         """Return the least cost, and a member that has it and whose best caller is known.
 
         The choice between equals does not depend on the text read before.
@@ -84,9 +76,11 @@ class Parser:
         """
         self.network, self._meter = network, meter
         self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
-        self._states: dict[frozenset[Thread | Item], State] = {}
+        self._states: dict[Thread | Item | frozenset[Thread | Item], State] = {}  # by kernel
+        self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
         self._stacks = Stacks(network)
         self._costs = ByteCosts(self.scanners, self._stacks)
+        self._predictions = Predictions(network, self._may_be_empty)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -106,11 +100,13 @@ class Parser:
         """
         if not piece:
             return self._after_token(state, token)
-        reached = state
-        for byte in piece:
-            onward = reached.next[byte]
+        reached, place = state, 0
+        while place < len(piece):
+            onward = reached.next[piece[place]]
+            place += 1
             if onward is UNREAD:
-                onward = self.after_byte(reached, byte)
+                onward, length = self._after_run(reached, piece[place - 1 :])
+                place += length - 1
             if onward is None:
                 return None
             reached = onward
@@ -120,26 +116,94 @@ class Parser:
         """Return the state after a byte of text; None if the grammar refuses it."""
         if state.next[byte] is UNREAD:
             self._meter.spend(1 + len(state.threads) // 4)
-            threads: list[Thread | Item] = []
-            begin, end = 0, 255
-            for thread in state.threads:
-                for low, high, to in self.scanners[thread.terminal].moves(thread.at):
-                    if high < byte:
-                        begin = max(begin, high + 1)
-                    elif low > byte:
-                        end = min(end, low - 1)
-                        break
-                    else:
-                        begin, end = max(begin, low), min(end, high)
-                        moved = self._moved(thread, to)
-                        if moved is not None:
-                            goes_on = self.scanners[thread.terminal].moves(to)
-                            threads.append(moved if goes_on else moved.onward)
-            reached = self._state(threads) if threads else None
-            if not isinstance(state.next, list):
-                state.next = [*state.next]
-            state.next[begin : end + 1] = [reached] * (end + 1 - begin)
+            members, begin, end = self._read(state.threads, byte)
+            self._link(state, begin, end, self._state(members) if members else None)
         return state.next[byte]
+
+    def after_text(self, state: State, text: bytes) -> State | None:
+        """Return the state after a text, and keep those within it: others may begin alike."""
+        reached: State | None = state
+        for byte in text:
+            reached = reached and self.after_byte(reached, byte)
+        return reached
+
+    def _link(self, state: State, begin: int, end: int, onward: State | None) -> None:
+        """Set the state after the bytes from `begin` to `end`."""
+        if not isinstance(state.next, list):
+            state.next = self._unread(state)
+        state.next[begin : end + 1] = [onward] * (end + 1 - begin)
+
+    def _after_run(self, state: State, piece: bytes) -> tuple[State | None, int]:
+        """Return the state after a run of bytes that `piece` begins with, and their number.
+
+        A run ends where a terminal may end, or after a byte in place of which another one leads to
+        the same state. The states before the last byte are not built.
+        """
+        key = state, piece
+        run = self._runs.get(key)
+        if run is None:
+            self._meter.spend(1 + len(state.threads) // 4)
+            threads, length, read = state.threads, 0, 0
+            while True:
+                members, begin, end = self._read(threads, piece[length])
+                length += 1
+                read += len(threads)
+                threads = [m for m in members if isinstance(m, Thread) and not self._ended(m)]
+                if (
+                    begin < end
+                    or length == len(piece)
+                    or not threads
+                    or len(threads) < len(members)
+                ):
+                    break
+            self._meter.add(read // _THREADS)
+            onward = self._state(members) if members else None
+            run = onward, length
+            if length == 1:
+                self._link(state, begin, end, onward)
+            else:
+                self._runs[key] = run
+        return run
+
+    def _read(self, threads: Sequence[Thread], byte: int) -> tuple[list[Thread | Item], int, int]:
+        """Return the threads and items after a byte, with the first and the last byte for which
+        they are the same."""
+        members: list[Thread | Item] = []
+        begin, end, scanners = 0, 255, self.scanners
+        for thread in threads:
+            terminal, at, _, least, most, onward = thread
+            scanner = scanners[terminal]
+            for low, high, to in scanner.moves(at):
+                if high < byte:
+                    if high >= begin:
+                        begin = high + 1
+                    continue
+                if low > byte:
+                    if low <= end:
+                        end = low - 1
+                    break
+                if low > begin:
+                    begin = low
+                if high < end:
+                    end = high
+                if least or most is not None:
+                    moved = self._moved(thread, to)
+                else:
+                    moved = _made(Thread, (terminal, to, 0, 0, None, onward))
+                if moved is not None:
+                    ended = scanner.final[to] and not scanner.moves(to)
+                    members.append(onward if ended else moved)
+                break
+        return members, begin, end
+
+    def _unread(self, state: State) -> list[State | None]:
+        """Return the next states of a state that no byte was read from: none by other bytes than
+        those that its threads take."""
+        onward: list[State | None] = [None] * 256
+        for thread in state.threads:
+            for low, high, _ in self.scanners[thread.terminal].moves(thread.at):
+                onward[low : high + 1] = UNREAD_BYTES[low : high + 1]
+        return onward
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
         """Return the ranges of bytes that may follow, in the order of the grammar's rules."""
@@ -159,7 +223,7 @@ class Parser:
         """Return the state after the thread's terminal."""
         return self._state([thread.onward])
 
-    def only(self, state: State, threads: list[Thread]) -> State:
+    def only(self, state: State, threads: Sequence[Thread]) -> State:
         """Return `state` with only these of its threads, and no items."""
         return state if len(threads) == len(state.threads) else self._state(threads)
 
@@ -248,13 +312,20 @@ class Parser:
         ]
         return self._state(items) if items else None
 
-    def _state(self, kernel: Collection[Thread | Item]) -> State:
-        key = frozenset(_undominated(kernel) if len(kernel) > 1 else kernel)
+    def _may_be_empty(self, edge: TerminalEdge) -> bool:
+        """Whether the edge takes the empty text."""
+        scanner = self.scanners[edge.terminal]
+        return not edge.low and scanner.final[scanner.start]
+
+    def _state(self, kernel: Sequence[Thread | Item]) -> State:
+        """Return the state of these threads and items."""
+        kernel = _undominated(kernel) if len(kernel) > 1 else kernel
+        key = frozenset(kernel) if len(kernel) > 1 else kernel[0]
         state = self._states.get(key)
         if state is None:
             if len(self._states) >= _REMEMBERED:
                 self._forget()
-            state = self._states[key] = self._closed(key)
+            state = self._states[key] = self._closed([*dict.fromkeys(kernel)])
         return state
 
     def _forget(self) -> None:
@@ -262,100 +333,89 @@ class Parser:
         for state in self._states.values():
             state.next = UNREAD_BYTES
         self._states.clear()
+        self._runs.clear()
         self._stacks.clear()
 
-    def _closed(self, kernel: frozenset[Thread | Item]) -> State:
+    def _closed(self, kernel: Sequence[Thread | Item]) -> State:
         """Build the state of `kernel`: predict and complete until nothing is new."""
         threads = [member for member in kernel if isinstance(member, Thread)]
         pending = [member for member in kernel if isinstance(member, Item)]
         pending += [thread.onward for thread in threads if self._ended(thread)]
         if not pending:
-            return State(threads, [], kernel, self._costs)
-        network = self.network
-        seen: set[Thread | Item] = {*threads, *pending}
-        pending = [item for item in seen if isinstance(item, Item)]
-        called: dict[int, StackNode] = {}  # by rule
-        items: list[Item] = []
+            return State(threads, [], kernel, False, self._costs)
+        predictions, seen = self._predictions, set(pending)
+        predicted: list[tuple[Prediction, StackNode | int]] = []  # with the stack, or the rule
+        callers: dict[int, list[tuple[int, StackNode | int]]] = {}  # by rule
+        may_end = False
         work = 0
         while pending:
-            state, stack = item = pending.pop()
-            edges = network.edges_of(state)
-            reached = [_made(Item, (to, stack)) for to in edges.epsilons]
-            if edges.tokens:
-                items.append(item)
-            if state in network.final:
-                reached += stack.waiting
-            for edge in edges.follows:
-                reached += self._followed(edge, stack, called)
-            for edge in edges.reads:
-                terminal, to, low, high = edge
-                onward = _made(Item, (to, stack))
-                start = self.scanners[terminal].start
-                thread = _made(Thread, (terminal, start, 0, low, high, onward))
-                if thread not in seen:
-                    seen.add(thread)
-                    threads.append(thread)
-                    if self._ended(thread):
-                        reached.append(onward)
-            work += len(reached) + len(edges.reads)
-            new = [item for item in reached if item not in seen]
-            seen.update(new)
-            pending += new
-            if work > _MOST_WORK:
-                raise GrammarError(
-                    f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
-                )
+            state, stack = pending.pop()
+            prediction = predictions.after(state)
+            predicted.append((prediction, stack))
+            for rule, to in prediction.calls:
+                callers.setdefault(rule, []).append((to, stack))
+            work += prediction.work
+            if prediction.ends:
+                may_end = may_end or stack.ends
+                work += len(stack.waiting)
+                for item in stack.waiting:
+                    if item not in seen:
+                        seen.add(item)
+                        pending.append(item)
+            self._bound(work)
+        rules = [*callers]
+        for rule in rules:  # the loop appends to it
+            prediction = predictions.of_rule(rule)
+            predicted.append((prediction, rule))
+            for called, to in prediction.calls:
+                if called not in callers:
+                    callers[called] = []
+                    rules.append(called)
+                callers[called].append((to, rule))
+            work += prediction.work
+            self._bound(work)
         self._meter.add(work // 2)
-        if called:
-            shared = self._stacks.shared(called)
-            items = [_made(Item, (state, shared.get(stack, stack))) for state, stack in items]
-            threads = [
-                _made(Thread, (*thread[:5], _made(Item, (thread[5][0], shared[thread[5][1]]))))
-                if thread[5][1] in shared
-                else thread
-                for thread in threads
-            ]
-        return State(_undominated(threads), items, kernel, self._costs)
+        nodes = self._stacks.of_rules(callers) if callers else {}
+        items: list[Item] = []
+        for prediction, owner in predicted:
+            stack = nodes[owner] if isinstance(owner, int) else owner
+            items += [_made(Item, (state, stack)) for state in prediction.tokens]
+            for terminal, to, low, high in prediction.reads:
+                start = self.scanners[terminal].start
+                onward = _made(Item, (to, stack))
+                threads.append(_made(Thread, (terminal, start, 0, low, high, onward)))
+        if len(seen) > 1 or len(kernel) > 1:
+            threads, items = [*dict.fromkeys(threads)], [*dict.fromkeys(items)]
+        return State(_undominated(threads), items, kernel, may_end, self._costs)
 
-    def _followed(
-        self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]
-    ) -> list[Item]:
-        """Return the items reached by entering a rule. `called` shares one node per rule."""
-        network, entry = self.network, self.network.start[edge.rule]
-        passed = network.nullable(edge.rule) and not edge.round
-        reached = [Item(edge.to, stack)] if passed else []
-        if network.tail(edge.to):  # a tail call: the rule ends together with its caller
-            return [*reached, Item(entry, stack)]
-        own = called.setdefault(edge.rule, StackNode())
-        own.waiting.append(Item(edge.to, stack))
-        return [*reached, Item(entry, own)]
+    def _bound(self, work: int) -> None:
+        if work > _MOST_WORK:
+            raise GrammarError(
+                f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
+            )
 
 
-def _undominated(kernel: Iterable[AnyMember]) -> list[AnyMember]:
+def _undominated(kernel: Sequence[AnyMember]) -> Sequence[AnyMember]:
     """Return `kernel` without threads after which another one of it allows all the same texts.
 
     Threads of one terminal in the same situation differ in the characters read. Once all have
     enough, that with the fewest may still read the most. So a count over characters that also
     follow it, or come before it, takes no more threads than its lower limit.
     """
-    best: dict[tuple[object, ...], Thread] = {}
-    bounded = False
-    for member in kernel:
-        if isinstance(member, Thread) and member.high is not None and member.read >= member.low:
-            bounded = True
-            key = member.terminal, member.at, member.low, member.high, member.onward
-            if key not in best or member.read < best[key].read:
-                best[key] = member
-    if not bounded:
-        return list(kernel)
-    return [
+    counted = [
         member
         for member in kernel
-        if not isinstance(member, Thread)
-        or member.high is None
-        or member.read < member.low
-        or best[member.terminal, member.at, member.low, member.high, member.onward] is member
+        if isinstance(member, Thread) and member.high is not None and member.read >= member.low
     ]
+    if len(counted) < 2:
+        return kernel
+    fewest: dict[tuple[object, ...], Thread] = {}  # by situation
+    for thread in counted:
+        situation = *thread[:2], *thread[3:]
+        if situation not in fewest or thread.read < fewest[situation].read:
+            fewest[situation] = thread
+    dominated = {*counted}.difference(fewest.values())
+    return [member for member in kernel if member not in dominated]
 
 
 def _length(text: list[bytes | int]) -> int:

@@ -5,7 +5,7 @@ States and stack nodes are shared: texts that lead to the same situation lead to
 Each state knows the shortest text to the end.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -13,21 +13,23 @@ from dlm.grammar.parse.network import Network
 
 
 class StackNode:
-    """The callers of a rule, resumed when it ends. A node may call itself (left recursion)."""
+    """The callers of a rule, resumed when it ends. A node may call itself (left recursion).
+
+    `Stacks` measures it: before that, `order` is None.
+    """
 
     __slots__ = ("best", "cost", "ends", "order", "waiting")
 
-    def __init__(self, ends: bool = False):
-        self.waiting: list[Item] = []  # states to resume in, with their own stack nodes
+    def __init__(self, waiting: "Iterable[Item]" = (), ends: bool = False):
+        self.waiting = tuple(waiting)  # states to resume in, with their own stack nodes
         self.ends = ends  # the root's node: the text ends with it
         self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: unreachable
         self.best: Item | None = None  # the caller on the shortest path to the end
-        self.order = 0  # a hash of the callers, equal in every run
+        self.order = 0 if ends else None  # a hash of the callers, equal in every run
 
-    def wait_for(self, waiting: "Iterable[Item]") -> None:
-        """Set the callers, for good."""
-        self.waiting = list(waiting)
-        self.order = hash(tuple(sorted((to, on.order) for to, on in self.waiting)))
+    def put_in_order(self) -> None:
+        """Set `order`, from that of the callers."""
+        self.order = hash(tuple(sorted((to, on.order or 0) for to, on in self.waiting)))
 
 
 class Item(NamedTuple):
@@ -66,13 +68,9 @@ class StateCosts(Protocol):
     """The lengths of the shortest texts from threads and items to the end."""
 
     def shortest(
-        self, kernel: "Collection[Thread | Item]"
+        self, kernel: "Sequence[Thread | Item]"
     ) -> "tuple[int | None, Thread | Item | None]":
         """Return the least length, None if the end is unreachable, and where such a text begins."""
-        ...
-
-    def is_end(self, member: "Thread | Item") -> bool:
-        """Whether nothing has to be read."""
         ...
 
 
@@ -80,9 +78,10 @@ class StateCosts(Protocol):
 class State:
     """A parser state. Only its caches change: `next`, `forced`, `tokens` and the cost."""
 
-    threads: list[Thread]
+    threads: Sequence[Thread]
     items: list[Item]  # at edges that read control tokens
-    kernel: "frozenset[Thread | Item] | None"  # what it was built from; None once it is measured
+    kernel: "Sequence[Thread | Item] | None"  # what it was built from; None once it is measured
+    may_end: bool  # the text may end here
     costs: StateCosts
     next: "Sequence[State | None]" = UNREAD_BYTES  # by byte; `UNREAD` where it is not known yet
     forced: str | None = None  # the text that must follow; None: not computed yet
@@ -101,29 +100,26 @@ class State:
         return self._cost
 
     @property
-    def may_end(self) -> bool:
-        """Whether the text may end here: the cost is 0, which is found without the cost."""
-        if self.kernel is None:
-            return self._cost == 0
-        return any(map(self.costs.is_end, self.kernel))
-
-    @property
     def best(self) -> "Thread | Item | None":
         """The start of the shortest text to the end."""
         if self.kernel is not None:
             self._measure(self.kernel)
         return self._best
 
-    def _measure(self, kernel: "frozenset[Thread | Item]") -> None:
+    def _measure(self, kernel: "Sequence[Thread | Item]") -> None:
         self._cost, self._best = self.costs.shortest(kernel)
         self.kernel = None
 
 
 def order(member: Thread | Item) -> tuple[int, ...]:
-    """Sort key that depends on the situation alone, not on the text read before."""
+    """Sort key that depends on the situation alone, not on the text read before.
+
+    It needs the member's stack node to be measured.
+    """
     if isinstance(member, Item):
-        return member.state, member.stack.order
-    return member.onward.state, member.onward.stack.order, member.terminal, member.at, member.read
+        return member.state, member.stack.order or 0
+    state, stack = member.onward
+    return state, stack.order or 0, member.terminal, member.at, member.read
 
 
 class Stacks:
@@ -131,7 +127,7 @@ class Stacks:
 
     def __init__(self, network: Network):
         self._network = network
-        self._nodes: dict[frozenset[Item], StackNode] = {}  # by callers
+        self._nodes: dict[Item | frozenset[Item], StackNode] = {}  # by callers
         self._cyclic: list[StackNode] = []  # nodes that call themselves, directly or not
 
     def clear(self) -> None:
@@ -142,49 +138,87 @@ class Stacks:
     def cut(self) -> None:
         """Break the reference cycles of nodes that are no longer used, to free them at once."""
         for node in self._cyclic:
-            node.waiting, node.best = [], None
+            node.waiting, node.best = (), None
         self.clear()
 
     def cost(self, item: Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
-        rule_cost, after = self._network.cost_of(item.state), item.stack.cost
-        return None if rule_cost is None or after is None else rule_cost + after
+        rule_cost, stack = self._network.cost_of(item.state), item.stack
+        if rule_cost is None:
+            return None
+        if stack.order is None:
+            self._measure(stack)
+        return None if stack.cost is None else rule_cost + stack.cost
 
-    def shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
-        """Return the shared node for each node of `called`, a dictionary by rule.
+    def of_rules(
+        self, callers: dict[int, list[tuple[int, StackNode | int]]]
+    ) -> dict[int, StackNode]:
+        """Return the stack nodes of rules that are called at one place of the text.
 
-        A node that calls itself (left recursion) is not shared, and is missing in the result.
+        `callers` holds for each rule the states to resume in, with their own stack nodes: those of
+        another rule of `callers` by its number. A node that calls itself is not shared.
         """
-        own = [node for _, node in sorted(called.items())]
-        shared: dict[StackNode, StackNode] = {}
-        users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
-        missing: dict[StackNode, int] = {}  # number of its callers that are not shared yet
-        for node in own:
-            below = {on for _, on in node.waiting if on in users}
-            missing[node] = len(below)
-            for on in below:
-                users[on].append(node)
-        ready = [node for node in own if not missing[node]]
-        for node in ready:  # the loop appends to it
-            waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
-            if waiting not in self._nodes:
-                node.wait_for(waiting)
-                self._nodes[waiting] = node
-            shared[node] = self._nodes[waiting]
-            for user in users[node]:
+        nodes: dict[int, StackNode] = {}
+        users: dict[int, list[int]] = {}  # rules by one that calls them
+        missing: dict[int, int] = {}  # number of a rule's callers without nodes
+        ready: list[int] = []
+        for rule, waiting in callers.items():
+            below = {on for _, on in waiting if isinstance(on, int)}
+            if below:
+                missing[rule] = len(below)
+                for on in below:
+                    users.setdefault(on, []).append(rule)
+            else:
+                ready.append(rule)
+        for rule in ready:  # the loop appends to it
+            nodes[rule] = self._shared(_resumed(callers[rule], nodes))
+            for user in users.get(rule, ()):
                 missing[user] -= 1
                 if not missing[user]:
                     ready.append(user)
-        for node in own:
-            if node not in shared:
-                node.wait_for(Item(to, shared.get(on, on)) for to, on in node.waiting)
-                self._cyclic.append(node)
-        fresh = (shared.get(node, node) for node in own)
-        self._measure([node for node in fresh if node.cost is None])
-        return shared
+        if len(nodes) < len(callers):
+            cyclic = {rule: StackNode() for rule in sorted(callers) if rule not in nodes}
+            nodes |= cyclic
+            for rule, node in cyclic.items():
+                node.waiting = tuple(_resumed(callers[rule], nodes))
+            self._measure_cyclic([*cyclic.values()])
+        return nodes
 
-    def _measure(self, nodes: list[StackNode]) -> None:
+    def _shared(self, waiting: list[Item]) -> StackNode:
+        """Return the node of these callers."""
+        if len(waiting) > 1:
+            waiting = [*dict.fromkeys(waiting)]
+        key = waiting[0] if len(waiting) == 1 else frozenset(waiting)
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = StackNode(waiting)
+        return node
+
+    def _measure(self, node: StackNode) -> None:
+        """Set the cost, best caller and order of a node, and of those below it."""
+        pending = [node]
+        while pending:
+            node = pending[-1]
+            below = [on for _, on in node.waiting if on.order is None]
+            if below:
+                pending += below
+                continue
+            pending.pop()
+            if node.order is None:
+                node.put_in_order()
+                costs = [cost for item in node.waiting if (cost := self.cost(item)) is not None]
+                if costs:
+                    node.cost, node.best = min(costs), self._nearest(node.waiting)
+
+    def _measure_cyclic(self, nodes: list[StackNode]) -> None:
         """Set the costs of nodes that may call each other, then their best callers."""
+        self._cyclic += nodes
+        for node in nodes:
+            for _, on in node.waiting:
+                if on.order is None and on not in nodes:
+                    self._measure(on)
+        for node in nodes:
+            node.put_in_order()
         changed = True
         while changed:
             changed = False
@@ -205,3 +239,10 @@ class Stacks:
         least = min(cost for cost, _ in costs)
         measured = (i for cost, i in costs if cost == least and (i.stack.best or i.stack.ends))
         return min(measured, key=lambda item: (item.state, item.stack.order), default=None)
+
+
+def _resumed(
+    waiting: "list[tuple[int, StackNode | int]]", nodes: dict[int, StackNode]
+) -> list[Item]:
+    """Return items of a rule's callers, given the stack nodes of the rules among them."""
+    return [Item(to, nodes[on] if isinstance(on, int) else on) for to, on in waiting]

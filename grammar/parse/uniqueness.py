@@ -59,7 +59,7 @@ class Uniqueness:
             return keys.after(piece)
 
         def is_distinct(place: int) -> bool:
-            before = self._parser.after(state, 0, piece[:place]) if place else state
+            before = self._parser.after_text(state, piece[:place])
             return before is not None and self._opens_distinct(before)
 
         return keys.after(piece, is_distinct)
@@ -170,7 +170,7 @@ class _DetourSearch:
                     return None
                 situation = heapq.heappop(self._open)
                 self._meter.add(units)
-                onward = self._parser.after(state, 0, situation.text) if situation.text else state
+                onward = self._parser.after_text(state, situation.text)
                 if onward is None or onward.cost is None:
                     elsewhere.append(situation)
                     continue
