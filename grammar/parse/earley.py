@@ -80,7 +80,7 @@ class Parser:
         self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
         self._stacks = Stacks(network)
         self._costs = ByteCosts(self.scanners, self._stacks)
-        self._predictions = Predictions(network, self._may_be_empty)
+        self._predictions = Predictions(network, self.scanners)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -312,11 +312,6 @@ class Parser:
         ]
         return self._state(items) if items else None
 
-    def _may_be_empty(self, edge: TerminalEdge) -> bool:
-        """Whether the edge takes the empty text."""
-        scanner = self.scanners[edge.terminal]
-        return not edge.low and scanner.final[scanner.start]
-
     def _state(self, kernel: Sequence[Thread | Item]) -> State:
         """Return the state of these threads and items."""
         kernel = _undominated(kernel) if len(kernel) > 1 else kernel
@@ -350,18 +345,20 @@ class Parser:
         work = 0
         while pending:
             state, stack = pending.pop()
-            prediction = predictions.after(state)
+            prediction = predictions.of_state(state)
             predicted.append((prediction, stack))
             for rule, to in prediction.calls:
                 callers.setdefault(rule, []).append((to, stack))
-            work += prediction.work
+            reached = [_made(Item, (to, stack)) for to in prediction.onward]
+            work += prediction.size
             if prediction.ends:
                 may_end = may_end or stack.ends
+                reached += stack.waiting
                 work += len(stack.waiting)
-                for item in stack.waiting:
-                    if item not in seen:
-                        seen.add(item)
-                        pending.append(item)
+            for item in reached:
+                if item not in seen:
+                    seen.add(item)
+                    pending.append(item)
             self._bound(work)
         rules = [*callers]
         for rule in rules:  # the loop appends to it
@@ -372,7 +369,7 @@ class Parser:
                     callers[called] = []
                     rules.append(called)
                 callers[called].append((to, rule))
-            work += prediction.work
+            work += prediction.size
             self._bound(work)
         self._meter.add(work // 2)
         nodes = self._stacks.of_rules(callers) if callers else {}

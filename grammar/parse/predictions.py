@@ -1,83 +1,96 @@
 """What a network state predicts: the terminals, control tokens and rules that may come next.
 
-All paths that read nothing are followed in advance, within the state's rule and from the end of a
-rule to that of its caller. So the predictions of a state do not depend on the callers, and a parser
-state is made of those of a few network states. The module knows no text.
+The predictions of a rule are those of its beginning and of all states that are reached from there
+with nothing read. They do not depend on the rule's callers, so parser states share them. The module
+knows no text.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dlm.grammar.limits import LazyDict
 from dlm.grammar.parse.construction import TerminalEdge
 from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 
 _MOST_EDGES = 1 << 16  # edges of all predictions that are kept
 
 
 @dataclass(slots=True)
 class Prediction:
-    """What may come next in one rule."""
+    """What may come next in one rule, from one or several of its states."""
 
     reads: list[TerminalEdge] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # states with edges that read control tokens
     calls: list[tuple[int, int]] = field(default_factory=list)  # rules, and the states after them
-    ends: bool = False  # the rule may end with nothing more
-    work: int = 0  # edges followed
+    onward: list[int] = field(default_factory=list)  # other states, reached with nothing read
+    ends: bool = False  # the rule may end here
+
+    @property
+    def size(self) -> int:
+        return len(self.reads) + len(self.calls) + len(self.onward)
 
 
 class Predictions:
-    """The predictions of the states of one network, made when they are asked for."""
+    """The predictions of one network, made when they are asked for."""
 
-    def __init__(self, network: Network, may_be_empty: Callable[[TerminalEdge], bool]):
-        """`may_be_empty` is whether an empty text of the edge's terminal is enough."""
-        self._network, self._may_be_empty = network, may_be_empty
-        self._known: dict[int, Prediction] = {}
-        self._edges = 0  # edges of all known predictions
+    def __init__(self, network: Network, scanners: LazyDict[Scanner | LiteralScanner]):
+        """`scanners` holds those of the network's terminals."""
+        self._network, self._scanners = network, scanners
+        self._states: dict[int, Prediction] = {}
+        self._rules: dict[int, Prediction] = {}
+        self._size = 0  # edges of all of them
 
-    def after(self, state: int) -> Prediction:
-        """Return the prediction of a network state."""
-        prediction = self._known.get(state)
+    def of_state(self, state: int) -> Prediction:
+        """Return the prediction of one state."""
+        prediction = self._states.get(state)
         if prediction is None:
-            prediction = self._made(state)
-            if self._edges >= _MOST_EDGES:
-                self._known.clear()
-                self._edges = 0
-            self._known[state] = prediction
-            self._edges += 1 + len(prediction.reads) + len(prediction.calls)
+            prediction = self._read(state)
+            self._keep(self._states, state, prediction)
         return prediction
 
     def of_rule(self, rule: int) -> Prediction:
-        """Return the prediction at the beginning of a rule."""
-        return self.after(self._network.start[rule])
+        """Return the prediction of a rule's beginning, with all states reached from there."""
+        whole = self._rules.get(rule)
+        if whole is None:
+            whole, seen = Prediction(), {self._network.start[rule]}
+            whole.onward += seen
+            for state in whole.onward:  # the loop appends to it
+                prediction = self.of_state(state)
+                whole.reads += prediction.reads
+                whole.tokens += prediction.tokens
+                whole.calls += prediction.calls
+                whole.ends |= prediction.ends
+                reached = [to for to in prediction.onward if to not in seen]
+                seen.update(reached)
+                whole.onward += dict.fromkeys(reached)
+            self._keep(self._rules, rule, whole)
+        return whole
 
-    def _made(self, state: int) -> Prediction:
-        network, prediction = self._network, Prediction()
-        reads, calls = prediction.reads, prediction.calls
-        pending, seen = [state], {state}
-        while pending:
-            state = pending.pop()
-            edges = network.edges_of(state)
-            reached = edges.epsilons
-            if edges.tokens:
-                prediction.tokens.append(state)
-            if state in network.final:
-                prediction.ends = True
-            if edges.reads:
-                reads += edges.reads
-                empty = [edge.to for edge in edges.reads if self._may_be_empty(edge)]
-                if empty:
-                    reached = reached + empty
-            for edge in edges.follows:
-                if network.nullable(edge.rule) and not edge.round:
-                    reached = [*reached, edge.to]
-                if network.tail(edge.to):  # a tail call: the rule ends together with its caller
-                    reached = [*reached, network.start[edge.rule]]
-                else:
-                    calls.append((edge.rule, edge.to))
-            prediction.work += len(reached) + len(edges.reads)
-            for to in reached:
-                if to not in seen:
-                    seen.add(to)
-                    pending.append(to)
-        prediction.work += len(calls)
+    def _keep(self, kept: dict[int, Prediction], number: int, prediction: Prediction) -> None:
+        if self._size >= _MOST_EDGES:
+            self._states.clear()
+            self._rules.clear()
+            self._size = 0
+        kept[number] = prediction
+        self._size += 1 + prediction.size
+
+    def _read(self, state: int) -> Prediction:
+        network, edges = self._network, self._network.edges_of(state)
+        prediction = Prediction(edges.reads, ends=state in network.final)
+        if edges.tokens:
+            prediction.tokens.append(state)
+        prediction.onward += edges.epsilons
+        prediction.onward += [edge.to for edge in edges.reads if self._may_be_empty(edge)]
+        for edge in edges.follows:
+            if network.nullable(edge.rule) and not edge.round:
+                prediction.onward.append(edge.to)
+            if network.tail(edge.to):  # a tail call: the rule ends together with its caller
+                prediction.onward.append(network.start[edge.rule])
+            else:
+                prediction.calls.append((edge.rule, edge.to))
         return prediction
+
+    def _may_be_empty(self, edge: TerminalEdge) -> bool:
+        """Whether the edge takes an empty text."""
+        scanner = self._scanners[edge.terminal]
+        return not edge.low and scanner.final[scanner.start]
