@@ -1,4 +1,4 @@
-"""What a network state predicts: the terminals, control tokens and rules that may come next.
+"""Predictions of network states: the terminals, control tokens and rules that may come next.
 
 The predictions of a rule are those of its beginning and of all states that are reached from there
 with nothing read. They do not depend on the rule's callers, so parser states share them. The module
@@ -17,7 +17,7 @@ _MOST_EDGES = 1 << 16  # edges of all predictions that are kept
 
 @dataclass(slots=True)
 class Prediction:
-    """What may come next in one rule, from one or several of its states."""
+    """Edges that may come next in one rule, from one or several of its states."""
 
     reads: list[TerminalEdge] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # states with edges that read control tokens
