@@ -39,6 +39,7 @@ class Stream:
     _answered: int = field(default=0, init=False)  # tokens of the answer
     _text: str = field(default="", init=False)
     _reasoning_text: str = field(default="", init=False)
+    _read: tuple[list[int], bytes] = field(default=([], b""), init=False)  # tokens, and their bytes
 
     def emit(
         self, tokens: list[int], ended: bool = False, text_tokens: list[int] | None = None
@@ -74,10 +75,10 @@ class Stream:
         named = self.channel.startswith(thought)
         return "" if named else thought.removeprefix(self.channel).strip(), answer
 
-    def answer_places(self, tokens: list[int], ended: bool = True) -> list[int]:
+    def answer_places(self, tokens: list[int], ended: bool = True) -> Sequence[int]:
         """Return the indices of the answer in `tokens`: those that are no reasoning."""
         if self.reasoning is None:
-            return [*range(len(tokens))]
+            return range(len(tokens))
         return self.reasoning.answer_places(tokens, ended)
 
     def free_text(self, tokens: list[int]) -> range:
@@ -168,7 +169,13 @@ class Stream:
         return None if at < 0 or (not self.free and raw[:at].strip()) else at
 
     def _raw(self, tokens: list[int]) -> bytes:
-        return b"".join(map(self.vocabulary.pieces.__getitem__, tokens))
+        """Return the bytes of `tokens`. Only those after the ones that were read last are read."""
+        read, raw = self._read
+        if tokens[: len(read)] != read:
+            read, raw = [], b""
+        raw += b"".join(map(self.vocabulary.pieces.__getitem__, tokens[len(read) :]))
+        self._read = tokens[:], raw
+        return raw
 
 
 def begun_at_end(text: str, word: str) -> int:

@@ -201,8 +201,8 @@ class Decoder(ABC):
         yet. Unless the answer has `ended`, they wait from a token on that may be its stop."""
         if sequence.request.logprobs is None:
             return []
-        if not ended:
-            stops = {*self._config.stops, *sequence.request.stop_token_ids}
+        stops = {*self._config.stops, *sequence.request.stop_token_ids}
+        if not ended and not stops.isdisjoint(final):
             final = list(takewhile(lambda token: token not in stops, final))
         places = sequence.stream.answer_places(final, ended)[sequence.logprobs_sent :]
         sequence.logprobs_sent += len(places)

@@ -128,6 +128,8 @@ class Matcher:
 
     def _completion(self, tokens: int) -> KnownCompletion | None:
         """Return the known completion of the text so far; None if it may exceed `tokens` tokens."""
+        if not self._completions:
+            return None
         number = bisect_right(self._completions, self._position, key=_POSITION)
         completion = self._completions[number - 1] if number else None
         while completion is not None and completion.position < self._position:
@@ -233,6 +235,8 @@ class Matcher:
 
     def _fits(self, prefix: Prefix, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether a text can be completed in `tokens` tokens, given what holds after it."""
+        if prefix.phase is Phase.ANSWER:  # there is one way
+            return self._closing.fits(state, keys, tokens)
         return any(
             self._closing.fits(onward, after, tokens - len(before))
             for before, onward, after in self._ways(prefix, state, keys, tokens)

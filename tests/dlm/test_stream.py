@@ -1,5 +1,7 @@
 """Events before the end: committed text stays, and all of it together is the result."""
 
+from types import SimpleNamespace
+
 import pytest
 from doubles import Obsessed, Random
 from driven import events_of, streamed
@@ -11,6 +13,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import Choice, Committed, Draft, Finished, JsonSchema, Regex, Request
+from dlm.stream import Stream
 
 FEW = examples(15, suppress_health_check=[HealthCheck.too_slow])
 WIDE = "日本語 😀 für ß"  # the built-in tokenizer splits all of these characters into bytes
@@ -32,6 +35,21 @@ MODELS = st.one_of(
         lambda tokens: Obsessed(V, tokens)
     ),
 )
+
+
+class CountedPieces(list):
+    """Bytes of tokens, of which `count` were read."""
+
+    count = 0
+
+    def __getitem__(self, token):
+        self.count += 1
+        return super().__getitem__(token)
+
+
+def stream_over(pieces, **settings):
+    vocabulary = SimpleNamespace(pieces=pieces, call=None)
+    return Stream(vocabulary=vocabulary, reasoning=None, **{"calls": False, **settings})
 
 
 def events_and_result(engine, request):
@@ -157,3 +175,26 @@ def test_events_carry_the_numbers_of_their_requests(scripted):
             results[event.request] = event.result.text
     assert texts == results
     assert results[numbers[0]].startswith(results[numbers[1]].removesuffix("\ufffd"))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"stop": ("zz",)}, {"calls": True, "opening": "<call>"}], ids=str
+)
+def test_each_token_of_an_answer_that_grows_is_read_once(settings):
+    pieces = CountedPieces([b"a", b" b", "é".encode()[:1], "é".encode()[1:]])
+    stream, tokens, texts = stream_over(pieces, **settings), [], []
+    for token in [0, 1, 2, 3] * 100:
+        assert stream.stopped_at([*tokens, token], len(tokens)) is None
+        tokens = [*tokens, token]
+        texts.append(stream.emit(tokens).text)
+    texts.append(stream.emit(tokens, ended=True).text)
+    assert "".join(texts) == "a bé" * 100
+    assert pieces.count <= len(tokens)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=9))
+def test_a_text_does_not_depend_on_what_was_read_before(answers):
+    pieces = [b"a", b"b", "é".encode()[:1], "é".encode()[1:]]
+    stream = stream_over(pieces)
+    for answer in answers:
+        assert stream.text(answer) == stream_over(pieces).text(answer)
