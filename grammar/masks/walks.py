@@ -5,7 +5,7 @@ nor rules.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -22,6 +22,7 @@ _CURSOR, _ENDS_AT, _READ_AT = 4, 2, 3  # numbers of a cursor in C, and the indic
 _SORTED = 4096  # nodes up to which ends are sorted, so that equal ones are found in caches
 _ENDS = 4096  # nodes that one call of C lists
 NODES_READ = 100 if NATIVE is None else 1000  # trie nodes for a unit of work, about 10 us
+_ROWS, _COLUMNS = 16, 16  # of a new table
 _DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
 _FEW = 100  # nodes up to which a level is read one by one
 _TABLE_BYTES = 1500  # of memory of a table without moves
@@ -80,12 +81,10 @@ class WalkTable:
         self._moves, self._is_final = moves, final
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
-        self._parted = bytearray(257)  # by byte: whether a run begins there
-        self._parted[0] = self._parted[256] = True
-        self._firsts = [0]  # the first byte of each column's run
-        self._to = np.full((16, 1), _UNWRITTEN, dtype=np.int32)
-        self._counts = np.zeros((16, 1), dtype=np.bool_)
-        self._final = np.zeros(16, np.uint8)
+        self._runs = [0]  # the column of each run
+        self._to = np.full((_ROWS, _COLUMNS), _UNWRITTEN, dtype=np.int32)
+        self._counts = np.zeros((_ROWS, _COLUMNS), dtype=np.bool_)
+        self._final = np.zeros(_ROWS, np.uint8)
         self._written: set[int] = set()
 
     @property
@@ -177,40 +176,38 @@ class WalkTable:
         """Return the indices of moves in the flat tables."""
         return states * np.int64(self._to.shape[1]) + self._column[bytes_]
 
-    def _write(self, states: list[int]) -> None:
+    def _write(self, states: Iterable[int]) -> None:
         for state in states:
             if state in self._written:
                 continue
             moves = self._moves(state)
             self._grow(max([state, *(to for _, _, to, _ in moves)]))
-            row, counted = [_NOWHERE] * 256, bytearray(256)
+            for low, high, _, _ in moves:
+                self._part(low)
+                self._part(high + 1)
+            row, counted = [_NOWHERE] * len(self._runs), [False] * len(self._runs)
             for low, high, to, counts in moves:
-                if not self._parted[low]:
-                    self._part(low)
-                if not self._parted[high + 1]:
-                    self._part(high + 1)
-                row[low : high + 1] = [to] * (high + 1 - low)
-                if counts:
-                    counted[low : high + 1] = b"\1" * (high + 1 - low)
+                begin, end = bisect_left(self._begins, low), bisect_left(self._begins, high + 1)
+                for column in self._runs[begin:end]:
+                    row[column], counted[column] = to, counts
                 self._final[to] = self._is_final[to]
-            columns = len(self._firsts)
-            self._to[state, :columns] = [row[byte] for byte in self._firsts]
-            self._counts[state, :columns] = [counted[byte] for byte in self._firsts]
+            self._to[state, : len(row)], self._counts[state, : len(row)] = row, counted
             self._written.add(state)
 
     def _part(self, byte: int) -> None:
         """Let the bytes from `byte` on have another column than those before it."""
         place = bisect_left(self._begins, byte)
+        if byte == 256 or self._begins[place : place + 1] == [byte]:
+            return
         end = self._begins[place] if place < len(self._begins) else 256
-        new, old = len(self._begins), self._column[byte]
+        new, old = len(self._begins), self._runs[place - 1]
         if new == self._to.shape[1]:
             self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)], axis=1)
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
         self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
         self._column[byte:end] = new
-        self._firsts.append(byte)
         self._begins.insert(place, byte)
-        self._parted[byte] = True
+        self._runs.insert(place, new)
 
     def _grow(self, state: int) -> None:
         while state >= len(self._to) - 1:  # the last row has no moves

@@ -100,7 +100,12 @@ class TerminalTokens:
         """Return bounds that allow the same tokens, one for many, so that masks are shared."""
         if bounds == UNBOUNDED or isinstance(self._scanner, LiteralScanner):
             return UNBOUNDED
-        return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
+        low, high = bounds
+        # No token has as many characters, not even with a shortest text to an end after it.
+        beyond = len(self._trie.levels) + 2 * len(self._scanner.automaton.edges)
+        if low <= 0 and (high is None or high >= beyond):
+            return UNBOUNDED
+        return self._scanner.clamped(low, high, self._at(state, bounds, meter).most)
 
     @property
     def start(self) -> int:

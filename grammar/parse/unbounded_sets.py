@@ -22,6 +22,7 @@ _FILTERED = 10_000  # trie nodes that are taken over for a unit of work
 _AT_ONCE = 1 << 16  # trie nodes that a step looks at; more only if one byte begins more
 _NOWHERE = -1
 Row = Int32[np.ndarray, "256"]  # the next state by byte
+_NO_MOVES = np.full(256, _NOWHERE, np.int32)
 Similar = tuple[TokenSet, Iterable[Move]]  # a token set with the moves that it was read by
 
 
@@ -71,20 +72,20 @@ class UnboundedSets:
 
     def _begin(self, row: Row, other: tuple[TokenSet, Row] | None, meter: Meter) -> _PartialSet:
         nodes, sizes = self._trie.first_nodes, self._trie.first_sizes
-        base, differs = None, row != _NOWHERE
-        most = sizes[differs].sum()
-        for token_set, known_row in self._newest if other is None else (other, *self._newest):
-            differs_from_it = row != known_row
-            if (count := sizes[differs_from_it].sum()) < most:
-                base, differs, most = token_set, differs_from_it, count
-        differs &= nodes >= 0
+        known = [*self._newest] if other is None else [other, *self._newest]
+        rows = np.array([_NO_MOVES, *(known_row for _, known_row in known)])
+        differs = (rows != row) & (nodes >= 0)  # by known row, the first one of no tokens
+        nearest = int(np.argmin(differs @ sizes))
         reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
-        if base is not None:
+        if nearest:
+            base, _ = known[nearest - 1]
             meter.add(_COPIED + len(base.ends) // _FILTERED)
-            reach = self._reached_by(base, differs)
-        read = nodes[differs & (row != _NOWHERE)]
-        cuts = np.flatnonzero(np.diff(np.cumsum(self._trie.sizes[read]) // _AT_ONCE)) + 1
-        return _PartialSet(reach, [part for part in np.split(read, cuts) if len(part)])
+            reach = self._reached_by(base, differs[nearest])
+        read = nodes[differs[nearest] & (row != _NOWHERE)]
+        steps = np.cumsum(self._trie.sizes[read]) // _AT_ONCE
+        cuts = np.flatnonzero(np.diff(steps)) + 1
+        parts = np.split(read, cuts) if len(cuts) else [read]
+        return _PartialSet(reach, [part for part in parts if len(part)])
 
     def _reached_by(self, base: TokenSet, without: Bool[np.ndarray, "256"]) -> Reach:
         """Return what `base` reaches by other first bytes than those in `without`."""
@@ -100,7 +101,7 @@ class UnboundedSets:
 
 
 def _row(moves: Iterable[Move]) -> Row:
-    row = np.full(256, _NOWHERE, np.int32)
+    row = _NO_MOVES.copy()
     for low, high, to in moves:
         row[low : high + 1] = to
     return row
