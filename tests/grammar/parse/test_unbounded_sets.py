@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from dlm.grammar import Compiled, Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
+from dlm.grammar.limits import Meter
 from dlm.grammar.masks import WalkTable
 from dlm.grammar.parse import Network, Terminals
+from dlm.grammar.parse.branches import UNBOUNDED
+from dlm.grammar.regex import Spelling, Terminal, automaton_of
 
 LINE = Grammar('start: "say " TEXT ";"\nTEXT: /[^\\n]+/', "lark")
 NAMES = {"type": "object", "properties": {"name": True, "né": True}, "additionalProperties": True}
@@ -103,3 +106,21 @@ def test_full_caches_drop_the_terminals_that_were_not_used_for_longest(vocabular
     assert terminals.cached_bytes <= size
     assert walks(grammars[0]) == 0
     assert walks(grammars[1]) > 0
+
+
+def test_bounds_beyond_every_token_are_none_and_take_no_walk(vocabulary, monkeypatch):
+    terminals = Terminals(vocabulary.trie, len(vocabulary))
+    bounded = Terminal(automaton_of("(?:aa|[b-e]{3})*", True), 0, None, Spelling.QUOTED)
+    scanner = terminals.scanner(bounded)
+    terminal, meter = terminals.tokens(scanner), Meter()
+    (_, _, inside), *_ = scanner.moves(scanner.start)
+    monkeypatch.setattr(WalkTable, "walk", None)
+    assert terminal.clamped(inside, (-2, 300), meter) == UNBOUNDED
+    monkeypatch.undo()
+    every = set(terminal.costs(inside, UNBOUNDED, meter)[0].tolist())
+    clamped = {high: terminal.clamped(inside, (0, high), meter) for high in range(200)}
+    assert UNBOUNDED in clamped.values()
+    assert clamped[1] == (0, 1)
+    for high, bounds in clamped.items():
+        if bounds == UNBOUNDED:
+            assert set(terminal.costs(inside, (0, high), meter)[0].tolist()) == every
