@@ -213,13 +213,22 @@ class Keys(NamedTuple):
     @property
     def may_repeat_key(self) -> bool:
         """Whether the current key, or the one that must come next, may repeat another key."""
-        return bool(self.rivals) and next(self._rests_of_keys(), None) is not None
+        return self._at_key and next(self._rests_of_keys(), None) is not None
 
     @property
     def rivals(self) -> int:
-        """The number of keys that the current key, or the one that comes next, must differ from."""
-        next_is_key = self.expected and not self.string
-        return len(self._names()) if self.key is not None or next_is_key else 0
+        """At most how many strings would let the current one, or the one that comes next, end in a
+        repeated key or item. Any other string makes all of them new."""
+        count = len(self._names()) if self._at_key else 0
+        for items in self.open:
+            if isinstance(items, SeenItems):
+                keys = sum(text.count(b'":') for text in items.texts) if self._at_key else 0
+                count += max(len(items.texts), keys)
+        return count
+
+    @property
+    def _at_key(self) -> bool:
+        return self.key is not None or (self.expected and not self.string)
 
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""

@@ -190,12 +190,13 @@ class Scanner:
             self._fewest = fewest = [*fewest, *map(self._count, range(len(fewest), len(self)))]
         return fewest
 
-    def variety(self, state: int) -> tuple[int, int]:
-        """Return at least how many texts may follow `state`, as `Automaton.variety` counts them,
-        and the edges read."""
+    def variety(self, state: int, low: int, high: int | None) -> tuple[int, int]:
+        """Return `Automaton.variety` of texts of `low` to `high` more characters from `state`."""
         most = read = 0
-        for end in sorted({q for _, q, _ in self._character_ends(state)})[:_COUNTED_ENDS]:
-            count, edges = self.automaton.variety(end)
+        ends = {(q, characters) for _, q, characters in self._character_ends(state)}
+        for end, characters in sorted(ends)[:_COUNTED_ENDS]:
+            longest = None if high is None else high - characters
+            count, edges = self.automaton.variety(end, low - characters, longest)
             most, read = max(most, count), read + edges
         return most, read
 

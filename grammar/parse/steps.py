@@ -56,7 +56,7 @@ class Steps:
 
     def _leads_on(self, state: State, keys: Keys) -> bool:
         """Whether the next key or distinct item may be a new one."""
-        if self.uniqueness.has_spare_keys(state, keys):
+        if self.uniqueness.has_spare_strings(state, keys):
             return True
         return not keys.at_risk or self.detour(state, keys) is not None
 

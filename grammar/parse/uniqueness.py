@@ -23,6 +23,8 @@ from dlm.grammar.parse.states import State, Thread
 _MOST_SITUATIONS = 4096  # situations visited in one search
 _MOST_SEEN = 16_384  # situations of a search that is continued
 _SEARCHES = 4  # kept searches
+_NEAR = 32  # bytes of the shortest text in which a string is looked for
+_VARIETIES = 4096  # cached numbers of strings
 _SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
 _UNITS = 3  # units of work for a situation
 _EDGES = 50  # edges read for a unit of work, to count texts
@@ -46,7 +48,8 @@ class Uniqueness:
         self._parser, self._meter = parser, meter
         self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
         self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
-        self._varieties: dict[tuple[int, int], int] = {}  # by terminal and its scanner's state
+        # By terminal, its scanner's state, and the least and most characters that follow.
+        self._varieties = LimitedCache[tuple[int, int, int, int | None], int](_VARIETIES)
 
     @property
     def nbytes(self) -> int:
@@ -64,29 +67,46 @@ class Uniqueness:
 
         return keys.after(piece, is_distinct)
 
-    def has_spare_keys(self, state: State, keys: Keys) -> bool:
-        """Whether more keys may follow than the object has, so that `detour` would find a new one.
+    def has_spare_strings(self, state: State, keys: Keys) -> bool:
+        """Whether the shortest text leads to a string of which more exist than would lead to a
+        repetition, so that `detour` would find a new key or item.
 
         True if no key and no item can be repeated; False if that takes a search.
         """
-        if keys.watched:
-            return False
+        if self._spares(state, keys):
+            return True
+        self._meter.add(1)
+        for part in self._parser.completion(state, _NEAR):
+            if isinstance(part, int):
+                return False
+            for byte in part[:_NEAR]:
+                onward = self._parser.after_byte(state, byte)
+                after = self.after(state, keys, bytes([byte]))
+                if onward is None or after is None:
+                    return False
+                state, keys = onward, after
+                if self._spares(state, keys):
+                    return True
+        return False
+
+    def _spares(self, state: State, keys: Keys) -> bool:
+        """Whether a string that may be read at `state` can be a new one."""
         rivals = keys.rivals
         return not rivals or any(self._variety(thread) > rivals for thread in state.threads)
 
     def _variety(self, thread: Thread) -> int:
-        """Return at least how many keys `thread` may read, perhaps from within a key."""
-        terminal, at = thread.terminal, thread.at
-        scanner = self._parser.scanners[terminal]
+        """Return at least how many strings `thread` may read, perhaps from within one."""
+        scanner = self._parser.scanners[thread.terminal]
         if not isinstance(scanner, Scanner) or not scanner.quoted:
             return 0
-        if (thread.low, thread.high) != (0, None) or self._parser.cost(thread) is None:
+        if self._parser.cost(thread) is None:
             return 0
-        if (terminal, at) not in self._varieties:
+        place = thread.terminal, thread.at, thread.needed, thread.remaining
+        if place not in self._varieties:
             self._meter.spend(1)
-            self._varieties[terminal, at], edges = scanner.variety(at)
+            self._varieties[place], edges = scanner.variety(*place[1:])
             self._meter.add(edges // _EDGES)
-        return self._varieties[terminal, at]
+        return self._varieties[place]
 
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return a detour from `state` with few bytes to the end; None if none is found.

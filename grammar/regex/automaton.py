@@ -21,9 +21,8 @@ _MOST_EDGES = 300_000  # of one construction: about a second
 _MOST_MINIMAL_EDGES = 600_000  # of one result, where a range of characters counts as an edge
 _STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 _ROOMY = 8  # printable characters, without quotes and backslashes
-_LENGTHS = 2  # by which counted texts are longer than the shortest
 _LONGEST_COUNTED, _MOST_READ = 64, 4096  # characters of counted texts, and edges read for them
-_MOST_TEXTS = 1 << 20  # texts that are counted on one way
+_MANY_TEXTS, _MOST_TEXTS = 4096, 1 << 20  # texts that need no longer ones, and those on one way
 _DEAD = -1  # the state of an automaton that refuses the text, in a product
 Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
 AnyState = TypeVar("AnyState", bound=Hashable)
@@ -149,18 +148,20 @@ class Automaton:
                     return True
         return False
 
-    def variety(self, state: int) -> tuple[int, int]:
-        """Return at least how many texts lead from `state` to acceptance (0: they were not
-        counted), and how many edges were read.
+    def variety(self, state: int, least: int = 0, most: int | None = None) -> tuple[int, int]:
+        """Return at least how many texts of `least` to `most` characters lead from `state` to
+        acceptance (0: they were not counted), and how many edges were read.
 
-        Only texts of printable ASCII without quotes and backslashes count, at most two characters
-        longer than the shortest of them, and only what a limited number of edges leads to.
+        Only texts of printable ASCII without quotes and backslashes count, of at most 64
+        characters, and only what a limited number of edges leads to.
         """
-        level, count, lengths, read = {state: 1}, 0, _LONGEST_COUNTED, 0
-        while lengths and level and read <= _MOST_READ:
-            ended = sum(number for q, number in level.items() if q in self.final)
-            lengths = _LENGTHS if ended and not count else lengths - 1
-            count += ended
+        level, count, read = {state: 1}, 0, 0
+        longest = _LONGEST_COUNTED if most is None else min(most, _LONGEST_COUNTED)
+        for size in range(longest + 1):
+            if size >= least:
+                count += sum(number for q, number in level.items() if q in self.final)
+            if not level or count >= _MANY_TEXTS or read > _MOST_READ:
+                break
             longer: dict[int, int] = {}
             for q, number in level.items():
                 read += len(self.edges[q])

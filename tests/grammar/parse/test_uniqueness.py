@@ -7,6 +7,7 @@ from answers import needed_tokens
 
 from dlm.grammar import BudgetError, Compiler, Frontier, JsonSchema, Matcher
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.uniqueness import Uniqueness
 
 TEXT = {"type": "string"}
 RECORD = {
@@ -115,6 +116,34 @@ def test_masks_of_keys_that_leave_many_others_take_no_search(vocabulary):
     before = compiled.meter.spent
     matcher.mask()
     assert compiled.meter.spent - before < 7  # searches take 14
+
+
+@pytest.mark.parametrize(
+    ("items", "begun"),
+    [
+        (TEXT, '["a", "b"'),
+        (TEXT | {"minLength": 2, "maxLength": 9}, '["aa", "bb"'),
+        ({"enum": ["a", "bb", "the longest"]}, '["a", "bb"'),
+        (RECORD, '[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}'),
+        (RECORD | {"required": ["name"]}, '[{"name": "a"}, {"name": "b"}'),
+    ],
+)
+def test_masks_of_distinct_items_with_free_strings_take_no_search(
+    vocabulary, items, begun, monkeypatch
+):
+    searched = []
+    detour = Uniqueness.detour
+    monkeypatch.setattr(
+        Uniqueness, "detour", lambda *place: searched.append(place) or detour(*place)
+    )
+    array = {"type": "array", "uniqueItems": True, "items": items, "maxItems": 9}
+    matcher = Matcher(Compiler(vocabulary).compile(JsonSchema(array)))
+    for token in vocabulary.encode(begun):
+        matcher.mask()
+        assert matcher.accept(token)
+    (comma,) = vocabulary.encode(",")
+    assert matcher.allowed()[comma >> 5] >> (comma & 31) & 1
+    assert not searched
 
 
 def test_no_property_may_follow_once_all_keys_are_used(compiler, vocabulary):
