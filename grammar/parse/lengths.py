@@ -6,13 +6,13 @@ bytes more. Then no further table is needed, and a bound of a billion costs noth
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from math import inf
 from threading import Lock
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.limits import RESULTS
+from dlm.grammar.limits import RESULTS, LazyDict
 from dlm.grammar.regex.automaton import Automaton
 
 _NICE = " a0"  # preferred characters among those of equal size
@@ -26,28 +26,16 @@ class Distances:
     """Distances from one automaton's states to acceptance. Several scanners share them."""
 
     def __init__(self, automaton: Automaton, weigh: Weigh):
-        self.final = automaton.final
-        self.edges: list[list[tuple[int, int, int]]] = []  # bytes, state, a code point
-        for moves in automaton.edges:
-            if len(moves) == 1:  # as nearly all states of long words have
-                ((low, high, to),) = moves
-                size, _, point = _cheapest(weigh, low, high)
-                self.edges.append([(size, to, point)])
-                continue
-            best: dict[int, tuple[int, int, int]] = {}
-            for low, high, to in moves:
-                move = _cheapest(weigh, low, high)
-                if to not in best or move < best[to]:
-                    best[to] = move
-            self.edges.append([(move[0], to, move[2]) for to, move in best.items()])
-        kept = sum(map(len, self.edges))
-        self.nbytes = _EDGE_BYTES * kept + _STATE_BYTES * len(self.edges)
+        self.final, self.count = automaton.final, len(automaton.edges)
+        self.edges = LazyDict(lambda q: _weighed(automaton.edges[q], weigh))
+        moves = sum(map(len, automaton.edges))
+        self.nbytes = _EDGE_BYTES * moves + _STATE_BYTES * self.count
         self.shortest = self._measure()  # bytes and characters, by state
 
     @cached_property
     def fewest(self) -> list[int]:
         """The fewest characters to acceptance, by state; -1 if it is unreachable."""
-        into, counts = self._into(), [-1] * len(self.edges)
+        into, counts = self._into(), [-1] * self.count
         level, count = set(self.final), 0
         while level:
             for q in level:
@@ -59,8 +47,8 @@ class Distances:
     @cached_property
     def most(self) -> list[float]:
         """The most characters to acceptance, by state; `inf` if there is no limit."""
-        into, counts = self._into(), [inf] * len(self.edges)
-        unmeasured = [len(edges) for edges in self.edges]
+        into, counts = self._into(), [inf] * self.count
+        unmeasured = [len(self.edges[q]) for q in range(self.count)]
         ready = [q for q, count in enumerate(unmeasured) if not count]
         while ready:  # states that lead into a cycle are never ready
             q = ready.pop()
@@ -72,27 +60,43 @@ class Distances:
         return counts
 
     def _into(self) -> list[list[tuple[int, int]]]:
-        into: list[list[tuple[int, int]]] = [[] for _ in self.edges]
-        for q, edges in enumerate(self.edges):
-            for weight, to, _ in edges:
+        into: list[list[tuple[int, int]]] = [[] for _ in range(self.count)]
+        for q in range(self.count):
+            for weight, to, _ in self.edges[q]:
                 into[to].append((weight, q))
         return into
 
     def _measure(self) -> list[tuple[int, int]]:
-        """Return bytes and characters to acceptance by Dijkstra's algorithm; -1: unreachable."""
-        into = self._into()
-        distances = [(-1, -1)] * len(self.edges)
-        heap = [(0, 0, q) for q in self.final]
+        """Return bytes and characters to acceptance by Dijkstra's algorithm; -1: unreachable.
+
+        Most states of free text are final: the edges of these are not looked at.
+        """
+        distances = [(0, 0) if q in self.final else (-1, -1) for q in range(self.count)]
+        into: dict[int, list[tuple[int, int]]] = {}
+        for q, (_, characters) in enumerate(distances):
+            for weight, to, _ in self.edges[q] if characters else ():
+                into.setdefault(to, []).append((weight, q))
+        heap = [(weight, 1, q) for final in self.final for weight, q in into.get(final, ())]
         heapq.heapify(heap)
         while heap:
             bytes_, characters, q = heapq.heappop(heap)
             if distances[q][1] >= 0:
                 continue
             distances[q] = bytes_, characters
-            for weight, before in into[q]:
+            for weight, before in into.get(q, ()):
                 if distances[before][1] < 0:
                     heapq.heappush(heap, (bytes_ + weight, characters + 1, before))
         return distances
+
+
+def _weighed(moves: Iterable[tuple[int, int, int]], weigh: Weigh) -> list[tuple[int, int, int]]:
+    """Return the bytes, the next state and a code point of the best move to each state."""
+    best: dict[int, tuple[int, int, int]] = {}
+    for low, high, to in moves:
+        move = _cheapest(weigh, low, high)
+        if to not in best or move < best[to]:
+            best[to] = move
+    return [(move[0], to, move[2]) for to, move in best.items()]
 
 
 _distances = RESULTS.remembered(Distances)  # by the automaton, and a function of the module level
@@ -147,7 +151,7 @@ class Lengths:
 
     def check(self, low: int, high: int | None) -> None:
         """Raises `InvalidGrammarError` if `within` would, from any state, for these bounds."""
-        for q in range(len(self._edges)):
+        for q in range(self._distances.count):
             self.within(q, low, high)
 
     def within(self, q: int, low: int, high: int | None) -> int | None:
@@ -194,7 +198,7 @@ class Lengths:
 
     def _again(self, q: int, weight: int, low: int, high: int | None, total: int) -> int:
         """Return how many more times a character that loops at `q` repeats on a shortest path."""
-        repeats = low - len(self._edges)
+        repeats = low - self._distances.count
         if repeats <= 0:
             return 0
         after = self.within(q, low - repeats, None if high is None else high - repeats)
@@ -215,15 +219,16 @@ class Lengths:
     def _extend(self) -> None:
         if not self._exactly:
             final = self._distances.final
-            self._exactly.append([0.0 if q in final else inf for q in range(len(self._edges))])
+            self._exactly.append([0.0 if q in final else inf for q in range(self._distances.count)])
             return
         last = self._exactly[-1]
-        self._work += sum(map(len, self._edges)) + len(last)
+        edges = [self._edges[q] for q in range(len(last))]
+        self._work += sum(map(len, edges)) + len(last)
         if self._work > _MOST_WORK:
             raise InvalidGrammarError(
                 "terminal", f"a pattern is too intricate for a length of {len(self._exactly)}"
             )
-        row = [min((w + last[to] for w, to, _ in edges), default=inf) for edges in self._edges]
+        row = [min((w + last[to] for w, to, _ in moves), default=inf) for moves in edges]
         self._exactly.append(row)
         number, least = len(self._exactly) - 1, min(row)
         before = self._seen.setdefault(

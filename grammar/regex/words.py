@@ -59,6 +59,8 @@ def _between(begin: int, end: int) -> Ranges:
     """Return the characters from `begin` to `end`."""
     if end <= EVERY[0][1]:
         return ((begin, end),)
+    if begin <= EVERY[0][1] and end == EVERY[1][1]:
+        return ((begin, EVERY[0][1]), EVERY[1])
     ranges = ((max(begin, low), min(end, high)) for low, high in EVERY)
     return tuple((low, high) for low, high in ranges if low <= high)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import zip_longest
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, every, some
 
+T = TypeVar("T")
 Bound = tuple[Fraction | int, bool]  # a limit, and whether the limit itself is allowed
 
 
@@ -161,16 +162,16 @@ class Objects(NamedTuple):
             depending = {*self.required, *other.required} - self.in_order() - other.in_order()
         return Objects(
             _joined(self.clauses, other.clauses),
-            tuple(dict.fromkeys(self.names + other.names)),
-            tuple(dict.fromkeys(self.required + other.required)),
+            _united(self.names, other.names),
+            _united(self.required, other.required),
             max(self.low, other.low),
             lesser(self.high, other.high),
-            tuple(dict.fromkeys(self.some + other.some)),
+            _united(self.some, other.some),
             self.opened or other.opened,
             self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
             tuple(dict.fromkeys(names)),
-            tuple(dict.fromkeys(self.choices + other.choices)),
+            _united(self.choices, other.choices),
             frozenset(depending),
         )
 
@@ -241,6 +242,13 @@ class Alternative(NamedTuple):
     def bare(self) -> "Alternative":
         """Return the alternative without `typed` and `hints`."""
         return Alternative(self.facets, self.values)
+
+
+def _united(ones: tuple[T, ...], others: tuple[T, ...]) -> tuple[T, ...]:
+    """Return all elements of two tuples without repetitions; each alone has none."""
+    if not ones or not others:
+        return ones or others
+    return tuple(dict.fromkeys(ones + others))
 
 
 _NO_CLAUSE = Clause()
