@@ -85,7 +85,8 @@ def upgraded(node: dict[str, Any], draft: int) -> dict[str, Any]:
     if node.get("nullable") is True:
         return _nullable(node, draft)
     words = keywords_of(node, draft)
-    words |= {word: int(words[word]) for word in _COUNTS & words.keys()}
+    for word in _COUNTS.intersection(words):
+        words[word] = int(words[word])
     if isinstance(words.get("type"), str):
         words["type"] = [words["type"]]
     if isinstance(words.get("items"), list):
@@ -261,8 +262,8 @@ class DocumentReader:
             self._kept.append(node)
             self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), ANY)
         where, base, draft = self._locations[id(node)]
-        outer = (self._dynamic[uri] for uri in scope)
-        if not self._dynamic.get(base, set()) <= set().union(*outer):
+        anchors = self._dynamic.get(base)
+        if anchors and not anchors <= set().union(*(self._dynamic[uri] for uri in scope)):
             scope = (*scope, base)
         key = id(node), scope
         if key not in self._sources:

@@ -6,9 +6,9 @@ recorded in `inexact`: the alternatives never allow less than the schema does. W
 A value is checked with the meaning of JSON Schema, which never closes an object. Knows no keyword.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError
@@ -54,6 +54,7 @@ from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, accepts, whol
 from dlm.grammar.schema.languages import most_characters
 from dlm.grammar.schema.overlaps import OverlapError
 
+T = TypeVar("T")
 MOST_TRIED = 64  # listed values of an alternative that are checked one by one
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
@@ -93,21 +94,22 @@ class NormalForm:
         if key in self._reading:
             reason = "it refers to itself, for the same value"
             raise InvalidGrammarError("JSON schema", reason, pointer_of(key[0]) or "/")
-        self._reading.add(key)
         self.work.count(1, "")
+        formula, kind, annotate = key
+        if isinstance(formula, Leaf) and formula.positive and not accepts(formula.source, kind):
+            shapes = self._shapes[key] = ()
+            return shapes
+        self._reading.add(key)
         try:
-            shapes = self._shapes[key] = merged(self._read(*key))
+            shapes = self._shapes[key] = merged(self._read(formula, kind, annotate))
         finally:
             self._reading.discard(key)
         return shapes
 
     def narrowed(self, formula: Formula, kind: str) -> Shapes:
         """Return the alternatives for `kind`, without those that only imply other types."""
-        return tuple(
-            shape
-            for shape in self.shapes(formula, kind)
-            if shape.typed or not shape.hints or kind in shape.hints
-        )
+        shapes = self.shapes(formula, kind)
+        return shapes and tuple(s for s in shapes if s.typed or not s.hints or kind in s.hints)
 
     def _read(self, formula: Formula, kind: str, annotate: bool) -> Sequence[Alternative]:
         match formula:
@@ -135,8 +137,6 @@ class NormalForm:
 
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
-        if not accepts(source, kind):
-            return ()
         word, unevaluated = _UNEVALUATED.get(kind), None
         if word in source.node:
             unevaluated = self._keywords.formula(source.node[word], source)
@@ -220,14 +220,12 @@ class NormalForm:
         if formula not in self._extents:
             self._extents[formula] = dict.fromkeys(KINDS, (Piece(),))
             if self._deep < _DEEPEST_LOOK:
-                with self._looking():
-                    read = {kind: self.shapes(formula, kind) for kind in KINDS}
-                    self._extents[formula] = {
-                        kind: extent_of(shapes, self._property_extent)
-                        for kind, shapes in read.items()
-                        if shapes
-                    }
+                self._extents[formula] = self._looking(lambda: self._extent(formula))
         return self._extents[formula]
+
+    def _extent(self, formula: Formula) -> Extent:
+        read = {kind: self.shapes(formula, kind) for kind in KINDS}
+        return {k: extent_of(shapes, self._property_extent) for k, shapes in read.items() if shapes}
 
     def _without(
         self, shapes: Sequence[Alternative], other: Formula, kind: str
@@ -274,19 +272,18 @@ class NormalForm:
         """Return all values that may fit `formula`; None if they are not listed."""
         if formula is TRUE or self._deep >= _DEEPEST_LOOK:
             return None
-        with self._looking():
-            shapes = [shape for kind in KINDS for shape in self.shapes(formula, kind)]
+        shapes = self._looking(lambda: [s for kind in KINDS for s in self.shapes(formula, kind)])
         if any(shape.values is None for shape in shapes):
             return None
         return frozenset(value for shape in shapes for value in shape.values or ())
 
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Examine conditions on a part of a value while reading the condition on the whole."""
+    def _looking(self, look: Callable[[], T]) -> T:
+        """Return what `look` finds out of conditions on a part of a value, while the condition on
+        the whole is read."""
         reading, self._reading = self._reading, set()
         self._deep += 1
         try:
-            yield
+            return look()
         finally:
             self._reading = reading
             self._deep -= 1
@@ -328,11 +325,11 @@ class NormalForm:
         if self._deep >= _DEEPEST_LOOK:
             return True
         self._possible[formula] = True  # assumed while it is examined
-        with self._looking():
-            self._possible[formula] = any(
-                self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
-            )
-        return self._possible[formula]
+        verdict = self._looking(
+            lambda: any(any(map(self.fits_some, self.shapes(formula, kind))) for kind in KINDS)
+        )
+        self._possible[formula] = verdict
+        return verdict
 
     def fits_some(self, shape: Alternative) -> bool:
         """Whether a value may fit `shape`; if False, none does."""
@@ -340,8 +337,8 @@ class NormalForm:
         if shape.values is not None:
             if len(shape.values) > MOST_TRIED or self._deep >= _DEEPEST_LOOK:
                 return True
-            with self._looking():
-                return any(self.admits_facets(facets, value) for value in shape.values)
+            values = shape.values
+            return self._looking(lambda: any(self.admits_facets(facets, value) for value in values))
         try:
             if isinstance(facets, Strings):
                 return self.languages.possible(facets)
