@@ -251,13 +251,13 @@ def _united(ones: tuple[T, ...], others: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(ones + others))
 
 
-_NO_CLAUSE = Clause()
+NO_CLAUSE = Clause()
 
 
 def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Clause, ...]:
     """Return all clauses, with those that have only named properties merged into one."""
     if len(ones) + len(others) == 1:
-        return tuple(clause for clause in ones + others if clause != _NO_CLAUSE)
+        return tuple(clause for clause in ones + others if clause != NO_CLAUSE)
     together: dict[Clause, None] = {}
     named: dict[str, Formula] = {}
     for clause in ones + others:

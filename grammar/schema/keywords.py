@@ -11,6 +11,7 @@ from typing import Any
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.conditions import (
     EMPTY,
+    NO_CLAUSE,
     Alternative,
     Arrays,
     Bound,
@@ -233,7 +234,7 @@ class Keywords:
         if "propertyNames" in node:
             names = (self.formula(node["propertyNames"], source),)
         objects = Objects(
-            () if clause == Clause() else (clause,),
+            () if clause == NO_CLAUSE else (clause,),
             tuple(name for name in names if name is not TRUE),
             tuple(dict.fromkeys(node.get("required", ()))),
             node.get("minProperties", 0),

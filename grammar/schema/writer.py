@@ -195,12 +195,8 @@ class Writer:
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
-        bare = [
-            shape.bare()
-            for kind in kinds
-            for shape in self.alternatives(formula, kind)
-            if self._normal.fits_some(shape)
-        ]
+        alternatives = (s for kind in kinds for s in self.alternatives(formula, kind))
+        bare = [s.bare() for s in alternatives if self._normal.fits_some(s)]
         return tuple(bare if len(bare) < 2 else dict.fromkeys(bare))
 
     def _new(self, shapes: list[Alternative], formula: Formula) -> Node:
