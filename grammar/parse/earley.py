@@ -339,6 +339,7 @@ class Parser:
         if not pending:
             return State(threads, [], kernel, False, self._costs)
         predictions, seen = self._predictions, set(pending)
+        is_item = len(kernel) == 1 and not threads
         predicted: list[tuple[Prediction, StackNode | int]] = []  # with the stack, or the rule
         callers: dict[int, list[tuple[int, StackNode | int]]] = {}  # by rule
         may_end = False
@@ -359,7 +360,8 @@ class Parser:
                 if item not in seen:
                     seen.add(item)
                     pending.append(item)
-            self._bound(work)
+            if work > _MOST_WORK:
+                raise _too_ambiguous()
         rules = [*callers]
         for rule in rules:  # the loop appends to it
             prediction = predictions.of_rule(rule)
@@ -370,7 +372,8 @@ class Parser:
                     rules.append(called)
                 callers[called].append((to, rule))
             work += prediction.size
-            self._bound(work)
+            if work > _MOST_WORK:
+                raise _too_ambiguous()
         self._meter.add(work // 2)
         nodes = self._stacks.of_rules(callers) if callers else {}
         items: list[Item] = []
@@ -381,15 +384,9 @@ class Parser:
                 start = self.scanners[terminal].start
                 onward = _made(Item, (to, stack))
                 threads.append(_made(Thread, (terminal, start, 0, low, high, onward)))
-        if len(seen) > 1 or len(kernel) > 1:
+        if not is_item:  # what it predicts may be there already
             threads, items = [*dict.fromkeys(threads)], [*dict.fromkeys(items)]
         return State(_undominated(threads), items, kernel, may_end, self._costs)
-
-    def _bound(self, work: int) -> None:
-        if work > _MOST_WORK:
-            raise GrammarError(
-                f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
-            )
 
 
 def _undominated(kernel: Sequence[AnyMember]) -> Sequence[AnyMember]:
@@ -413,6 +410,12 @@ def _undominated(kernel: Sequence[AnyMember]) -> Sequence[AnyMember]:
             fewest[situation] = thread
     dominated = {*counted}.difference(fewest.values())
     return [member for member in kernel if member not in dominated]
+
+
+def _too_ambiguous() -> GrammarError:
+    return GrammarError(
+        f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
+    )
 
 
 def _length(text: list[bytes | int]) -> int:

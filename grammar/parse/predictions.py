@@ -24,10 +24,7 @@ class Prediction:
     calls: list[tuple[int, int]] = field(default_factory=list)  # rules, and the states after them
     onward: list[int] = field(default_factory=list)  # other states, reached with nothing read
     ends: bool = False  # the rule may end here
-
-    @property
-    def size(self) -> int:
-        return len(self.reads) + len(self.calls) + len(self.onward)
+    size: int = 0  # edges and states
 
 
 class Predictions:
@@ -35,7 +32,8 @@ class Predictions:
 
     def __init__(self, network: Network, scanners: LazyDict[Scanner | LiteralScanner]):
         """`scanners` holds those of the network's terminals."""
-        self._network, self._scanners = network, scanners
+        self._network = network
+        self._may_be_empty = LazyDict(lambda number: scanners[number].final[scanners[number].start])
         self._states: dict[int, Prediction] = {}
         self._rules: dict[int, Prediction] = {}
         self._size = 0  # edges of all of them
@@ -60,6 +58,7 @@ class Predictions:
                 whole.tokens += prediction.tokens
                 whole.calls += prediction.calls
                 whole.ends |= prediction.ends
+                whole.size += prediction.size
                 reached = [to for to in prediction.onward if to not in seen]
                 seen.update(reached)
                 whole.onward += dict.fromkeys(reached)
@@ -76,21 +75,15 @@ class Predictions:
 
     def _read(self, state: int) -> Prediction:
         network, edges = self._network, self._network.edges_of(state)
-        prediction = Prediction(edges.reads, ends=state in network.final)
-        if edges.tokens:
-            prediction.tokens.append(state)
-        prediction.onward += edges.epsilons
-        prediction.onward += [edge.to for edge in edges.reads if self._may_be_empty(edge)]
+        calls, onward, may_be_empty = list[tuple[int, int]](), [*edges.epsilons], self._may_be_empty
+        onward += [to for number, to, low, _ in edges.reads if not low and may_be_empty[number]]
         for edge in edges.follows:
             if network.nullable(edge.rule) and not edge.round:
-                prediction.onward.append(edge.to)
+                onward.append(edge.to)
             if network.tail(edge.to):  # a tail call: the rule ends together with its caller
-                prediction.onward.append(network.start[edge.rule])
+                onward.append(network.start[edge.rule])
             else:
-                prediction.calls.append((edge.rule, edge.to))
-        return prediction
-
-    def _may_be_empty(self, edge: TerminalEdge) -> bool:
-        """Whether the edge takes an empty text."""
-        scanner = self._scanners[edge.terminal]
-        return not edge.low and scanner.final[scanner.start]
+                calls.append((edge.rule, edge.to))
+        size = len(edges.reads) + len(calls) + len(onward)
+        tokens = [state] if edges.tokens else []
+        return Prediction(edges.reads, tokens, calls, onward, state in network.final, size)

@@ -247,7 +247,7 @@ class _DetourSearch:
 
 
 def _holds(
-    now: frozenset[str] | SeenItems | None, before: frozenset[str] | SeenItems | None
+    now: frozenset[bytes] | SeenItems | None, before: frozenset[bytes] | SeenItems | None
 ) -> bool:
     """Whether an object or array has all keys or items that it had before."""
     if isinstance(now, SeenItems) and isinstance(before, SeenItems):
