@@ -233,10 +233,9 @@ class Keys(NamedTuple):
     def _rests_of_keys(self) -> Iterator[bytes]:
         """Yield the rests of the object's keys that begin as the current one does, with quotes."""
         key = self.key or b""
-        begun = Beginning(key, self.escape)
         for name in self._names():
             if name.startswith(key):
-                yield from begun.rests(name + b'"')
+                yield from Beginning(key, self.escape).rests(name + b'"')
 
     @property
     def at_risk(self) -> dict[int, int]:

@@ -84,6 +84,8 @@ class Steps:
                 tokens = tokens.union(*map(quoted.spelling, strings))
             if taken and keys.escape:
                 tokens = tokens.union(self._continuing(keys.escape, taken, words))
+        if not tokens and not self.uniqueness.distinct:  # the usual case
+            return []
         suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
         if self.uniqueness.distinct:
             suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
