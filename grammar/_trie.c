@@ -51,11 +51,9 @@ static int fit(Trie *trie)
     trie->nodes = (int32_t)nodes, trie->most_token = -1;
     for (Py_ssize_t i = 0; i < nodes; i++) {
         int64_t first = trie->first[i], token = trie->token_first[i];
-        if (trie->children[i] < 0 || trie->token_count[i] < 0)
+        if (trie->children[i] < 0 || first <= i || first + trie->children[i] > nodes)
             return 0;
-        if (trie->children[i] && (first <= i || first + trie->children[i] > nodes))
-            return 0;
-        if (trie->token_count[i] && (token < 0 || token + trie->token_count[i] > tokens))
+        if (trie->token_count[i] < 0 || token < 0 || token + trie->token_count[i] > tokens)
             return 0;
     }
     for (Py_ssize_t i = 0; i < tokens; i++) {
@@ -162,6 +160,8 @@ static PyObject *next_state(const Trie *trie, const Machine *machine, Frame *fra
         return NULL;
     to = PyObject_CallFunctionObjArgs(machine->after, frame->state, number, NULL);
     Py_DECREF(number);
+    if (to == NULL)
+        return NULL;
     Py_DECREF(frame->next);
     frame->next = PyObject_GetAttr(frame->state, trie->next);  /* the call may have replaced it */
     if (frame->next == NULL)

@@ -74,8 +74,8 @@ def are_equal(words: UInt32[np.ndarray, " words"], others: UInt32[np.ndarray, " 
     return np.array_equal(words, others) if NATIVE is None else NATIVE.equal(words, others)
 
 
-def copy_to_zeros(zeros: UInt32[np.ndarray, " words"], words: UInt32[np.ndarray, " words"]) -> None:
-    """Copy a set to words that are zeros. Pages of memory that would stay zeros are not touched."""
+def copy_to_zeros(zeros: UInt32[np.ndarray, "..."], words: UInt32[np.ndarray, "..."]) -> None:
+    """Copy sets to words that are zeros. Pages of memory that would stay zeros are not touched."""
     if NATIVE is None:
         zeros[:] = words
     else:

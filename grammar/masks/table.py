@@ -95,7 +95,7 @@ class GrammarMasks:
         if self.count == len(self._words):
             rows = self._words
             self._allocate(2 * self.count)
-            self._words[: self.count] = rows
+            copy_to_zeros(self._words[: self.count], rows)
         self.count += 1
         return self.count - 1
 

@@ -22,7 +22,7 @@ _REFUSED = -1  # the state after a character with which no text goes on
 _MOST = 4096  # texts that begin exceptions, which bounds a search
 _BLOCK = 16  # characters with one beginning: if fewer are refused, another one follows it
 _COPIED, _SEARCHED = 10, 5  # units of work for a set, and trie nodes searched for a unit
-_STATE_BYTES, _MOVE_BYTES = 200, 500  # of memory
+_STATE_BYTES, _CHARACTER_BYTES = 200, 500  # of memory
 QUOTE = ord('"')
 
 
@@ -64,9 +64,10 @@ class Exceptions:
     @property
     def nbytes(self) -> int:
         """Approximate memory."""
-        return sum(
-            _STATE_BYTES + _MOVE_BYTES * len(differing) for differing in self._by_state.values()
+        characters = (
+            high + 1 - low for ranges in self._by_state.values() for low, high, _ in ranges
         )
+        return _STATE_BYTES * len(self._by_state) + _CHARACTER_BYTES * sum(characters)
 
     def token_set(
         self, base: TokenSet, nodes: Nodes, state: int, trie: Trie, size: int, meter: Meter

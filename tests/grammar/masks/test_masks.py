@@ -7,7 +7,10 @@ from scores import random_scores
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
 from dlm.grammar.masks import GrammarMasks, Trie, walk
+from dlm.grammar.native import load
 
+NATIVE, MADE_BY = load()
+needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 SIZE, L = 100, 12
 
 
@@ -63,6 +66,21 @@ def test_rows_stay_when_the_table_grows(few):
     table.changed(None, more=[1, 2, 3])
     assert np.array_equal(before[: len(made)], table.table[: len(made)])
     assert table.nbytes == 41 * 4 * 4
+
+
+@needs_c
+def test_pages_without_bits_are_not_written_when_the_table_grows(few):
+    class Table(GrammarMasks):
+        def _allocate(self, rows):
+            super()._allocate(rows)
+            if self.count:
+                self.table.fill_(7)  # shows what is not written
+
+    table = Table(32 * 4096)  # four pages a row
+    rows = [table.changed(None, more=[token]) for token in (40_000, 80_000, 0)]
+    written = table.words(rows[0]) != 7
+    assert written[40_000 // 32]
+    assert np.count_nonzero(written) == 1024
 
 
 def test_removing_tokens_that_a_set_lacks_keeps_its_row():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dlm.grammar.errors import Unfinished
 from dlm.grammar.json_escapes import SHORT, spellings
-from dlm.grammar.limits import Meter
-from dlm.grammar.masks import Trie, WalkTable, tokens_in
+from dlm.grammar.limits import Meter, size_of
+from dlm.grammar.masks import TokenSet, Trie, WalkTable, tokens_in
 from dlm.grammar.parse import Terminals
 from dlm.grammar.parse.branches import UNBOUNDED
 from dlm.grammar.parse.exceptions import Exceptions
@@ -137,6 +137,17 @@ def test_each_spelling_of_a_character_is_known(character):
 )
 def test_texts_with_too_many_exceptions_have_none_to_search_for(automaton):
     assert Exceptions.of(automaton) is None
+
+
+def test_the_memory_of_exceptions_is_counted_by_character():
+    few, many = (Exceptions.of(without(pattern)) for pattern in ("[ab]c", "[a-z]c"))
+    trie = Trie([b"ab"])
+    for exceptions in (few, many):
+        exceptions.token_set(
+            TokenSet(*2 * [np.zeros(0, np.int32)]), np.zeros(1, np.int32), 0, trie, 1, Meter()
+        )
+    assert many.nbytes - few.nbytes > 24 * 300
+    assert many.nbytes > size_of(many._spelled[0])
 
 
 @pytest.fixture
