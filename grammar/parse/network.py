@@ -33,6 +33,8 @@ _REMEMBERED, _COSTS = 4096, 1 << 16  # situations whose edges, or costs, are cac
 TerminalBytes = dict[TerminalBounds, int | None]
 # The state before an edge, the edge, and its bytes if they depend on no other state's cost.
 _EdgeInto = tuple[int, Edge, int | None]
+# Likewise an edge that reads a group, and the index of one of its parts; None: its separator.
+_PartOf = tuple[int, GroupEdge, int | None]
 
 
 @dataclass(slots=True)
@@ -228,11 +230,11 @@ class Network:
 
     def _edges_into(
         self, reads: TerminalBytes
-    ) -> tuple[list[list[_EdgeInto]], dict[int, list[tuple[int, GroupEdge, int]]]]:
-        """Return the edges by the states whose costs they need, and those that read groups, with
-        the index of the part, by the states in which parts begin. Adds all terminals to `reads`."""
+    ) -> tuple[list[list[_EdgeInto]], dict[int, list[_PartOf]]]:
+        """Return the edges by the states whose costs they need, and those that read groups by the
+        states in which parts and separators begin. Adds all terminals to `reads`."""
         into: list[list[_EdgeInto]] = [[] for _ in self.edges]
-        parts: dict[int, list[tuple[int, GroupEdge, int]]] = {}
+        parts: dict[int, list[_PartOf]] = {}
         for state, edges in enumerate(self.edges):
             for edge in edges:
                 size: int | None = 0
@@ -252,10 +254,14 @@ class Network:
                         parts.setdefault(self.start[part.rule], []).append((state, edge, i))
                         if part.terminal is not None:
                             self._read(part.terminal, reads)
-                    if isinstance(group.separator, tuple):
-                        self._read(group.separator, reads)
-                    elif group.separator is not None:
-                        into[self.start[group.separator]].append((state, edge, None))
+                    if group.separator is None:
+                        group.separator_cost = 0
+                    elif isinstance(group.separator, int):
+                        parts.setdefault(self.start[group.separator], []).append(
+                            (state, edge, None)
+                        )
+                    else:
+                        group.separator_cost = self._read(group.separator, reads)
                 into[edge.to].append((state, edge, size))
         return into, parts
 
@@ -290,19 +296,15 @@ class Network:
             case TokenEdge():
                 return after + 1
             case GroupEdge(number):
-                group = self.groups[number]
-                match group.separator:
-                    case None:
-                        group.separator_cost = 0
-                    case int(rule):
-                        group.separator_cost = self.cost.get(self.start[rule])
-                    case tuple(terminal) if reads is not None:
-                        group.separator_cost = reads[terminal]
-                return None if group.cost is None else after + group.cost
+                read = self.groups[number].cost
+                return None if read is None else after + read
         return after
 
-    def _learn(self, group: Group, index: int, cost: int, reads: TerminalBytes) -> None:
-        """Pass the cost of the rule of a part on to its group."""
+    def _learn(self, group: Group, index: int | None, cost: int, reads: TerminalBytes) -> None:
+        """Pass the cost of the rule of a part, or of the separator, on to its group."""
+        if index is None:
+            group.separator_cost = cost
+            return
         terminal = group.parts[index].terminal
         read = 0 if terminal is None else reads[terminal]
         if read is not None:

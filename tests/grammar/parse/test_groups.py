@@ -242,6 +242,18 @@ def test_a_group_may_hold_control_tokens_and_itself():
     assert Parser(copy, scanner_of, Meter()).completion(parser.start, 9) == [b"y"]
 
 
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_a_group_beside_a_shorter_alternative_is_measured(separator: tuple[str, ...]):
+    pair = (Component(Literal("aa")), Component(Literal("bb")))
+    group, rules = AnyOrder(pair, SEPARATORS[separator], 2), Rules()
+    rules.nodes[rules.root] = Alternation((Literal("x"), Concatenation((group, Literal("yy")))))
+    parser = parser_of(rules)
+    assert parser.start.cost == 1
+    state = parser.after(parser.start, 0, b"aa")
+    assert state is not None
+    assert state.cost == min(map(len, separator)) + 4
+
+
 @pytest.mark.parametrize("required", [0, 2])
 def test_a_network_grows_in_proportion_to_the_properties(required: int):
     sizes = []
