@@ -21,7 +21,7 @@ from dlm.grammar.regex.characters import EVERY
 _REFUSED = -1  # the state after a character with which no text goes on
 _MOST = 4096  # texts that begin exceptions, which bounds a search
 _BLOCK = 16  # characters with one beginning: if fewer are refused, another one follows it
-_COPIED, _SEARCHED = 10, 5  # units of work for a set, and trie nodes searched for a unit
+_COPIED, _SEARCHED = 10, 5  # units of work for a set, and spellings searched for a unit
 _STATE_BYTES, _CHARACTER_BYTES = 200, 500  # of memory
 QUOTE = ord('"')
 
@@ -85,18 +85,19 @@ class Exceptions:
         return TokenSet(base.tokens.view(), base.ends.view())
 
     def _missing(self, nodes: list[int], state: int, trie: Trie) -> tuple[list[int], int]:
-        """Return the nodes at which a text is refused, and how many nodes were searched."""
-        missing, work = list[int](), [(node, state) for node in nodes]
+        """Return the nodes at which a text is refused, and how many spellings were searched for."""
+        missing, work, searched = list[int](), [(node, state) for node in nodes], len(nodes)
         for node, at in work:  # `work` grows in the loop
             spelled = self._spelled[at]
             for byte, child in trie.children_by(node, spelled):
+                searched += len(spelled[byte])
                 for spelling, to in spelled[byte]:
                     ends = trie.spelled(child, spelling) if spelling else (child,)
                     if to == _REFUSED:
                         missing += ends
                     else:
                         work += ((end, to) for end in ends)
-        return missing, len(work)
+        return missing, searched
 
 
 def _by_first_byte(

@@ -189,3 +189,11 @@ def test_the_search_for_exceptions_is_counted(other_keys):
     terminal.forget()
     with meter.limited(0), pytest.raises(Unfinished):
         terminal.sets(scanner.start, UNBOUNDED, meter)
+
+
+def test_the_search_for_spellings_that_no_token_has_is_counted():
+    trie, ideographs = Trie([b"\\"]), [chr(0x4E00 + 2 * i) for i in range(1000)]
+    nodes, base = np.zeros(1, np.int32), TokenSet(*2 * [np.zeros(0, np.int32)])
+    meter = Meter()
+    Exceptions.of(others(ideographs)).token_set(base, nodes, 0, trie, 1, meter)
+    assert meter.spent >= len(ideographs) // 10
