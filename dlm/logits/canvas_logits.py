@@ -267,7 +267,8 @@ class CanvasLogits:
     def _logp(self, position: int, logits: np.ndarray) -> np.ndarray:
         """Return the log-probabilities of tokens at `position`, given their logits."""
         if self._softcap is None:  # torch takes ten times as long to multiply a few numbers
-            x = logits * np.float32(self._heat)
+            with np.errstate(over="ignore"):  # -3e38 stands for -inf in some models
+                x = logits * np.float32(self._heat)
         else:
             x = self._heated_there(torch.from_numpy(logits)[None])[0].numpy()
         return x - self._lse_of(position)

@@ -72,6 +72,18 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
     assert len({token for token, _ in answer.ranked}) == len(answer.ranked)
 
 
+def test_the_lowest_logits_count_as_impossible_under_any_temperature():
+    lowest = torch.finfo(torch.float32).min
+    logits = torch.full((1, SIZE), lowest)
+    logits[0, [3, 5]] = 1.0
+    settings = torch.tensor([2.5]), torch.zeros(1)
+    rows = HostRows.of(vocab_pass(logits, *settings, threshold=THRESHOLD, k=CANDIDATES), SIZE)
+    ours = CanvasLogits(rows, logits, 2.5, None, DeviceCopies(torch.device("cpu")))
+    answer = ours.candidates(0, only(7, 9), 3)
+    assert answer.mass == 0
+    assert answer.ranked == [(7, -np.inf), (9, -np.inf)]
+
+
 @given(
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.1, 7.0, 200.0]),
