@@ -39,6 +39,7 @@ from measure.report import percentiles, print_table
 from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
+from dlm.grammar.schema.documents import REFERENCES
 from dlm.loading import tune_process
 
 KINDS = ("tools", "schemas")  # of cases
@@ -186,7 +187,7 @@ def calls_of(cases: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]
     Its instances are calls with the instances of the cases as arguments. Fewer cases than `count`
     that are left over, and cases with references, are not in the result.
     """
-    usable = [case for case in cases if "$ref" not in json.dumps(case["schema"])]
+    usable = [case for case in cases if not _refers(case["schema"])]
     groups = [usable[i : i + count] for i in range(0, len(usable) - count + 1, count)]
     return [
         {
@@ -200,6 +201,12 @@ def calls_of(cases: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]
         }
         for group in groups
     ]
+
+
+def _refers(schema: Any) -> bool:
+    """Whether the schema has a reference, or a property of such a name."""
+    text = json.dumps(schema)
+    return any(f'"{word}"' in text for word in REFERENCES)
 
 
 def _call(number: int, parameters: Any) -> dict[str, Any]:

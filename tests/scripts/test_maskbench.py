@@ -66,9 +66,10 @@ def test_a_kind_chooses_cases_by_their_names(run, tmp_path, kind, names):
     assert {row["id"] for row in run(path, "--kind", kind)["rows"]} == {f"{n}---1" for n in names}
 
 
-def test_cases_together_are_a_choice_of_calls(run, tmp_path):
+@pytest.mark.parametrize("word", ["$ref", "$dynamicRef"])
+def test_cases_together_are_a_choice_of_calls(run, tmp_path, word):
     path = tmp_path / "tools.jsonl"
-    refers = {**CASES[0], "schema": {"$ref": "#/$defs/a", "$defs": {"a": {}}}}
+    refers = {**CASES[0], "schema": {word: "#/$defs/a", "$defs": {"a": {}}}}
     path.write_text("\n".join(map(json.dumps, [*[CASES[0]] * 3, refers, *[CASES[2]] * 2])))
     found = run(path, "--together", "2")
     assert found["cases"] == 2  # of five without a reference
