@@ -12,10 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.patterns import (
-    BoundedTexts,
-    automaton_of,
-)
+from dlm.grammar.regex.patterns import BoundedTexts, automaton_of
 from dlm.grammar.schema.stored_automata import file_of, stored_automaton
 
 HEX = r"[0-9A-Fa-f]"

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.nodes import (
-    Node,
-)
+from dlm.grammar.regex.nodes import Node
 from dlm.grammar.schema.conditions import Objects
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.formulas import FALSE, Formula, every, pointer_of

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from dlm.grammar.regex.nodes import (
-    Node,
-)
+from dlm.grammar.regex.nodes import Node
 from dlm.grammar.schema.formulas import Formula
 
 ValueWriter = Callable[[Formula], Node]  # returns the node of the values that fit a condition
