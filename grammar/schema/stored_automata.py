@@ -1,13 +1,15 @@
 """Automata of formats that are read from files, since building one takes up to 200 ms.
 
 A file is compressed JSON: the pattern's digest, the edges and the final states. A file of another
-pattern is not used. `python tests/grammar/schema/test_stored_automata.py` writes the files anew.
+pattern, or of another version of the Unicode properties that it names, is not used.
+`python tests/grammar/schema/test_stored_automata.py` writes the files anew.
 """
 
 import gzip
 import json
 from hashlib import sha256
 from pathlib import Path
+from unicodedata import unidata_version
 
 from dlm.grammar.regex.automaton import Automaton
 
@@ -36,4 +38,5 @@ def stored_automaton(pattern: str, file: Path) -> Automaton | None:
 
 
 def _digest(pattern: str) -> str:
-    return sha256(pattern.encode()).hexdigest()
+    version = unidata_version if r"\p{" in pattern else ""
+    return sha256((pattern + version).encode()).hexdigest()
