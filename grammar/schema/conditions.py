@@ -169,7 +169,7 @@ class Objects(NamedTuple):
             _united(self.some, other.some),
             self.opened or other.opened,
             self.named or other.named,
-            (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
+            mine if mine == its else (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
             tuple(dict.fromkeys(names)),
             _united(self.choices, other.choices),
             frozenset(depending),

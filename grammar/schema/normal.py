@@ -364,6 +364,8 @@ class NormalForm:
 
         If regex engines disagree whether a pattern matches the name, both cases have to hold.
         """
+        if not clause.patterns:
+            return every(*clause.by_name[name]) if name in clause.by_name else clause.rest
         parts, doubtful = [*clause.by_name.get(name, ())], []
         for pattern, value in clause.patterns:
             if self.languages.of("pattern", pattern).accepts(name):
@@ -374,7 +376,7 @@ class NormalForm:
 
     def value_of(self, objects: Objects, name: str) -> Formula:
         """Return the condition on the property `name`; FALSE if the property is not allowed."""
-        if not all(self.admits(key, constant(name)) for key in objects.names):
+        if objects.names and not all(self.admits(key, constant(name)) for key in objects.names):
             return FALSE
         return every(*[self.property_of(clause, name) for clause in objects.clauses])
 
