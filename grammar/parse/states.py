@@ -7,6 +7,7 @@ Each state knows the shortest text to the end.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
 from dlm.grammar.parse.network import Network
@@ -211,27 +212,36 @@ class Stacks:
                     node.cost, node.best = min(costs), self._nearest(node.waiting)
 
     def _measure_cyclic(self, nodes: list[StackNode]) -> None:
-        """Set the costs of nodes that may call each other, then their best callers."""
+        """Set the costs of nodes that may call each other, by Dijkstra's algorithm, then their best
+        callers."""
         self._cyclic += nodes
-        for node in nodes:
-            for _, on in node.waiting:
-                if on.order is None and on not in nodes:
+        numbers = {node: number for number, node in enumerate(nodes)}
+        # By caller: the nodes it resumes after, and the bytes from there to its rule's end.
+        called: list[list[tuple[int, int]]] = [[] for _ in nodes]
+        heap: list[tuple[int, int]] = []
+        for number, node in enumerate(nodes):
+            for item in node.waiting:
+                rule_cost, on = self._network.cost_of(item.state), item.stack
+                if on not in numbers and on.order is None:
                     self._measure(on)
+                if on in numbers and rule_cost is not None:
+                    called[numbers[on]].append((number, rule_cost))
+                elif on.cost is not None and rule_cost is not None:
+                    heap.append((rule_cost + on.cost, number))
         for node in nodes:
             node.put_in_order()
-        changed = True
-        while changed:
-            changed = False
-            for node in nodes:
-                costs = (self.cost(item) for item in node.waiting)
-                cost = min((c for c in costs if c is not None), default=None)
-                if cost is not None and (node.cost is None or cost < node.cost):
-                    node.cost, changed = cost, True
-        undecided = [node for node in nodes if node.cost is not None]
-        while undecided:
-            for node in undecided:
-                node.best = self._nearest(node.waiting)
-            undecided = [node for node in undecided if node.best is None]
+        heapify(heap)
+        measured: list[StackNode] = []
+        while heap:
+            cost, number = heappop(heap)
+            node = nodes[number]
+            if node.cost is None:
+                node.cost = cost
+                measured.append(node)
+                for below, rule_cost in called[number]:
+                    heappush(heap, (cost + rule_cost, below))
+        for node in measured:  # its best caller comes before it
+            node.best = self._nearest(node.waiting)
 
     def _nearest(self, waiting: Iterable[Item]) -> Item | None:
         """Return the cheapest item whose own best caller is known, the same in every run."""

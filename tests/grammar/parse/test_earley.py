@@ -86,3 +86,31 @@ def test_a_run_of_bytes_counts_as_work_once_its_state_is_unknown():
         reached = parser.after(parser.start, 0, b"a long")
     with meter.limited(0):
         assert parser.after(parser.start, 0, b"a long") is reached
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_rules_that_begin_with_each_other_are_measured_in_linear_work(step):
+    reads = []
+    for size in (50, 200):
+        rules = Rules()
+        for i in range(size):
+            turn = Concatenation((Reference(f"r{(i + step) % size}"), Literal("a")))
+            rules.define(Reference(f"r{i}"), Alternation((turn, Literal("b"))))
+        rules.define(Reference("root"), Concatenation((Reference("r0"), Literal("c"))))
+        network = Network(rules)
+        with pytest.MonkeyPatch.context() as patch:
+            count, cost_of = [0], network.cost_of
+
+            def counted(state, count=count, cost_of=cost_of):
+                count[0] += 1
+                return cost_of(state)
+
+            patch.setattr(network, "cost_of", counted)
+            parser = Parser(network, scanner_of, Meter())
+            state = parser.after(parser.start, 0, b"b")
+            after = parser.after(parser.start, 0, b"ba")
+            assert state is not None
+            assert after is not None
+            assert (parser.start.cost, state.cost, after.cost) == (2, 1, 1)
+        reads.append(count[0])
+    assert reads[1] < 5 * reads[0]
