@@ -158,11 +158,14 @@ def main() -> None:
     if args.beside and not args.tokenizer:
         parser.error("--beside needs --tokenizer: llguidance reads tokens")
     cases = [case for case in read_schemas(args.data) if args.kind in (None, kind_of(case))]
-    if len(cases) < args.together:
-        kind = f" of the kind {args.kind}" if args.kind else ""
-        parser.error(f"{args.data} has {len(cases) or 'no'} cases{kind}")
     random.Random(args.seed).shuffle(cases)
-    cases = (calls_of(cases, args.together) if args.together > 1 else cases)[: args.limit]
+    if args.together > 1:
+        cases = calls_of(cases, args.together)
+    if not cases:
+        kind = f" of the kind {args.kind}" if args.kind else ""
+        count = f" for {args.together} functions" if args.together > 1 else ""
+        parser.error(f"{args.data} has no cases{kind}{count}")
+    cases = cases[: args.limit]
     vocabulary = vocabulary_of(args.tokenizer) if args.tokenizer else of_bytes()
     ours = OurEngine(vocabulary, args.additional_properties)
     tune_process()  # as a server would

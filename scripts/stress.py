@@ -63,7 +63,7 @@ class DecodedSchema:
     """Outcome of one schema in one case."""
 
     id: str
-    split: str
+    split: str | None  # None: the file does not say
     case: StressCase | None = None  # None: its grammar was refused
     refused: str | None = None  # the reason why it was not decoded
     failed: str | None = None  # an exception while it was decoded, which is a bug
@@ -155,7 +155,7 @@ def decode(
 ) -> Iterator[DecodedSchema]:
     """Yield the outcome of a schema in each case; the first one also has what is wrong with the
     file's instances. A schema that is refused takes none of the cases."""
-    row = DecodedSchema(id=entry["id"], split=entry["split"])
+    row = DecodedSchema(id=entry["id"], split=entry.get("split"))
     schema = entry["schema"]
     started = time.perf_counter()
     try:
@@ -244,7 +244,7 @@ def read_by(compiled: Compiled, text: str) -> str | None:
 
 def groups(rows: Sequence[DecodedSchema]) -> Iterator[tuple[str, list[DecodedSchema]]]:
     """Yield the rows of each split, of each value of a setting that has several, and all."""
-    for split in sorted({row.split for row in rows}):
+    for split in sorted({row.split for row in rows if row.split is not None}):
         yield split, [row for row in rows if row.split == split]
     cases = [row.case for row in rows if row.case is not None]
     for setting in StressCase.__dataclass_fields__:

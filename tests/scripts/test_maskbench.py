@@ -83,7 +83,7 @@ def test_cases_together_are_a_choice_of_calls(run, tmp_path, word):
         (["--data", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--data", "{file}", "--kind", "tools"], "has no cases of the kind tools"),
         (["--data", "{file}", "--kind", "maths"], "choose from"),
-        (["--data", "{file}", "--together", "4"], "has 3 cases"),
+        (["--data", "{file}", "--together", "4"], "has no cases for 4 functions"),
         (["--data", "{file}", "--together", "0"], "at least 1"),
     ],
 )
