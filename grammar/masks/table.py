@@ -6,7 +6,7 @@ mask is a row of the table, or one token.
 
 import math
 from collections.abc import Collection, Hashable
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import ACCESS_COPY, mmap
 
 import numpy as np
 import torch
@@ -103,7 +103,7 @@ class GrammarMasks:
         """Make the table, of zeros in xgrammar's form. Pages take no memory before a bit is set."""
         shape = xgr.get_bitmask_shape(rows, self._vocab_size)
         size = math.prod(shape) * xgr.bitmask_dtype.itemsize
-        memory = mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+        memory = mmap(-1, size, access=ACCESS_COPY)  # of this process alone, on every system
         table = torch.frombuffer(memory, dtype=xgr.bitmask_dtype).view(shape)
         self.table: Int32[Tensor, "rows words"] = table
         self._words = table.numpy().view(np.uint32)  # shares memory
