@@ -28,8 +28,8 @@ typedef struct {
     int32_t nodes, most_token, levels;
 } Trie;
 
-/* Whether a buffer holds whole numbers of `size` bytes. */
-static int of_numbers(const Py_buffer *buffer, Py_ssize_t size)
+/* Whether a buffer holds whole numbers of `size` bytes. `_walk.c` calls it, too. */
+int of_numbers(const Py_buffer *buffer, Py_ssize_t size)
 {
     return buffer->len % size == 0 && (uintptr_t)buffer->buf % (uintptr_t)size == 0;
 }

@@ -101,6 +101,10 @@ stop:
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+/* Of _trie.c. */
+int add_trie(PyObject *module);
+int of_numbers(const Py_buffer *buffer, Py_ssize_t size);
+
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
 #define VERSION 5
 
@@ -113,7 +117,7 @@ static const Py_ssize_t item_size[BUFFERS] = {1, 4, 4, 4, 4, 1, 4, 1, 4, 4, 8, 4
 static int fit(const Py_buffer *b, const Py_ssize_t *n)
 {
     for (int i = 0; i < BUFFERS; i++)
-        if (b[i].len % item_size[i] || (uintptr_t)b[i].buf % item_size[i])
+        if (!of_numbers(&b[i], item_size[i]))
             return 0;
     if (n[SIZE] != n[BYTE] || n[DEPTH] != n[BYTE] || n[FIRST] != n[BYTE] + 1 || n[COLUMN] != 256)
         return 0;
@@ -169,17 +173,11 @@ static PyObject *walk_ranges(PyObject *module, PyObject *args)
     return PyLong_FromLong(result);
 }
 
-/* Whether a buffer holds whole numbers of four bytes. */
-static int of_words(const Py_buffer *b)
-{
-    return b->len % 4 == 0 && (uintptr_t)b->buf % 4 == 0;
-}
-
 /* Add a set to packed bits: packed bits itself (format "I" or "L"), or tokens ("i" or "l"). */
 static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
 {
     Py_ssize_t n = set->len / 4;
-    if (set->itemsize != 4 || !of_words(set) || set->format == NULL || set->format[0] == 0 ||
+    if (set->itemsize != 4 || !of_numbers(set, 4) || set->format == NULL || set->format[0] == 0 ||
         set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
         return 0;
     if (set->format[0] == 'I' || set->format[0] == 'L') {
@@ -207,7 +205,7 @@ static PyObject *add_sets(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "w*O!", &words, &PyList_Type, &sets))
         return NULL;
-    int right = of_words(&words);
+    int right = of_numbers(&words, 4);
     for (Py_ssize_t i = 0; right && i < PyList_Size(sets); i++) {
         if (PyObject_GetBuffer(PyList_GetItem(sets, i), &set, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0) {
             PyBuffer_Release(&words);
@@ -300,7 +298,7 @@ static PyObject *numbers_if_few(PyObject *module, PyObject *args)
     int32_t tokens[32 * UCHAR_MAX];
     const uint32_t *words = bits.buf;
     Py_ssize_t count = bits.len / 4, used = 0, n = 0, end;
-    int right = of_words(&bits);
+    int right = of_numbers(&bits, 4);
     for (Py_ssize_t begin = 0; right && used <= most && begin < count; begin = end) {
         end = count - begin < STEP ? count : begin + STEP;
         if (!any_in(words + begin, end - begin))
@@ -335,7 +333,7 @@ static PyObject *copy_to_zeros(PyObject *module, PyObject *args)
     uint32_t *target = zeros.buf;
     const uint32_t *source = bits.buf;
     Py_ssize_t count = bits.len / 4, end;
-    int right = zeros.len == bits.len && of_words(&zeros) && of_words(&bits);
+    int right = zeros.len == bits.len && of_numbers(&zeros, 4) && of_numbers(&bits, 4);
     for (Py_ssize_t begin = 0; right && begin < count; begin = end) {
         end = begin + (Py_ssize_t)(PAGE - (uintptr_t)(target + begin) % PAGE) / 4;
         if (end > count)
@@ -360,8 +358,6 @@ static PyMethodDef methods[] = {
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},
     {NULL, NULL, 0, NULL},
 };
-
-int add_trie(PyObject *module);  /* _trie.c */
 
 static int begin(PyObject *module)
 {

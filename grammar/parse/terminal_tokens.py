@@ -133,7 +133,9 @@ class TerminalTokens:
             if isinstance(self._scanner, LiteralScanner):
                 token_set = spell(self._trie, _ROOT, self._scanner.completion(state))
             elif bounds == UNBOUNDED:
-                token_set = self._of_any_text(state, meter) or self._unbounded_set(state, meter)
+                token_set = self._without_exceptions(state, meter) or self._unbounded_set(
+                    state, meter
+                )
             else:
                 transitions = self._at(state, bounds, meter)
                 meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
@@ -157,7 +159,7 @@ class TerminalTokens:
             return None
         return None if shared.scanner is scanner else Exceptions.of(scanner.automaton)
 
-    def _of_any_text(self, state: int, meter: Meter) -> TokenSet | None:
+    def _without_exceptions(self, state: int, meter: Meter) -> TokenSet | None:
         """Return what any text reaches, without exceptions; None if there are none to search for.
 
         Also None within a character, where the search does not begin.

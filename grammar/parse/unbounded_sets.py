@@ -72,13 +72,13 @@ class UnboundedSets:
 
     def _begin(self, row: Row, other: tuple[TokenSet, Row] | None, meter: Meter) -> _PartialSet:
         nodes, sizes = self._trie.first_nodes, self._trie.first_sizes
-        known = [*self._newest] if other is None else [other, *self._newest]
-        rows = np.array([_NO_MOVES, *(known_row for _, known_row in known)])
-        differs = (rows != row) & (nodes >= 0)  # by known row, the first one of no tokens
+        similar = [*self._newest] if other is None else [other, *self._newest]
+        rows = np.array([_NO_MOVES, *(similar_row for _, similar_row in similar)])
+        differs = (rows != row) & (nodes >= 0)  # by row, the first one of no tokens
         nearest = int(np.argmin(differs @ sizes))
         reach = Reach(np.zeros(-(-self._size // 32), np.uint32))
         if nearest:
-            base, _ = known[nearest - 1]
+            base, _ = similar[nearest - 1]
             meter.add(_COPIED + len(base.ends) // _FILTERED)
             reach = self._reached_by(base, differs[nearest])
         read = nodes[differs[nearest] & (row != _NOWHERE)]

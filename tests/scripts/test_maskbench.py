@@ -71,9 +71,9 @@ def test_cases_together_are_a_choice_of_calls(run, tmp_path, word):
     path = tmp_path / "tools.jsonl"
     refers = {**CASES[0], "schema": {word: "#/$defs/a", "$defs": {"a": {}}}}
     path.write_text("\n".join(map(json.dumps, [*[CASES[0]] * 3, refers, *[CASES[2]] * 2])))
-    found = run(path, "--together", "2")
-    assert found["cases"] == 2  # of five without a reference
-    assert sum(row["refused"] is None for row in found["rows"]) == 2
+    figures = run(path, "--together", "2")
+    assert figures["cases"] == 2  # of five without a reference
+    assert sum(row["refused"] is None for row in figures["rows"]) == 2
 
 
 @pytest.mark.parametrize(
