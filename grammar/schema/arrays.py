@@ -3,7 +3,6 @@
 Arrays have constraints on single items, on their number and on how many of them fit a part.
 """
 
-from collections.abc import Callable
 from itertools import product
 
 from dlm.grammar.regex.nodes import (
@@ -19,7 +18,6 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.conditions import Arrays, Contains, lesser
-from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.formulas import FALSE, Formula, complement, every
 from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
@@ -131,39 +129,3 @@ def _choices(
         )
         for row in product(*rows)
     ]
-
-
-def write_distinct(
-    columns: Callable[[int], list[Constant]],
-    low: int,
-    high: int,
-    literal: Callable[[Constant], Node],
-    dialect: Dialect,
-    rules: Rules,
-) -> Node:
-    """Return an array of `low` to `high` distinct items, the item at `i` out of `columns(i)`.
-
-    Raises `TooManyError`.
-    """
-    if high < low:
-        return NOTHING
-    nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
-    comma = dialect.mark(",")
-
-    def items(at: int, used: frozenset[Constant]) -> Node:
-        key = at, used
-        if key not in nodes:
-            if len(nodes) >= MOST_STATES:
-                raise TooManyError
-            options: list[Node] = []
-            for item in columns(at) if at < high else ():
-                if item not in used:
-                    tail: Node = EMPTY
-                    if at + 1 < high:
-                        tail = concatenation(comma, items(at + 1, used | {item}))
-                        tail = optional(tail) if at + 1 >= low else tail
-                    options.append(concatenation(literal(item), tail))
-            nodes[key] = rules.add(alternation(*options), "items") if options else NOTHING
-        return nodes[key]
-
-    return enclosed("[]", items(0, frozenset()), low == 0, dialect)

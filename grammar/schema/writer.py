@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from math import comb
-from sys import maxsize
 from typing import Any, cast
 from typing import Literal as OneOf
 
@@ -21,7 +19,7 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.regex.patterns import BoundedTexts
 from dlm.grammar.rules.properties import without_endless
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import write_array, write_distinct
+from dlm.grammar.schema.arrays import write_array
 from dlm.grammar.schema.choices import ChoiceWriter
 from dlm.grammar.schema.conditions import (
     KINDS,
@@ -32,11 +30,11 @@ from dlm.grammar.schema.conditions import (
     Objects,
     Strings,
 )
-from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.contradictions import contradiction
 from dlm.grammar.schema.dialects import Dialect
+from dlm.grammar.schema.distinct_items import are_few, columns_of, most_items, write_distinct
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
-from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, Leaf, pointer_of
+from dlm.grammar.schema.formulas import TRUE, Formula, Leaf, pointer_of
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
 from dlm.grammar.schema.members import members
@@ -45,7 +43,6 @@ from dlm.grammar.schema.objects import ObjectWriter, PropertyOrder
 from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
 from dlm.grammar.schema.values import Listing
 
-_MOST_DISTINCT, _MOST_SETS = 8, 400  # distinct items that rules enforce, and rules for their sets
 _MOST_LISTED = 5  # parts of the schema that an error lists
 _ADVICE = (
     "This cannot be enforced while the value is written: leave it out, or have the finished value "
@@ -264,26 +261,19 @@ class Writer:
             )
         if not arrays.unique or (arrays.high is not None and arrays.high < 2):
             return write_array(arrays, self.value, self._dialect, self._rules)
-        columns = None if arrays.contains or arrays.repeats else self._columns(arrays)
+        columns = None if arrays.contains or arrays.repeats else columns_of(arrays, self._normal)
         if columns is not None:
-            has_further = arrays.rest is not FALSE
-            most = len(columns) if has_further else len(columns) - 1
-            values = len({value for column in columns for value in column})
-            high = min(values, maxsize if arrays.high is None else arrays.high)
-            high = high if has_further else min(high, most)
-            if high < arrays.low:
+            arrays = arrays._replace(high=most_items(arrays, columns))
+            if arrays.high is not None and arrays.high < arrays.low:
                 return NOTHING
-            if sum(comb(values, k) for k in range(min(high, _MOST_DISTINCT))) <= _MOST_SETS:
-                return write_distinct(
-                    lambda at: columns[min(at, len(columns) - 1)],
-                    arrays.low,
-                    high,
-                    lambda value: self._listing.one_of([value]),
-                    self._dialect,
-                    self._rules,
-                )
-            arrays = arrays._replace(high=high)
-        node = write_array(arrays, self.value, self._dialect, self._rules)
+        means = self.value, self._dialect, self._rules
+        if columns is None or not are_few(columns, arrays.high):
+            node = write_array(arrays, *means)
+        else:
+            one_of = self._listing.one_of
+            node = write_distinct(columns, arrays.low, arrays.high, one_of, *means)
+            if all(column.is_listed for column in columns):
+                return node
         if not self._whole:
             self.inexact[f"{pointer_of(formula)}/uniqueItems"] = (
                 "uniqueItems cannot be enforced within other text: its items may repeat"
@@ -292,16 +282,6 @@ class Writer:
         rule = self._rules.add(node, "distinct")  # the parser rules out repeated items
         self._rules.distinct.add(rule.name)
         return rule
-
-    def _columns(self, arrays: Arrays) -> list[list[Constant]] | None:
-        """Return the values of each item, the last list for all others; None if not listed."""
-        columns = []
-        for item in (*arrays.prefix, arrays.rest):
-            listed = self._normal.listed(item)
-            if listed is None:
-                return None
-            columns.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
-        return columns
 
     def texts(self, shape: Alternative) -> BoundedTexts | None:
         """Return the strings that fit `shape`; None if none does."""

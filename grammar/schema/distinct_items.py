@@ -1,0 +1,153 @@
+"""Grammar rules of arrays of distinct items that are listed values, or some of which are.
+
+Each rule knows which listed values were used, so that no item takes a value that a later one needs.
+"""
+
+from collections.abc import Callable
+from math import comb
+from sys import maxsize
+from typing import NamedTuple
+
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    Concatenation,
+    Node,
+    Repetition,
+    alternation,
+    concatenation,
+    optional,
+)
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.conditions import Arrays, lesser
+from dlm.grammar.schema.constants import Constant
+from dlm.grammar.schema.dialects import Dialect
+from dlm.grammar.schema.formulas import FALSE, Formula, complement, every, some
+from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
+from dlm.grammar.schema.values import enclosed
+
+_MOST_USED, _MOST_SETS = 8, 400  # used values that rules know, and sets of them
+_MOST_COLUMNS = 64  # of arrays of which not all items are listed
+
+
+class Column(NamedTuple):
+    """Values of one item, or of each further one."""
+
+    values: list[Constant]
+    condition: Formula | None = None  # of other values; None: there are no others
+
+    @property
+    def is_listed(self) -> bool:
+        return self.condition is None
+
+
+def columns_of(arrays: Arrays, normal: NormalForm) -> list[Column] | None:
+    """Return what each item may be, the last column for all further ones.
+
+    Returns None if no required item but the first is listed: the parser, which refuses repeated
+    items, is enough then. Unless all items are listed, only few values are read, and no lists with
+    arrays or objects.
+    """
+    items = (*arrays.prefix, arrays.rest)
+    listed = [normal.listed(item) for item in items]
+    if None in listed:
+        listed = [values if values and _are_scalars(values) else None for values in listed]
+        number = len(frozenset[Constant]().union(*(values or () for values in listed)))
+        few = len(items) <= _MOST_COLUMNS and _may_know(number, arrays.high)
+        if not few or not any(listed[1 : arrays.low]):
+            return None
+    columns: list[Column] = []
+    for place, item in enumerate(items):
+        values, condition = listed[place], None
+        if values is None:
+            later = [i for i in range(place + 1, len(items)) if listed[i]]
+            values = frozenset[Constant]().union(*(listed[i] or () for i in later))
+            condition = every(item, complement(some(*(items[i] for i in later))))
+        fitting = [v for v in sorted(values, key=repr) if normal.admits(item, v)]
+        columns.append(Column(fitting, condition))
+    return columns
+
+
+def most_items(arrays: Arrays, columns: list[Column]) -> int | None:
+    """Return the most items that are distinct; None if their number has no limit."""
+    high = arrays.high
+    if arrays.rest is FALSE:
+        high = lesser(high, len(columns) - 1)
+    if all(column.is_listed for column in columns):
+        high = lesser(high, len(_values(columns)))
+    return high
+
+
+def are_few(columns: list[Column], high: int | None) -> bool:
+    """Whether rules may know which of the listed values were used in up to `high` items."""
+    return _may_know(len(_values(columns)), high)
+
+
+def write_distinct(
+    columns: list[Column],
+    low: int,
+    high: int | None,
+    literals: Callable[[list[Constant]], Node],
+    value: ValueWriter,
+    dialect: Dialect,
+    rules: Rules,
+) -> Node:
+    """Return an array of `low` to `high` items, whose listed ones are distinct.
+
+    Raises `TooManyError`.
+    """
+    last, comma = len(columns) - 1, dialect.mark(",")
+    # By column: the values that are listed by later ones.
+    later = [frozenset(_values([c for c in columns[i + 1 :] if c.is_listed])) for i in range(last)]
+    later.append(frozenset(columns[-1].values if columns[-1].is_listed else ()))
+    nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
+
+    def items(at: int, used: frozenset[Constant]) -> Node:
+        """Return the item at `at` and all after it."""
+        key = at, used
+        if key not in nodes:
+            if len(nodes) >= MOST_STATES:
+                raise TooManyError
+            column = min(at, last)
+            values, condition = columns[column]
+            after: dict[frozenset[Constant], list[Constant]] = {}  # by the values used then
+            for item in values:
+                if item not in used:
+                    after.setdefault(later[column] & (used | {item}), []).append(item)
+            options = [
+                concatenation(literals(listed), further(at + 1, then))
+                for then, listed in after.items()
+            ]
+            if condition is not None:
+                node = further(at + 1, later[column] & used)
+                options.append(concatenation(value(condition), node))
+            nodes[key] = rules.add(alternation(*options), "items") if options else NOTHING
+        return nodes[key]
+
+    def further(at: int, used: frozenset[Constant]) -> Node:
+        """Return a comma and the items from `at` on, if there are any."""
+        if high is not None and at >= high:
+            return EMPTY
+        condition = columns[-1].condition
+        if at >= last and condition is not None:
+            most = None if high is None else high - at
+            return Repetition(Concatenation((comma, value(condition))), max(0, low - at), most)
+        node = concatenation(comma, items(at, used))
+        return optional(node) if at >= low else node
+
+    return enclosed("[]", items(0, frozenset()) if high != 0 else NOTHING, low == 0, dialect)
+
+
+def _values(columns: list[Column]) -> dict[Constant, None]:
+    return dict.fromkeys(value for column in columns for value in column.values)
+
+
+def _may_know(values: int, high: int | None) -> bool:
+    """Whether rules may know which of some `values` were used in up to `high` items."""
+    most = min(_MOST_USED, maxsize if high is None else high)
+    return sum(comb(values, k) for k in range(most)) <= _MOST_SETS
+
+
+def _are_scalars(values: frozenset[Constant]) -> bool:
+    return all(value.kind not in ("array", "object") for value in values)
