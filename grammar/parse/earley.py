@@ -21,6 +21,7 @@ from dlm.grammar.parse.states import (
     Thread,
     order,
 )
+from dlm.grammar.parse.threads import Threads
 from dlm.grammar.regex.nodes import Terminal
 
 _REMEMBERED = 32_768  # states, before all are forgotten
@@ -78,7 +79,7 @@ class Parser:
         self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self._states: dict[Thread | Item | frozenset[Thread | Item], State] = {}  # by kernel
         self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
-        self._stacks = Stacks(network)
+        self._threads, self._stacks = Threads(self.scanners), Stacks(network)
         self._costs = ByteCosts(self.scanners, self._stacks)
         self._predictions = Predictions(network, self.scanners)
         self._end = StackNode(ends=True)
@@ -116,7 +117,7 @@ class Parser:
         """Return the state after a byte of text; None if the grammar refuses it."""
         if state.next[byte] is UNREAD:
             self._meter.spend(1 + len(state.threads) // 4)
-            members, begin, end = self._read(state.threads, byte)
+            members, begin, end, *_ = self._threads.read(state.threads, byte.to_bytes())
             self._link(state, begin, end, self._state(members) if members else None)
         return state.next[byte]
 
@@ -129,9 +130,10 @@ class Parser:
 
     def _link(self, state: State, begin: int, end: int, onward: State | None) -> None:
         """Set the state after the bytes from `begin` to `end`."""
-        if not isinstance(state.next, list):
-            state.next = self._unread(state)
-        state.next[begin : end + 1] = [onward] * (end + 1 - begin)
+        if isinstance(state.next, list):
+            state.next[begin : end + 1] = [onward] * (end + 1 - begin)
+        else:
+            state.next = self._threads.next_states(state.threads, begin, end, onward)
 
     def _after_run(self, state: State, piece: bytes) -> tuple[State | None, int]:
         """Return the state after a run of bytes that `piece` begins with, and their number.
@@ -143,19 +145,7 @@ class Parser:
         run = self._runs.get(key)
         if run is None:
             self._meter.spend(1 + len(state.threads) // 4)
-            threads, length, read = state.threads, 0, 0
-            while True:
-                members, begin, end = self._read(threads, piece[length])
-                length += 1
-                read += len(threads)
-                threads = [m for m in members if isinstance(m, Thread) and not self._ended(m)]
-                if (
-                    begin < end
-                    or length == len(piece)
-                    or not threads
-                    or len(threads) < len(members)
-                ):
-                    break
+            members, begin, end, length, read = self._threads.read(state.threads, piece)
             self._meter.add(read // _THREADS)
             onward = self._state(members) if members else None
             run = onward, length
@@ -165,53 +155,13 @@ class Parser:
                 self._runs[key] = run
         return run
 
-    def _read(self, threads: Sequence[Thread], byte: int) -> tuple[list[Thread | Item], int, int]:
-        """Return the threads and items after a byte, with the first and the last byte for which
-        they are the same."""
-        members: list[Thread | Item] = []
-        begin, end, scanners = 0, 255, self.scanners
-        for thread in threads:
-            terminal, at, _, least, most, onward = thread
-            scanner = scanners[terminal]
-            for low, high, to in scanner.moves(at):
-                if high < byte:
-                    if high >= begin:
-                        begin = high + 1
-                    continue
-                if low > byte:
-                    if low <= end:
-                        end = low - 1
-                    break
-                if low > begin:
-                    begin = low
-                if high < end:
-                    end = high
-                if least or most is not None:
-                    moved = self._moved(thread, to)
-                else:
-                    moved = _made(Thread, (terminal, to, 0, 0, None, onward))
-                if moved is not None:
-                    ended = scanner.final[to] and not scanner.moves(to)
-                    members.append(onward if ended else moved)
-                break
-        return members, begin, end
-
-    def _unread(self, state: State) -> list[State | None]:
-        """Return the next states of a state that no byte was read from: none by other bytes than
-        those that its threads take."""
-        onward: list[State | None] = [None] * 256
-        for thread in state.threads:
-            for low, high, _ in self.scanners[thread.terminal].moves(thread.at):
-                onward[low : high + 1] = UNREAD_BYTES[low : high + 1]
-        return onward
-
     def ranges(self, state: State) -> list[tuple[int, int]]:
         """Return the ranges of bytes that may follow, in the order of the grammar's rules."""
         return [
             (low, high)
             for thread in sorted(state.threads, key=lambda t: (t.onward.state, t.terminal))
             for low, high, to in self.scanners[thread.terminal].moves(thread.at)
-            if self._moved(thread, to) is not None
+            if self._threads.moved(thread, to) is not None
         ]
 
     def named(self, state: State) -> set[int]:
@@ -276,7 +226,7 @@ class Parser:
         only = None
         for thread in state.threads:
             for low, high, to in self.scanners[thread.terminal].moves(thread.at):
-                if self._moved(thread, to) is not None:
+                if self._threads.moved(thread, to) is not None:
                     if low != high or only not in (None, low):
                         return None
                     only = low
@@ -285,19 +235,6 @@ class Parser:
     def cost(self, member: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
         return self._costs.cost(member)
-
-    def _moved(self, thread: Thread, to: int) -> Thread | None:
-        """Return the thread moved to scanner state `to`; None if its bounds can not be kept."""
-        terminal, at, count, low, high, onward = thread
-        if low == 0 and high is None:
-            return _made(Thread, (terminal, to, 0, 0, None, onward))
-        scanner = self.scanners[terminal]
-        count += scanner.counts(at, to)
-        if high is None:
-            count = min(count, low)
-        if scanner.cost(to, low - count, None if high is None else high - count) is None:
-            return None
-        return Thread(terminal, to, count, low, high, onward)
 
     def _ended(self, thread: Thread) -> bool:
         """Whether the text read so far is a complete text of the terminal."""

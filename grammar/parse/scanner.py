@@ -119,7 +119,7 @@ class Scanner:
         self._keys: list[tuple] = []
         self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
-        self._moves: list[tuple[Move, ...] | None] = []
+        self.known_moves: list[tuple[Move, ...] | None] = []
         self._costs = LimitedCache[tuple[int, int, int | None], int | None](_COSTS)
         self._lead_moves: dict[tuple, tuple[Move, ...]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
@@ -138,12 +138,12 @@ class Scanner:
 
     def moves(self, state: int) -> tuple[Move, ...]:
         """Return the moves from `state`: sorted, and without overlaps."""
-        moves = self._moves[state]
+        moves = self.known_moves[state]
         if moves is None:
             key = self._keys[state]
             out = sorted((low, high, self._state(to)) for low, high, to in self._out(key))
             leads = self._leads(key[1]) if key[0] == "at" else ()
-            moves = self._moves[state] = (*_merged(out), *leads)
+            moves = self.known_moves[state] = (*_merged(out), *leads)
         return moves
 
     def counts(self, state: int, to: int) -> bool:
@@ -347,7 +347,7 @@ class Scanner:
         with self._lock:  # grammars that share it may be built in several threads
             if key not in self._numbers:
                 self._keys.append(key)
-                self._moves.append(None)
+                self.known_moves.append(None)
                 self._endings.append(None)
                 at = key[0] == "at"
                 accepts = at and key[1] in self._accepts
@@ -420,7 +420,7 @@ class LiteralScanner:
     start, quoted = 0, False
 
     def __init__(self, raw: bytes):
-        self._raw = raw
+        self.raw = raw
         self.final = [False] * len(raw) + [True]
         self.nbytes = 200 + 9 * len(raw)  # approximate memory
 
@@ -430,13 +430,13 @@ class LiteralScanner:
     def moves(self, state: int) -> tuple[Move, ...]:
         if self.final[state]:
             return ()
-        return ((self._raw[state], self._raw[state], state + 1),)
+        return ((self.raw[state], self.raw[state], state + 1),)
 
     def counts(self, state: int, to: int) -> bool:
         return False
 
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
-        return len(self._raw) - state
+        return len(self.raw) - state
 
     def fewest_characters(self) -> list[int]:
         return [0] * len(self)
@@ -444,7 +444,7 @@ class LiteralScanner:
     def completion(
         self, state: int, low: int = 0, high: int | None = None, most: int = maxsize
     ) -> bytes:
-        end = min(state + most, len(self._raw))
-        while end < len(self._raw) and self._raw[end] & 0xC0 == 0x80:  # within a character
+        end = min(state + most, len(self.raw))
+        while end < len(self.raw) and self.raw[end] & 0xC0 == 0x80:  # within a character
             end += 1
-        return self._raw[state:end]
+        return self.raw[state:end]
