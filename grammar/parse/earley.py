@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, LimitedCache, Meter
-from dlm.grammar.parse.network import Network, TerminalEdge
+from dlm.grammar.parse.construction import TerminalEdge, TokenEdge
+from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.predictions import Prediction, Predictions
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import (
@@ -166,8 +167,8 @@ class Parser:
 
     def named(self, state: State) -> set[int]:
         """Return the control tokens that rules allow after `state`."""
-        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
-        return {token for edge in edges for token in edge.ids}
+        edges = (edge for item in state.items for edge in self.network.edges_of(item.state))
+        return {token for edge in edges if isinstance(edge, TokenEdge) for token in edge.ids}
 
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""
@@ -244,8 +245,8 @@ class Parser:
         items = [
             Item(edge.to, item.stack)
             for item in state.items
-            for edge in self.network.edges_of(item.state).tokens
-            if token in edge.ids
+            for edge in self.network.edges_of(item.state)
+            if isinstance(edge, TokenEdge) and token in edge.ids
         ]
         return self._state(items) if items else None
 

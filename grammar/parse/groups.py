@@ -7,7 +7,6 @@ built in advance, and nothing has to be kept.
 """
 
 from bisect import insort
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,29 +59,42 @@ class Group:
     onward: int = 0  # the network's state after the group
     separator_cost: int | None = None  # bytes; None: not known, or without an end
     costs: list[int | None] = field(default_factory=list)  # of each part, likewise
+    again: int = 0  # bits of the parts that may come again
+    adds: tuple[int, ...] = ()  # bits that each part adds to `used`
     _by_cost: list[tuple[int, int]] = field(default_factory=list)  # parts that are not required
     _missing: int = 0  # required parts without a known cost
+    _all: int = 0  # bits of all parts
     _needed: int = 0  # bits of the required parts
     _once: int = 0  # bits of the parts that do not repeat
     _ordered: int = 0  # bits of the parts that are ordered
-    _again: int = 0  # bits of the parts that may come again
+    _last: int = 0  # bits of the parts that are last
     _repeats: bool = False  # a part repeats
     _shortest_texts: dict[tuple[int, int], "Shortest | None"] = field(default_factory=dict)
+    counts: int = 1  # the number of values that `Situation.number` may have
 
     def __post_init__(self) -> None:
+        self._all = (1 << len(self.parts)) - 1
         for i, part in enumerate(self.parts):
             self._once |= (not part.repeats) << i
             self._ordered |= part.ordered << i
-            self._again |= part.again << i
+            self._last |= part.last << i
+            self.again |= part.again << i
             self._needed |= part.required << i
             self._repeats |= part.repeats
+        self.adds = tuple(map(self._added, range(len(self.parts))))
         self.costs = [None] * len(self.parts)
         self._missing = self._needed.bit_count()
+        self.counts = 1 + max(self.low, self.high or 0)
 
-    @property
-    def counts(self) -> int:
-        """The number of values that `Situation.number` may have."""
-        return 1 + max(self.low, self.high or 0)
+    def _added(self, index: int) -> int:
+        part, added = self.parts[index], 0
+        if not part.repeats:
+            added |= 1 << index
+        if part.ordered:
+            added |= self._ordered & ((1 << index) - 1)
+        elif part.last:
+            added |= self._ordered
+        return added
 
     def learn(self, index: int, cost: int) -> None:
         """Set the cost of a part, once."""
@@ -109,42 +121,35 @@ class Group:
 
     def after(self, index: int, used: int, count: int) -> tuple[int, int]:
         """Return `used` and `number` of the situation once part `index` is read."""
-        part, below = self.parts[index], (1 << index) - 1
-        if part.again and used >> index & 1:
+        if self.again & used & 1 << index:
             return used, count
-        if not part.repeats:
-            used |= 1 << index
-        if part.ordered:
-            used |= self._ordered & below
-        elif part.last:
-            used |= self._ordered
-        if self.high is None:
-            return used, min(count + 1, self.low)
-        return used, count + 1
+        return used | self.adds[index], self.counted(count)
+
+    def counted(self, count: int) -> int:
+        """Return `number` of the situation once another part is read."""
+        return self.low if self.high is None and count >= self.low else count + 1
 
     def ends(self, used: int, count: int) -> bool:
         """Whether no part is needed any more."""
         return count >= self.low and not self._needed & ~used
 
-    def following(self, used: int, count: int) -> Iterator[int]:
-        """Yield the parts that may follow."""
+    def following(self, used: int, count: int) -> int:
+        """Return the bits of the parts that may follow."""
         needed = self._needed & ~used
-        if self.high is None:
-            full = False
-        elif count >= self.high:
-            return
-        else:
-            full = self.high - count <= needed.bit_count()
+        parts = self._all & ~used | self.again
+        if self.high is not None:
+            if count >= self.high:
+                return 0
+            if self.high - count <= needed.bit_count():
+                parts &= self._needed
         ordered = needed & self._ordered
-        next_ordered = (ordered & -ordered).bit_length() - 1  # of the parts read in order
-        enough = self._repeats or count + 1 >= self.low
-        for i, part in enumerate(self.parts):
-            if (used >> i & 1 and not part.again) or (full and not part.required):
-                continue
-            if ordered and (part.last or (part.ordered and i > next_ordered)):
-                continue
-            if enough or self._leaves_enough(*self.after(i, used, count)):
-                yield i
+        if ordered:  # all up to the next part that is needed, and those that have no order
+            parts &= ~self._last & (~self._ordered | (ordered & -ordered) * 2 - 1)
+        if count + 1 < self.low and not self._repeats:
+            for i in bits(parts):
+                if not self._leaves_enough(*self.after(i, used, count)):
+                    parts ^= 1 << i
+        return parts
 
     def _leaves_enough(self, used: int, count: int) -> bool:
         """Whether enough parts are left, without those that are skipped for the sake of order."""
@@ -158,7 +163,7 @@ class Group:
         needed = self._needed & ~used
         extra = max(0, self.low - count - needed.bit_count())
         if not extra and least > needed.bit_count():
-            extra, used = least - needed.bit_count(), used & ~self._again
+            extra, used = least - needed.bit_count(), used & ~self.again
         key = (used if extra else needed), extra
         if key not in self._shortest_texts:
             if len(self._shortest_texts) >= _REMEMBERED:

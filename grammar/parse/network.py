@@ -1,13 +1,11 @@
 """A grammar as a recursive transition network, with the shortest path to each rule's end.
 
 Every rule is a finite automaton (`construction.py`). The states of parts in any order are made when
-a text reaches them (`groups.py`). The module knows no text and no vocabulary.
+a text reaches them (`situations.py`). The module knows no text and no vocabulary.
 """
 
 import heapq
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 from dlm.grammar.limits import RESULTS
 from dlm.grammar.parse.construction import (
@@ -19,15 +17,12 @@ from dlm.grammar.parse.construction import (
     TerminalEdge,
     TokenEdge,
 )
-from dlm.grammar.parse.groups import AFTER, AT, WITHIN, Group, Situation, TerminalBounds
+from dlm.grammar.parse.groups import Group, TerminalBounds
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner, lengths_of
+from dlm.grammar.parse.situations import GROUPED, Situations
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.rules.rules import Rules
-
-_GROUPED = 1 << 40  # states from this number on are situations of groups
-_REMEMBERED, _COSTS = 4096, 1 << 16  # situations whose edges, or costs, are cached
-
 
 # The fewest bytes of a terminal within its bounds; None: no text has such a length.
 TerminalBytes = dict[TerminalBounds, int | None]
@@ -35,16 +30,6 @@ TerminalBytes = dict[TerminalBounds, int | None]
 _EdgeInto = tuple[int, Edge, int | None]
 # Likewise an edge that reads a group, and the index of one of its parts; None: its separator.
 _PartOf = tuple[int, GroupEdge, int | None]
-
-
-@dataclass(slots=True)
-class Edges:
-    """The edges of one state, by kind."""
-
-    reads: list[TerminalEdge] = field(default_factory=list)
-    tokens: list[TokenEdge] = field(default_factory=list)
-    follows: list[RuleEdge] = field(default_factory=list)  # each reads its rule once
-    epsilons: list[int] = field(default_factory=list)
 
 
 class Network:
@@ -63,38 +48,33 @@ class Network:
         self.distinct = builder.distinct
         self.terminals: list[Terminal | bytes] = list(builder.terminals)
         self.groups = builder.groups
-        self._grouped: dict[int, Edges] = {}  # edges of situations
-        self._costs: dict[int, int | None] = {}  # of situations
         self.cost: dict[int, int] = {}  # a missing key: the rule's end is unreachable
+        self._situations = Situations(self.groups, self.start, self.cost)
         self._best: dict[int, Edge] = {}  # the first edge of a shortest path
         self._counted: dict[tuple[RuleEdge, int], int] = {}
         self._rounds: dict[int, tuple[RuleEdge, int]] = {}  # counted states without edges yet
-        self._by_kind: dict[int, Edges] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
 
-    def edges_of(self, state: int) -> Edges:
-        """Return the edges of `state`. A repetition is an epsilon edge into its first round."""
-        if state >= _GROUPED:
-            return self._edges_of_situation(state)
-        edges = self._by_kind.get(state)
-        if edges is None:
-            edges = self._by_kind[state] = Edges()
-            for edge in self._out(state):
-                match edge:
-                    case TerminalEdge():
-                        edges.reads.append(edge)
-                    case TokenEdge():
-                        edges.tokens.append(edge)
-                    case RuleEdge() if edge.once:
-                        edges.follows.append(edge)
-                    case RuleEdge():
-                        edges.epsilons.append(self._round(edge, 0))
-                    case EpsilonEdge(to):
-                        edges.epsilons.append(to)
-                    case GroupEdge(group):
-                        edges.epsilons.append(self._state_of(group, Situation(AT)))
-        return edges
+    def edges_of(self, state: int) -> Sequence[Edge]:
+        """Return the edges of `state`. Those that read a group, or a rule not just once, are
+        followed with nothing read to their `entry`."""
+        if state >= GROUPED:
+            return self._situations.edges_of(state)
+        if state in self._rounds:
+            follow, done = self._rounds.pop(state)
+            if follow.high is None or done < follow.high:
+                after = self._round(follow, done + 1)
+                self.edges[state].append(RuleEdge(follow.rule, after, round=True))
+            if done >= follow.low or self.nullable(follow.rule):
+                self.edges[state].append(EpsilonEdge(follow.to))
+        return self.edges[state]
+
+    def entry(self, edge: RuleEdge | GroupEdge) -> int:
+        """Return the state before the first round of a repetition, or the parts of a group."""
+        if isinstance(edge, GroupEdge):
+            return self._situations.begin(edge.group)
+        return self._round(edge, 0)
 
     def reads(self) -> Iterator[TerminalEdge]:
         """Yield all edges that read a terminal; those of groups lead nowhere."""
@@ -111,46 +91,40 @@ class Network:
 
     def tail(self, state: int) -> bool:
         """Whether nothing can be read between `state` and the end of its rule."""
-        if state >= _GROUPED:
-            edges = self.edges_of(state)
-            only_ends = not (edges.reads or edges.follows)
-            return only_ends and all(map(self.tail, edges.epsilons))
-        if state not in self._tails:
-            self._tails[state] = self._only_ends(state)
-        return self._tails[state]
+        if state >= GROUPED:
+            onward = self._situations.onward(state)
+            return onward is not None and self.tail(onward)
+        tail = self._tails.get(state)
+        if tail is None:
+            tail = self._tails[state] = self._only_ends(state)
+        return tail
 
     def _only_ends(self, state: int) -> bool:
-        seen, waiting, ends = {state}, deque([state]), False
-        while waiting:
-            state = waiting.popleft()
-            edges = self._out(state)
-            if not all(isinstance(edge, EpsilonEdge) for edge in edges):
-                return False
-            if not edges and state not in self.final:
-                return False
-            ends = ends or not edges
-            waiting += {edge.to for edge in edges} - seen
-            seen.update(edge.to for edge in edges)
+        seen, waiting, ends = {state}, [state], False
+        for reached in waiting:  # the loop appends to it
+            edges = self.edges_of(reached)
+            if not edges:
+                if reached not in self.final:
+                    return False
+                ends = True
+            for edge in edges:
+                if not isinstance(edge, EpsilonEdge):
+                    return False
+                if edge.to not in seen:
+                    seen.add(edge.to)
+                    waiting.append(edge.to)
         return ends
 
     def first_edge(self, state: int) -> Edge | None:
         """Return the first edge of a shortest path to the rule's end; None if it is there."""
-        if state >= _GROUPED:
-            return self._first_of_situation(state)
+        if state >= GROUPED:
+            return self._situations.first_edge(state)
         edge = self._best.get(state)
-        if isinstance(edge, GroupEdge):
-            return EpsilonEdge(self._state_of(edge.group, Situation(AT)))
-        return edge
+        return EpsilonEdge(self.entry(edge)) if isinstance(edge, GroupEdge) else edge
 
     def cost_of(self, state: int) -> int | None:
         """Return the fewest bytes to the end of the rule; None if it is unreachable."""
-        if state < _GROUPED:
-            return self.cost.get(state)
-        if state not in self._costs:
-            if len(self._costs) >= _COSTS:
-                self._costs.clear()
-            self._costs[state] = self._cost_of_situation(state)
-        return self._costs[state]
+        return self.cost.get(state) if state < GROUPED else self._situations.cost_of(state)
 
     def shortest_path(self, state: int) -> Iterator[TerminalEdge | int]:
         """Yield a shortest path to the rule's end: terminals, and control tokens by their ids."""
@@ -169,16 +143,6 @@ class Network:
                 yield min(edge.ids)
             elif isinstance(edge, RuleEdge) and not self.nullable(edge.rule):
                 pending.append((self.start[edge.rule], edge.low))
-
-    def _out(self, state: int) -> list[Edge]:
-        if state in self._rounds:
-            follow, done = self._rounds.pop(state)
-            if follow.high is None or done < follow.high:
-                after = self._round(follow, done + 1)
-                self.edges[state].append(RuleEdge(follow.rule, after, round=True))
-            if done >= follow.low or self.nullable(follow.rule):
-                self.edges[state].append(EpsilonEdge(follow.to))
-        return self.edges[state]
 
     def _round(self, follow: RuleEdge, done: int) -> int:
         """Return the state after `done` rounds of a repetition. It is built at the first call."""
@@ -310,85 +274,6 @@ class Network:
         if read is not None:
             group.learn(index, read + cost)
 
-    def _state_of(self, number: int, situation: Situation) -> int:
-        """Return the number of the state for a situation of a group."""
-        phase, used, count = situation
-        group = self.groups[number]
-        code = (used * group.counts + count) * (WITHIN + len(group.parts)) + phase
-        return _GROUPED + code * len(self.groups) + number
-
-    def _situation(self, state: int) -> tuple[int, Situation]:
-        """Return the number of the group, and the situation, of a state."""
-        code, number = divmod(state - _GROUPED, len(self.groups))
-        group = self.groups[number]
-        code, phase = divmod(code, WITHIN + len(group.parts))
-        used, count = divmod(code, group.counts)
-        return number, Situation(phase, used, count)
-
-    def _edges_of_situation(self, state: int) -> Edges:
-        edges = self._grouped.get(state)
-        if edges is None:
-            number, (phase, used, count) = self._situation(state)
-            group = self.groups[number]
-            if len(self._grouped) >= _REMEMBERED:
-                self._grouped.clear()
-            self._grouped[state] = edges = Edges()
-            if phase == AT:
-                for i in group.following(used, count):
-                    _add(edges, self._part_edge(number, i, used, count))
-            elif phase == AFTER:
-                if group.ends(used, count):
-                    edges.epsilons.append(group.onward)
-                if any(True for _ in group.following(used, count)):
-                    _add(edges, self._separator_edge(number, used, count))
-            else:
-                after = self._state_of(number, Situation(AFTER, used, count))
-                edges.follows.append(RuleEdge(group.parts[phase - WITHIN].rule, after))
-        return edges
-
-    def _part_edge(self, number: int, index: int, used: int, count: int) -> TerminalEdge | RuleEdge:
-        """Return the edge that reads a part, or the terminal that it begins with."""
-        group = self.groups[number]
-        part, after = group.parts[index], group.after(index, used, count)
-        if part.terminal is None:
-            return RuleEdge(part.rule, self._state_of(number, Situation(AFTER, *after)))
-        return _reading(part.terminal, self._state_of(number, Situation(WITHIN + index, *after)))
-
-    def _separator_edge(self, number: int, used: int, count: int) -> Edge:
-        to = self._state_of(number, Situation(AT, used, count))
-        separator = self.groups[number].separator
-        if separator is None:
-            return EpsilonEdge(to)
-        if isinstance(separator, int):
-            return RuleEdge(separator, to)
-        return _reading(separator, to)
-
-    def _cost_of_situation(self, state: int) -> int | None:
-        number, (phase, used, count) = self._situation(state)
-        group = self.groups[number]
-        rule = group.parts[phase - WITHIN].rule if phase >= WITHIN else None
-        inner = 0 if rule is None else self.cost.get(self.start[rule])
-        shortest, end = group.shortest(used, count, phase == AT), self.cost.get(group.onward)
-        if shortest is None or inner is None or end is None:
-            return None
-        cost = group.with_separators(shortest, shortest.number - (phase == AT))
-        return None if cost is None else inner + cost + end
-
-    def _first_of_situation(self, state: int) -> Edge | None:
-        number, (phase, used, count) = self._situation(state)
-        group = self.groups[number]
-        if phase >= WITHIN:
-            after = self._state_of(number, Situation(AFTER, used, count))
-            return RuleEdge(group.parts[phase - WITHIN].rule, after)
-        shortest = group.shortest(used, count, phase == AT)
-        if shortest is None:
-            return None
-        if phase == AT:
-            return self._part_edge(number, shortest.parts[0], used, count)
-        if shortest.parts:
-            return self._separator_edge(number, used, count)
-        return EpsilonEdge(group.onward)
-
 
 @RESULTS.remembered
 def _fewest_within(
@@ -404,16 +289,6 @@ def _fewest_within(
 def _reading(terminal: TerminalBounds, to: int) -> TerminalEdge:
     number, low, high = terminal
     return TerminalEdge(number, to, low, high)
-
-
-def _add(edges: Edges, edge: Edge) -> None:
-    match edge:
-        case TerminalEdge():
-            edges.reads.append(edge)
-        case RuleEdge():
-            edges.follows.append(edge)
-        case EpsilonEdge(to):
-            edges.epsilons.append(to)
 
 
 def scanner_of(terminal: Terminal | bytes) -> Scanner | LiteralScanner:

@@ -5,26 +5,26 @@ with nothing read. They do not depend on the rule's callers, so parser states sh
 knows no text.
 """
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.parse.construction import TerminalEdge
+from dlm.grammar.parse.construction import EpsilonEdge, RuleEdge, TerminalEdge, TokenEdge
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 
 _MOST_EDGES = 1 << 16  # edges of all predictions that are kept
+_made = tuple.__new__  # of a named tuple, in two thirds of the time
 
 
-@dataclass(slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Edges that may come next in one rule, from one or several of its states."""
 
-    reads: list[TerminalEdge] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)  # states with edges that read control tokens
-    calls: list[tuple[int, int]] = field(default_factory=list)  # rules, and the states after them
-    onward: list[int] = field(default_factory=list)  # other states, reached with nothing read
-    ends: bool = False  # the rule may end here
-    size: int = 0  # edges and states
+    reads: list[TerminalEdge]
+    tokens: list[int]  # states with edges that read control tokens
+    calls: list[tuple[int, int]]  # rules, and the states after them
+    onward: list[int]  # other states, reached with nothing read
+    ends: bool  # the rule may end here
+    size: int  # edges and states
 
 
 class Predictions:
@@ -32,8 +32,7 @@ class Predictions:
 
     def __init__(self, network: Network, scanners: LazyDict[Scanner | LiteralScanner]):
         """`scanners` holds those of the network's terminals."""
-        self._network = network
-        self._may_be_empty = LazyDict(lambda number: scanners[number].final[scanners[number].start])
+        self._network, self._scanners = network, scanners
         self._states: dict[int, Prediction] = {}
         self._rules: dict[int, Prediction] = {}
         self._size = 0  # edges of all of them
@@ -48,22 +47,33 @@ class Predictions:
 
     def of_rule(self, rule: int) -> Prediction:
         """Return the prediction of a rule's beginning, with all states reached from there."""
-        whole = self._rules.get(rule)
-        if whole is None:
-            whole, seen = Prediction(), {self._network.start[rule]}
-            whole.onward += seen
-            for state in whole.onward:  # the loop appends to it
-                prediction = self.of_state(state)
-                whole.reads += prediction.reads
-                whole.tokens += prediction.tokens
-                whole.calls += prediction.calls
-                whole.ends |= prediction.ends
-                whole.size += prediction.size
-                reached = [to for to in prediction.onward if to not in seen]
-                seen.update(reached)
-                whole.onward += dict.fromkeys(reached)
-            self._keep(self._rules, rule, whole)
-        return whole
+        prediction = self._rules.get(rule)
+        if prediction is None:
+            prediction = self.of_state(self._network.start[rule])
+            if prediction.onward:
+                prediction = self._with_all(self._network.start[rule])
+            self._keep(self._rules, rule, prediction)
+        return prediction
+
+    def _with_all(self, start: int) -> Prediction:
+        """Return the prediction of `start` with all states reached from there."""
+        reads: list[TerminalEdge] = []
+        tokens: list[int] = []
+        calls: list[tuple[int, int]] = []
+        states, ends, size = [start], False, 0
+        seen = {start}
+        for state in states:  # the loop appends to it
+            prediction = self.of_state(state)
+            reads += prediction.reads
+            tokens += prediction.tokens
+            calls += prediction.calls
+            ends |= prediction.ends
+            size += prediction.size
+            for to in prediction.onward:
+                if to not in seen:
+                    seen.add(to)
+                    states.append(to)
+        return Prediction(reads, tokens, calls, states, ends, size)
 
     def _keep(self, kept: dict[int, Prediction], number: int, prediction: Prediction) -> None:
         if self._size >= _MOST_EDGES:
@@ -74,16 +84,35 @@ class Predictions:
         self._size += 1 + prediction.size
 
     def _read(self, state: int) -> Prediction:
-        network, edges = self._network, self._network.edges_of(state)
-        calls, onward, may_be_empty = list[tuple[int, int]](), [*edges.epsilons], self._may_be_empty
-        onward += [to for number, to, low, _ in edges.reads if not low and may_be_empty[number]]
-        for edge in edges.follows:
-            if network.nullable(edge.rule) and not edge.round:
+        network, scanners = self._network, self._scanners
+        reads: list[TerminalEdge] = []
+        tokens: list[int] = []
+        calls: list[tuple[int, int]] = []
+        onward: list[int] = []
+        after_nothing: list[int] = []
+        follows: list[RuleEdge] = []
+        for edge in network.edges_of(state):
+            if isinstance(edge, TerminalEdge):
+                terminal, to, low, _ = edge
+                reads.append(edge)
+                scanner = scanners[terminal]
+                if not low and scanner.final[scanner.start]:
+                    after_nothing.append(to)
+            elif isinstance(edge, EpsilonEdge):
                 onward.append(edge.to)
-            if network.tail(edge.to):  # a tail call: the rule ends together with its caller
-                onward.append(network.start[edge.rule])
+            elif isinstance(edge, TokenEdge):
+                tokens = [state]
+            elif isinstance(edge, RuleEdge) and edge.once:
+                follows.append(edge)
             else:
-                calls.append((edge.rule, edge.to))
-        size = len(edges.reads) + len(calls) + len(onward)
-        tokens = [state] if edges.tokens else []
-        return Prediction(edges.reads, tokens, calls, onward, state in network.final, size)
+                onward.append(network.entry(edge))
+        onward += after_nothing
+        for rule, to, _, _, is_round in follows:
+            if not is_round and network.nullable(rule):
+                onward.append(to)
+            if network.tail(to):  # a tail call: the rule ends together with its caller
+                onward.append(network.start[rule])
+            else:
+                calls.append((rule, to))
+        size = len(reads) + len(calls) + len(onward)
+        return _made(Prediction, (reads, tokens, calls, onward, state in network.final, size))
