@@ -5,13 +5,10 @@ the exceptions are searched for in the trie, each character in all of its spelli
 knows no bounds of length.
 """
 
-from collections.abc import Iterator
-from itertools import islice
-
 import numpy as np
 
-from dlm.grammar.json_escapes import Spelling, spellings
-from dlm.grammar.limits import LazyDict, Meter
+from dlm.grammar.json_escapes import spellings
+from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import TokenSet
@@ -22,17 +19,19 @@ _REFUSED = -1  # the state after a character with which no text goes on
 _MOST = 4096  # texts that begin exceptions, which bounds a search
 _BLOCK = 16  # characters with one beginning: if fewer are refused, another one follows it
 _COPIED, _SEARCHED = 10, 5  # units of work for a set, and spellings searched for a unit
-_STATE_BYTES, _CHARACTER_BYTES = 200, 500  # of memory
-QUOTE = ord('"')
+_STATE_BYTES, _RANGE_BYTES = 200, 170  # of memory
+QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 
 class Exceptions:
     """The characters of an automaton's states after which not any text may follow."""
 
     def __init__(self, by_state: dict[int, list[Transition]], final: frozenset[int]):
-        """`by_state` holds such characters of each state, and the states after them."""
-        self._by_state = by_state
-        self._spelled = LazyDict(lambda state: _by_first_byte(by_state[state], state in final))
+        """`by_state` holds such characters of each state, and the states after them.
+
+        A text may end at the states in `final`.
+        """
+        self._by_state, self._final = by_state, final
 
     @staticmethod
     def of(automaton: Automaton) -> "Exceptions | None":
@@ -48,7 +47,7 @@ class Exceptions:
             longer: dict[int, int] = {}
             for q, texts in level.items():
                 if q not in by_state:
-                    by_state[q] = [*islice(_differing(edges[q], free), most + 1)]
+                    by_state[q] = _differing(edges[q], free)
                 for low, high, to in by_state[q]:
                     count = high + 1 - low
                     most -= texts * count
@@ -64,10 +63,8 @@ class Exceptions:
     @property
     def nbytes(self) -> int:
         """Approximate memory."""
-        characters = (
-            high + 1 - low for ranges in self._by_state.values() for low, high, _ in ranges
-        )
-        return _STATE_BYTES * len(self._by_state) + _CHARACTER_BYTES * sum(characters)
+        ranges = sum(map(len, self._by_state.values()))
+        return _STATE_BYTES * len(self._by_state) + _RANGE_BYTES * ranges
 
     def token_set(
         self, base: TokenSet, nodes: Nodes, state: int, trie: Trie, size: int, meter: Meter
@@ -86,44 +83,37 @@ class Exceptions:
 
     def _missing(self, nodes: list[int], state: int, trie: Trie) -> tuple[list[int], int]:
         """Return the nodes at which a text is refused, and how many spellings were searched for."""
-        missing, work, searched = list[int](), [(node, state) for node in nodes], len(nodes)
+        missing, work, searched = list[int](), [(node, state) for node in nodes], 0
         for node, at in work:  # `work` grows in the loop
-            spelled = self._spelled[at]
-            for byte, child in trie.children_by(node, spelled):
-                searched += len(spelled[byte])
-                for spelling, to in spelled[byte]:
-                    ends = trie.spelled(child, spelling) if spelling else (child,)
-                    if to == _REFUSED:
-                        missing += ends
-                    else:
-                        work += ((end, to) for end in ends)
+            if at not in self._final and (quoted := trie.child(node, QUOTE)) >= 0:
+                missing.append(quoted)
+            has_escapes = trie.child(node, _BACKSLASH) >= 0
+            for low, high, to in self._by_state[at]:
+                for point in range(low, high + 1):
+                    for spelling in spellings(point):  # escapes come last
+                        searched += 1
+                        if spelling[0] == b"\\" and not has_escapes:
+                            break
+                        ends = trie.spelled(node, spelling)
+                        if to == _REFUSED:
+                            missing += ends
+                        else:
+                            work += [(end, to) for end in ends]
         return missing, searched
 
 
-def _by_first_byte(
-    differing: list[Transition], final: bool
-) -> dict[int, list[tuple[Spelling, int]]]:
-    """Return by their first byte the spellings of the characters of a state, each without that
-    byte, and the state after them. `final`: a text may end at the state."""
-    onward: dict[int, list[tuple[Spelling, int]]] = {} if final else {QUOTE: [((), _REFUSED)]}
-    for low, high, to in differing:
-        for point in range(low, high + 1):
-            for (byte,), *spelling in spellings(point):
-                onward.setdefault(byte, []).append((spelling, to))
-    return onward
-
-
-def _differing(transitions: tuple[Transition, ...], free: int) -> Iterator[Transition]:
-    """Yield the characters that lead to another state than `free`, with that state."""
-    begin = 0
+def _differing(transitions: tuple[Transition, ...], free: int) -> list[Transition]:
+    """Return the characters that lead to another state than `free`, with that state."""
+    differing, begin = list[Transition](), 0
     for low, high, to in (*transitions, (EVERY[-1][1] + 1, 0, free)):
         if begin < low:
             for first, last in EVERY:
                 if begin <= last and low > first:
-                    yield max(begin, first), min(low - 1, last), _REFUSED
+                    differing.append((max(begin, first), min(low - 1, last), _REFUSED))
         if to != free:
-            yield low, high, to
+            differing.append((low, high, to))
         begin = high + 1
+    return differing
 
 
 def _without(base: TokenSet, missing: Nodes, trie: Trie, size: int) -> TokenSet:

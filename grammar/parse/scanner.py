@@ -6,6 +6,7 @@ future share a state. These are segments: intervals of numbers, split digit by d
 state after it. A scanner does not bound lengths: its caller counts characters.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from sys import maxsize
 from threading import Lock
@@ -13,89 +14,12 @@ from threading import Lock
 from dlm.grammar.json_escapes import SHORT, numbered
 from dlm.grammar.limits import LimitedCache
 from dlm.grammar.parse.lengths import Lengths
-from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.parse.segments import clipped, scalars, split, utf16, within
+from dlm.grammar.regex.automaton import Automaton, Transition
 from dlm.grammar.regex.nodes import Spelling
 
-Segments = tuple[tuple[int, int, object], ...]
-
-
-def scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield `edges` without surrogates, which are halves of characters."""
-    for low, high, to in edges:
-        if low < 0xD800:
-            yield low, min(high, 0xD7FF), to
-        if high > 0xDFFF:
-            yield max(low, 0xE000), high, to
-
-
-def clipped(edges: Iterable[tuple], begin: int, end: int, least: int = 0) -> Segments:
-    """Return the parts of `edges` between `begin` and `end`, as distances from `begin`."""
-    begun = max(begin, least)
-    return tuple(
-        (max(low, begun) - begin, min(high, end) - begin, to)
-        for low, high, to in edges
-        if low <= end and high >= begun
-    )
-
-
-def split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, tuple]]:
-    """Yield the first of `size` digits: runs of digits, and the rest of the interval after each."""
-    width = base ** (size - 1)
-    if size == 1:
-        yield from ((low, high, (0, to)) for low, high, to in segments)
-        return
-    digit = segments[0][0] // width
-    while digit <= segments[-1][1] // width:
-        inner = clipped(segments, digit * width, (digit + 1) * width - 1)
-        last = digit
-        if len(inner) == 1 and inner[0][:2] == (0, width - 1):  # one interval for the segment
-            whole = next(s for s in segments if s[0] <= digit * width <= s[1])
-            last = (whole[1] + 1) // width - 1
-        if inner:
-            yield digit, last, (size - 1, inner)
-        digit = last + 1
-
-
-def within(kind: str, remaining: tuple) -> tuple:
-    """Return the key of a state within a character, by the digits that are left."""
-    size, to = remaining
-    if size:
-        return (kind, size, to)
-    return ("at", to) if isinstance(to, int) else ("backslash", to)
-
-
-def utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
-    """Return characters as UTF-16 units: a high surrogate leads to segments of low ones."""
-    units: list[tuple[int, int, object]] = []
-    for low, high, to in edges:
-        if low <= 0xFFFF:
-            units.append((low, min(high, 0xFFFF), to))
-        if high > 0xFFFF:
-            units += pairs(max(low, 0x10000) - 0x10000, high - 0x10000, to)
-    merged: dict[tuple[int, int], list] = {}
-    for low, high, to in units:
-        merged.setdefault((low, high), []).append(to)
-    return tuple(
-        (low, high, to[0] if isinstance(to[0], int) else tuple(sorted(sum(to, ()))))
-        for (low, high), to in sorted(merged.items())
-    )
-
-
-def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
-    """Yield surrogate pairs for `0x10000 + low` to `0x10000 + high`, all leading to `to`."""
-    while low <= high:
-        lead, begin = divmod(low, 0x400)
-        end = min(high, low | 0x3FF)
-        last = lead
-        if begin == 0 and high - low >= 0x3FF:
-            last = (high + 1) // 0x400 - 1
-            end = last * 0x400 + 0x3FF
-        yield 0xD800 + lead, 0xD800 + last, ((0xDC00 + begin, 0xDC00 + end % 0x400, to),)
-        low = end + 1
-
-
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
-_ASCII = 0, 0x7F
+_ASCII = 0x7F  # the last character
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds unescaped
 # UTF-8: bytes of a character, the bits that mark its lead byte, the least and greatest code point.
 _LEADS = ((2, 0xC0, 0x80, 0x7FF), (3, 0xE0, 0x800, 0xFFFF), (4, 0xF0, 0x10000, 0x10FFFF))
@@ -140,10 +64,13 @@ class Scanner:
         """Return the moves from `state`: sorted, and without overlaps."""
         moves = self.known_moves[state]
         if moves is None:
-            key = self._keys[state]
-            out = sorted((low, high, self._state(to)) for low, high, to in self._out(key))
-            leads = self._leads(key[1]) if key[0] == "at" else ()
-            moves = self.known_moves[state] = (*_merged(out), *leads)
+            kind, *parts = key = self._keys[state]
+            if kind == "at":
+                moves = self._between(*parts)
+            else:
+                out = sorted((low, high, self._state(to)) for low, high, to in self._out(key))
+                moves = tuple(_merged(out))
+            self.known_moves[state] = moves
         return moves
 
     def counts(self, state: int, to: int) -> bool:
@@ -287,10 +214,6 @@ class Scanner:
         match key:
             case ("open",):
                 yield _QUOTE, _QUOTE, ("at", 0)
-            case ("at", q):
-                yield from self._characters(q)
-                if self.quoted and q in self._accepts:
-                    yield _QUOTE, _QUOTE, ("done",)
             case ("utf8", size, segments):
                 for low, high, remaining in split(segments, 64, size):
                     yield 0x80 + low, 0x80 + high, within("utf8", remaining)
@@ -314,30 +237,45 @@ class Scanner:
             case ("u", segments):
                 yield ord("u"), ord("u"), ("hex", 4, segments)
 
-    def _characters(self, q: int) -> Iterator[tuple[int, int, tuple]]:
-        """Yield moves by the first byte of the next character, if it is ASCII or an escape."""
-        edges = self._edges(q)
+    def _between(self, q: int) -> tuple[Move, ...]:
+        """Return the moves between two characters: by the next one's first byte, or a quote."""
+        edges, moves = self.automaton.edges[q], list[Move]()
         for low, high, to in edges:
-            if low > _ASCII[1]:
+            if low > _ASCII:
                 break
-            for begin, end in _PLAIN if self._escaped else (_ASCII,):
+            after = self._state(("at", to))
+            if low > _BACKSLASH or not self._escaped:
+                moves.append((low, min(high, _ASCII), after))
+                continue
+            for begin, end in _PLAIN:
                 if low <= end and high >= begin:
-                    yield max(low, begin), min(high, end), ("at", to)
+                    moves.append((max(low, begin), min(high, end), after))
         if self._escaped and edges:
-            yield _BACKSLASH, _BACKSLASH, ("escape", q)
+            moves.append((_BACKSLASH, _BACKSLASH, self._state(("escape", q))))
+        if self.quoted and q in self._accepts:
+            moves.append((_QUOTE, _QUOTE, self._state(("done",))))
+        moves.sort()
+        return (*moves, *self._leads(edges))
 
-    def _leads(self, q: int) -> tuple[Move, ...]:
+    def _leads(self, edges: tuple[Transition, ...]) -> tuple[Move, ...]:
         """Return moves by the first byte of a longer UTF-8 sequence. Most states share them."""
-        edges = tuple((max(low, 0x80), high, to) for low, high, to in self._edges(q) if high > 0x7F)
-        if edges not in self._lead_moves:
+        begin = bisect_left(edges, (_ASCII + 1,))
+        if begin and edges[begin - 1][1] > _ASCII:
+            begin -= 1
+            longer = ((_ASCII + 1, *edges[begin][1:]), *edges[begin + 1 :])
+        else:
+            longer = edges[begin:]
+        leads = self._lead_moves.get(longer)
+        if leads is None:
+            characters = tuple(scalars(longer))
             moves = (
                 (mark | low, mark | high, self._state(within("utf8", remaining)))
                 for size, mark, least, most in _LEADS
-                if (segments := clipped(edges, 0, most, least))
+                if (segments := clipped(characters, 0, most, least))
                 for low, high, remaining in split(segments, 64, size)
             )
-            self._lead_moves[edges] = tuple(_merged(moves))
-        return self._lead_moves[edges]
+            leads = self._lead_moves[longer] = tuple(_merged(moves))
+        return leads
 
     def _state(self, key: tuple) -> int:
         number = self._numbers.get(key)

@@ -356,6 +356,7 @@ class Terminals:
 
     def share_any_text(self) -> None:
         """Walk the trie for any text and for any line, which takes .5 s at 262,144 tokens."""
+        self._trie.prepare()
         for automaton in (Automaton.ANY, automaton_of(".*", True)):
             scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
             if isinstance(scanner, Scanner):

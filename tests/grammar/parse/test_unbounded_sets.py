@@ -8,7 +8,7 @@ import pytest
 
 from dlm.grammar import Compiled, Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks import WalkTable
+from dlm.grammar.masks import Trie, WalkTable
 from dlm.grammar.parse import Network, Terminals
 from dlm.grammar.parse.branches import UNBOUNDED
 from dlm.grammar.regex import Spelling, Terminal, automaton_of
@@ -124,3 +124,17 @@ def test_bounds_beyond_every_token_are_none_and_take_no_walk(vocabulary, monkeyp
     for high, bounds in clamped.items():
         if bounds == UNBOUNDED:
             assert set(terminal.costs(inside, (0, high), meter)[0].tolist()) == every
+
+
+def test_a_first_set_waits_for_no_table_of_the_whole_trie():
+    trie = Trie([b"a", b"ab", b'"', b"1", b'1"', b"2"])
+    terminals = Terminals(trie, 6)
+    terminals.share_any_text()
+    before = {*vars(trie)}
+    scanner = terminals.scanner(Terminal(automaton_of("[12]+a?", True), 0, None, Spelling.QUOTED))
+    terminal, state = terminals.tokens(scanner), scanner.start
+    for byte in b'"1a':
+        terminal.sets(state, UNBOUNDED, Meter())
+        state = next(to for low, high, to in scanner.moves(state) if low <= byte <= high)
+    terminal.below(np.ones(1, np.int32), Meter())
+    assert {*vars(trie)} == before
