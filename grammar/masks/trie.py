@@ -165,11 +165,8 @@ class Trie:
 
     def children_by(self, node: int, bytes_: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Yield those children of one node whose byte is in `bytes_`."""
-        first = self._first[node]
-        end = first + self._children[node]
         for byte in bytes_:
-            child = self._bytes.find(byte, first, end)
-            if child >= 0:
+            if (child := self.child(node, byte)) >= 0:
                 yield byte, child
 
     def children_along(self, nodes: Int32[np.ndarray, " n"], byte: int) -> Int32[np.ndarray, " m"]:
@@ -177,15 +174,13 @@ class Trie:
         if len(nodes) > _FEW:
             children, _ = self.children_of(nodes)
             return children[self.byte[children] == byte]
-        each_child = (self.children_by(node, (byte,)) for node in nodes.tolist())
-        return np.array([child for by_byte in each_child for _, child in by_byte], np.int32)
+        each_child = (self.child(node, byte) for node in nodes.tolist())
+        return np.array([child for child in each_child if child >= 0], np.int32)
 
     def along(self, text: bytes, start: int = 0, node: int = 0) -> Iterator[int]:
         """Yield the nodes that spell `text[start:]` below `node`, up to its first unknown byte."""
         for place in range(start, len(text)):
-            first = self._first[node]
-            node = self._bytes.find(text[place], first, first + self._children[node])
-            if node < 0:
+            if (node := self.child(node, text[place])) < 0:
                 return
             yield node
 
