@@ -74,6 +74,16 @@ class VocabPass(NamedTuple):
         logits = torch.zeros(n, k, device=device)
         return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
 
+    def name_(self, rows: Int64[Tensor, " m"], tokens: Int64[Tensor, " m"]) -> None:
+        """Replace the results of `rows`, which are on the host, by those of `certain` tokens."""
+        at, named = rows.numpy(), tokens.numpy()  # torch takes three times as long
+        lse, entropy, argmax, draw, above, tail, ids, logits = (column.numpy() for column in self)
+        lists = at[above[at] != 1]  # the lists of most rows have one token already
+        ids[lists], logits[lists] = -1, 0
+        ids[at, 0], logits[at, 0] = named, 0
+        argmax[at], draw[at], above[at] = named, named, 1
+        lse[at], entropy[at], tail[at] = 0, 0, 0
+
 
 def listed(
     packed: Int32[Tensor, "n 6+2*K"], rows: Int64[Tensor, " t"], places: Int64[Tensor, " t"]

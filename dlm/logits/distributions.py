@@ -8,6 +8,7 @@ Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -80,6 +81,16 @@ def distributions(
     )
 
 
+class _RestrictedCanvas(NamedTuple):
+    """Canvas with what its constraint allows at its leading positions."""
+
+    number: int
+    first: int  # row of its first position
+    masks: Int64[np.ndarray, " n"]  # a row of `bitmask`, or ~token, for each position
+    guess: Int64[np.ndarray, " n"]  # a token that is allowed there
+    bitmask: Int32[Tensor, "masks words"] | None
+
+
 class TokenDistributions:
     """Token distributions of canvases, unmasked at first. `restrict` notes what a constraint allows
     on one canvas; `mask` applies all of these."""
@@ -112,8 +123,7 @@ class TokenDistributions:
         self._results = VocabPass.unpacked(self.copies.to_host(self._sent))
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
-        # By canvas: its number, its first row, a mask or ~token for each row, and their bitmask.
-        self._restricted: list[tuple[int, int, np.ndarray, Tensor | None]] = []
+        self._restricted: list[_RestrictedCanvas] = []
         # By canvas: rows to be read again, and their masks.
         self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
@@ -189,7 +199,8 @@ class TokenDistributions:
         `ValueError`, and does nothing, for guidance that does not fit the canvas."""
         length, begin = self._L - self._skipped[i], i * self._L + self._skipped[i]
         masks = checked_rows(guidance, length, self._V)
-        self._restricted.append((i, begin, masks, guidance.bitmask))
+        guess = np.array(guidance.guess[: len(masks)], dtype=np.int64)
+        self._restricted.append(_RestrictedCanvas(i, begin, masks, guess, guidance.bitmask))
         if (cut := self._cuts.get(i)) is not None:
             several = np.flatnonzero(masks >= 0)  # rows that no constraint restricts come after
             rows = begin + np.concatenate((several, np.arange(len(masks), length)))
@@ -209,7 +220,7 @@ class TokenDistributions:
 
     def mask(self) -> None:
         """Apply all masks, and read the rows again that they change."""
-        if any(len(masks) for _, _, masks, _ in self._restricted):
+        if any(len(canvas.masks) for canvas in self._restricted):
             self._sort_rows()
         self._under_cut = [(rows, cut) for rows, cut in self._under_cut if len(rows)]
         again = [rows for rows, *_ in (*self._reread, *self._under_cut)]
@@ -233,27 +244,29 @@ class TokenDistributions:
 
     def _sort_rows(self) -> None:
         """Name the token of each row that takes one, and note which rows their masks change."""
-        lengths = [len(masks) for _, _, masks, _ in self._restricted]
-        masks = np.concatenate([masks for _, _, masks, _ in self._restricted])
+        lengths = [len(canvas.masks) for canvas in self._restricted]
+        masks, guess = (
+            np.concatenate(columns)
+            for columns in zip(*((c.masks, c.guess) for c in self._restricted), strict=True)
+        )
         ends = np.cumsum(lengths)
-        firsts = np.array([begin for _, begin, _, _ in self._restricted]) - ends + lengths
+        firsts = np.array([canvas.first for canvas in self._restricted]) - ends + lengths
         rows, named = np.arange(len(masks)) + np.repeat(firsts, lengths), masks < 0
         if named.any():
             self._name(rows[named], ~masks[named])
         counts = np.cumsum(~named)
         bounds = [0, *(counts[end - 1] if end else 0 for end in ends.tolist())]
-        rows, masks = rows[~named], masks[~named]
-        parts = list[tuple[int, Tensor, MaskedRows]]()
-        for (i, _, _, bitmask), begin, end in zip(
-            self._restricted, bounds[:-1], bounds[1:], strict=True
-        ):
-            if bitmask is not None and end > begin:
-                words = bitmask.numpy().view(np.uint32)
-                parts.append((i, bitmask, MaskedRows(rows[begin:end], words, masks[begin:end])))
+        rows, masks, guess = rows[~named], masks[~named], guess[~named]
+        parts = list[tuple[int, MaskedRows]]()
+        for canvas, begin, end in zip(self._restricted, bounds[:-1], bounds[1:], strict=True):
+            if canvas.bitmask is not None and end > begin:
+                part = slice(begin, end)
+                masked = MaskedRows(rows[part], canvas.bitmask, masks[part], guess[part])
+                parts.append((canvas.number, masked))
         if not parts:
             return
-        changed, begin = changed_by_masks(self._results, [part for _, _, part in parts]), 0
-        for i, bitmask, (rows, _, masks) in parts:
+        changed, begin = changed_by_masks(self._results, [masked for _, masked in parts]), 0
+        for i, (rows, bitmask, masks, _) in parts:
             again = changed[begin : begin + len(rows)] | (i in self._cuts)
             begin += len(rows)
             if again.any():
@@ -334,14 +347,9 @@ class TokenDistributions:
         """Let each of `rows` take the one token in `tokens`."""
         named = torch.from_numpy(rows), torch.from_numpy(tokens)
         self._certain.append(named)
-        several = self._results.above.numpy()[rows] > 1  # the lists of most rows are no longer
-        for chosen, length in ((several, CANDIDATES), (~several, 1)):
-            certain = torch.from_numpy(tokens[chosen])
-            self._replace(rows[chosen], VocabPass.certain(certain, length))
+        self._results.name_(*named)
 
     def _replace(self, rows: Int64[np.ndarray, " n"], results: VocabPass) -> None:
-        """Replace the host's results of `rows` by `results`, whose lists may be shorter."""
+        """Replace the host's results of `rows` by `results`."""
         for column, new in zip(self._results, results, strict=True):
-            if new.ndim == 2:
-                column = column[:, : new.shape[1]]
             column.numpy()[rows] = new.numpy()  # torch takes three times as long

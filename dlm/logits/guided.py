@@ -160,8 +160,8 @@ class _PendingRows:
         named = named[~certain(results, named, ~masks[named])]
         changed = np.ones(len(masked), dtype=bool)
         if canvas.cut is None and guidance.bitmask is not None:
-            words = guidance.bitmask.numpy().view(np.uint32)
-            changed = changed_by_masks(results, [MaskedRows(masked, words, masks[masked])])
+            rows = MaskedRows(masked, guidance.bitmask, masks[masked], guess[masked])
+            changed = changed_by_masks(results, [rows])
             changed |= results.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
         unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))

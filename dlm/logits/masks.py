@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int32, Int64, UInt32
+from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -126,15 +126,16 @@ class MaskedRows(NamedTuple):
     """Rows of a pass under masks of one table."""
 
     rows: Int64[np.ndarray, " n"]
-    words: UInt32[np.ndarray, "masks words"]
-    masks: Int64[np.ndarray, " n"]  # rows of `words`
+    bitmask: Int32[Tensor, "masks words"]
+    masks: Int64[np.ndarray, " n"]  # rows of `bitmask`
+    guess: Int64[np.ndarray, " n"]  # a token that its mask allows
 
-    def words_of(
-        self, at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m ..."]
-    ) -> UInt32[np.ndarray, "m ..."]:
-        """Return the words that hold the bits of `tokens`, under the masks of the rows `at`."""
-        masks = self.masks[at]
-        return self.words[masks if tokens.ndim == 1 else masks[:, None], tokens >> 5]
+    def allows(
+        self, at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m K"]
+    ) -> Bool[np.ndarray, "m K"]:
+        """Return which of `tokens` the masks of the rows `at` allow."""
+        words = self.bitmask.numpy().view(np.uint32)[self.masks[at, None], tokens >> 5]
+        return (words >> (tokens & 31).astype(np.uint32) & 1).astype(bool)
 
 
 def changed_by_masks(
@@ -143,35 +144,25 @@ def changed_by_masks(
     """Return which rows of a pass change under their masks, for the rows of all `canvases`. A row
     changes if its drawn token or a listed one is forbidden, or if too much is not listed."""
     rows = np.concatenate([canvas.rows for canvas in canvases])
-    if not len(rows):
-        return np.zeros(0, dtype=bool)
+    guess = np.concatenate([canvas.guess for canvas in canvases])
     above, tail, draw = (
         column.numpy()[rows] for column in (results.above, results.tail, results.draw)
     )
-    ids = results.ids.numpy()
     changed = (above > CANDIDATES) | (tail > _UNNOTICED)
-    changed |= ~_allowed(canvases, np.arange(len(rows)), draw)
-    # Most rows list their drawn token alone.
-    doubtful = np.flatnonzero(~changed & ((above > 1) | (above == 1) & (ids[rows, 0] != draw)))
+    # Most rows list and draw their guess alone.
+    doubtful = np.flatnonzero(~changed & ~((draw == guess) & certain(results, rows, guess)))
     if len(doubtful):
-        tokens = ids[rows[doubtful], : int(above[doubtful].max())].astype(np.int64)
-        listed = np.arange(tokens.shape[1]) < above[doubtful, None]
-        changed[doubtful] = (listed & ~_allowed(canvases, doubtful, tokens)).any(1)
+        lists = results.ids.numpy()[rows[doubtful], : int(above[doubtful].max())]
+        tokens = np.column_stack((draw[doubtful], lists))
+        counted = np.arange(tokens.shape[1]) <= above[doubtful, None]
+        ends, begin, offset = np.cumsum([len(canvas.rows) for canvas in canvases]), 0, 0
+        bounds = np.searchsorted(doubtful, ends).tolist()
+        for canvas, last, end in zip(canvases, ends.tolist(), bounds, strict=True):
+            if end > begin:
+                allowed = canvas.allows(doubtful[begin:end] - offset, tokens[begin:end])
+                changed[doubtful[begin:end]] = (counted[begin:end] & ~allowed).any(1)
+            offset, begin = last, end
     return changed
-
-
-def _allowed(
-    canvases: Sequence[MaskedRows], at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m ..."]
-) -> Bool[np.ndarray, "m ..."]:
-    """Return which of `tokens` the masks of rows allow: those numbered `at`, ascending, of the rows
-    of all canvases."""
-    ends = np.cumsum([len(canvas.rows) for canvas in canvases])
-    words, offset, begin = list[np.ndarray](), 0, 0
-    for canvas, last, end in zip(canvases, ends, np.searchsorted(at, ends), strict=True):
-        if end > begin:
-            words.append(canvas.words_of(at[begin:end] - offset, tokens[begin:end]))
-        offset, begin = last, end
-    return (np.concatenate(words) >> (tokens & 31).astype(np.uint32) & 1).astype(bool)
 
 
 def certain(results: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -32,6 +32,24 @@ def test_the_result_of_a_certain_token_is_that_of_a_pass():
         assert torch.equal(one, other)
 
 
+def test_named_rows_have_the_results_of_certain_tokens_and_no_others_change(rng):
+    logits = random_logits(6, 40, torch.float32, rng)
+    logits[0], logits[1] = -torch.inf, 0.0  # lists of no token, and of too many
+    logits[2, 7] = 200.0  # of one
+    found = vocab_pass(logits, torch.ones(6), torch.rand(6), threshold=1e-6, k=30)
+    assert found.above[:3].tolist() == [0, 31, 1]
+    assert all(found.above[3:] > 1)
+    before = VocabPass(*(column.clone() for column in found))
+    rows, others = torch.tensor([3, 0, 2, 1]), torch.tensor([4, 5])
+    tokens = torch.tensor([39, 0, 3, 39])
+
+    found.name_(rows, tokens)
+
+    for column, same, named in zip(found, before, VocabPass.certain(tokens, 30), strict=True):
+        assert torch.equal(column[rows], named)
+        assert torch.equal(column[others], same[others])
+
+
 @pytest.mark.parametrize("softcap", [None, 30.0])
 def test_heated_logits_are_those_of_the_pass(softcap, rng):
     logits = random_logits(6, 700, torch.bfloat16, rng)

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import torch
 
+from dlm.grammar.masks import tokens_in
 from dlm.kernels.vocab import vocab_pass
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, DeviceCopies
 from dlm.logits.masks import MaskedRows, MaskTable, changed_by_masks
@@ -85,14 +86,15 @@ def test_rows_of_several_canvases_change_as_those_of_each_alone():
     heat, uniform = torch.ones(40), torch.tensor(rng.random(40)).float()
     options = {"threshold": THRESHOLD, "k": CANDIDATES}
     results = vocab_pass(logits.float(), heat, uniform, None, None, softcap=None, **options)
-    parts = [
-        MaskedRows(
-            np.arange(begin, end),
-            grammar(end).numpy().view(np.uint32) | rng.choice([0, 2**32 - 1], (6, 1)).astype("u4"),
-            rng.integers(6, size=end - begin),
-        )
-        for begin, end in [(0, 9), (9, 9), (9, 30), (33, 40)]
-    ]
+    parts = []
+    for begin, end in [(0, 9), (9, 9), (9, 30), (33, 40)]:
+        bitmask, masks = grammar(end), rng.integers(6, size=end - begin)
+        bitmask[torch.tensor(rng.integers(2, size=6)).bool()] = -1
+        guess = results.argmax[begin:end].numpy().copy()
+        for i, mask in enumerate(masks):  # one that the mask allows
+            if not bitmask[mask, guess[i] >> 5] >> (guess[i] & 31) & 1:
+                guess[i] = tokens_in(bitmask[mask].numpy().view(np.uint32))[0]
+        parts.append(MaskedRows(np.arange(begin, end), bitmask, masks, guess))
     alone = [changed_by_masks(results, [part]) for part in parts]
     together = changed_by_masks(results, parts)
     assert together.tolist() == np.concatenate(alone).tolist()
@@ -101,6 +103,6 @@ def test_rows_of_several_canvases_change_as_those_of_each_alone():
         for row, mask, changes in zip(part.rows, part.masks, changed, strict=True):
             above = int(results.above[row])
             tokens = [*results.ids[row, :above].tolist(), int(results.draw[row])]
-            words = part.words[mask]
+            words = part.bitmask[mask].numpy().view(np.uint32)
             refused = [t for t in tokens if not words[t >> 5] >> np.uint32(t & 31) & 1]
             assert changes == (above > CANDIDATES or results.tail[row] > 1e-6 or bool(refused))
