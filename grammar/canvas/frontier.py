@@ -31,7 +31,9 @@ from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.closing import most_tokens
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.matcher import CONTEXT, Matcher, Place
+from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.matcher import CONTEXT, Matcher
+from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import Reasoning
 from dlm.grammar.vocabulary.spelling import common_prefix
 
@@ -187,8 +189,8 @@ class Frontier:
         reached, reached_end, refused = here.reached, begin + len(here.reached), False
         halts = here.fixed.banned.keys() | self._squeezes.ends
         end = min((position for position in halts if position >= begin), default=len(wanted))
-        keys, prefix, pieces = self._matcher.keys, self._matcher.prefix, self._vocabulary.pieces
-        moves, trail = compiled.moves, list[Place]()
+        keys, pieces, moves = self._matcher.keys, self._vocabulary.pieces, compiled.moves
+        states, keys_after = list[State](), list[Keys | None]()
         guess, masks = here.guess, here.masks
         for position, token in enumerate(wanted[begin:end], begin):
             if position < reached_end and token != reached[position - begin]:
@@ -223,10 +225,12 @@ class Frontier:
                 forced = []
             guess.append(token)
             state, keys = onward, read
-            trail.append((token, prefix, onward, read))
-        here.forced, here.reached = forced, reached[len(trail) :]
-        self._matcher.follow(trail)
-        self._accepted += guess[begin:]
+            states.append(onward)
+            keys_after.append(read)
+        here.forced, here.reached = forced, reached[len(states) :]
+        followed = guess[begin:]
+        self._matcher.follow(followed, states, keys_after)
+        self._accepted += followed
         return refused and here.ends_at_refusal and not here.reached and not here.standing
 
     def _advance(self, scores: Scores, here: CanvasPass) -> bool:

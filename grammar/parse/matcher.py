@@ -19,14 +19,13 @@ from dlm.grammar.parse.closing import ENDLESS
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.known_completion import KnownCompletion
+from dlm.grammar.parse.places import Place, TextPlaces
 from dlm.grammar.parse.prefix import Phase, Prefix
 from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import Reasoning
 
 _POSITION = attrgetter("position")
 CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
-
-Place = tuple[int, Prefix, State, Keys | None]  # a token (-1: the text begins), what holds after it
 
 
 class Matcher:
@@ -46,7 +45,7 @@ class Matcher:
         self._keys = compiled.steps.first_keys()
         self._position = 0  # of the last token's place
         # Along the text, then along the tokens taken back.
-        self._places: list[Place] = [(-1, self._prefix, self._state, self._keys)]
+        self._places = TextPlaces(self._prefix, self._state, self._keys)
         self._completions: list[KnownCompletion] = []  # from the left to the right
 
     @property
@@ -77,13 +76,13 @@ class Matcher:
     def accept(self, token: int) -> bool:
         """Move past `token`. Returns False, and does not move, if it is not allowed here."""
         position, places = self._position + 1, self._places
-        if position == len(places) or places[position][0] != token:
+        if position == len(places) or places.token(position) != token:
             place = self._after(token)
             if place is None:
                 return False
             if position < len(places):
                 self._forget(position)
-            places.append(place)
+            places.add(token, place)
         self._move(position)
         return True
 
@@ -94,22 +93,19 @@ class Matcher:
                 return position
         return len(tokens)
 
-    @property
-    def prefix(self) -> Prefix:
-        """The reasoning of the text so far."""
-        return self._prefix
-
-    def follow(self, trail: Sequence[Place]) -> None:
-        """Move past tokens of the answer, given the place after each."""
-        position, places = self._position + 1, self._places
-        unmoved, most = 0, min(len(trail), len(places) - position)  # tokens that were taken back
-        while unmoved < most and trail[unmoved][0] == places[position + unmoved][0]:
-            unmoved += 1
-        if unmoved < len(trail):
-            if position + unmoved < len(places):
-                self._forget(position + unmoved)
-            places += trail[unmoved:]
-        self._move(position + len(trail) - 1)
+    def follow(
+        self, tokens: Sequence[int], states: Sequence[State], keys: Sequence[Keys | None]
+    ) -> None:
+        """Move past `tokens` of the answer, given the parser's state and the keys after each."""
+        begin, places = self._position + 1, self._places
+        taken_back = places.common(begin, tokens)
+        if taken_back < len(tokens):
+            if begin + taken_back < len(places):
+                self._forget(begin + taken_back)
+            tokens_left = tokens[taken_back:]
+            prefixes = [self._prefix] * len(tokens_left)
+            places.extend(tokens_left, prefixes, states[taken_back:], keys[taken_back:])
+        self._move(self._position + len(tokens))
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises `ValueError` if the text has fewer."""
@@ -119,11 +115,11 @@ class Matcher:
 
     def _move(self, position: int) -> None:
         self._position = position
-        _, self._prefix, self._state, self._keys = self._places[position]
+        self._prefix, self._state, self._keys = self._places[position]
 
     def _forget(self, position: int) -> None:
         """Forget the tokens taken back from `position` on."""
-        del self._places[position:]
+        self._places.drop(position)
         del self._completions[bisect_left(self._completions, position, key=_POSITION) :]
 
     def _completion(self, tokens: int) -> KnownCompletion | None:
@@ -133,7 +129,7 @@ class Matcher:
         number = bisect_right(self._completions, self._position, key=_POSITION)
         completion = self._completions[number - 1] if number else None
         while completion is not None and completion.position < self._position:
-            completion = completion.after(self._places[completion.position + 1][0])
+            completion = completion.after(self._places.token(completion.position + 1))
             if completion is not None:
                 self._completions.insert(number, completion)
                 number += 1
@@ -148,7 +144,7 @@ class Matcher:
             return self._after_answer(token)
         if prefix.phase is Phase.REASONING:
             onward = prefix.reasoned(token)
-            return None if onward is None else (token, onward, self._state, self._keys)
+            return None if onward is None else (onward, self._state, self._keys)
         return self._after_opening(token)
 
     def _after_opening(self, token: int) -> Place | None:
@@ -168,24 +164,24 @@ class Matcher:
         if onward is None or (answer is None and not prefix.opens(token)):
             return None
         if onward.phase is Phase.REASONING:
-            return token, onward, *self._start
+            return onward, *self._start
         if answer is None:
-            return token, replace(onward, phase=Phase.OPENING), *self._start
-        return token, onward, *answer
+            return replace(onward, phase=Phase.OPENING), *self._start
+        return onward, *answer
 
     def _after_answer(self, token: int) -> Place | None:
         """Return the place after a token of the answer, or its stop."""
         if token in self._compiled.stops:
             allowed = token in self._compiled.stops.after(self._state)
             ended = self._prefix.at(Phase.ENDED)
-            return (token, ended, self._state, self._keys) if allowed else None
+            return (ended, self._state, self._keys) if allowed else None
         read = self._steps.read(self._state, self._keys, token)
-        return None if read is None else (token, self._prefix.at(Phase.ANSWER), *read)
+        return None if read is None else (self._prefix.at(Phase.ANSWER), *read)
 
     @property
     def _start(self) -> tuple[State, Keys | None]:
         """The parser's state and the keys where the answer begins."""
-        return self._places[0][2:]
+        return self._places[0][1:]
 
     def mask(self) -> Mask:
         """Return the tokens that `accept` would take: a row of the grammar's table, or ~token."""
@@ -266,7 +262,7 @@ class Matcher:
         False if no budget would be enough: the reasoning's own budget refuses the token, or it is a
         dead end. False too if it spells a part of the forced text, which other tokens spell.
         """
-        position, taken_back = self._position, self._places[self._position + 1 :]
+        position, taken_back = self._position, self._places.columns(self._position + 1)
         later = self._completions[bisect_right(self._completions, position, key=_POSITION) :]
         try:
             refused = (
@@ -277,7 +273,7 @@ class Matcher:
         finally:
             self._move(position)
             self._forget(position + 1)
-            self._places += taken_back
+            self._places.extend(*taken_back)
             self._completions += later
         piece = self._pieces[token]
         return refused and not (piece and self.forced().encode().startswith(piece))
@@ -363,9 +359,9 @@ class Matcher:
     def _closes_after(self, token: int, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens after `token`."""
         place = self._after(token)
-        if place is None or place[1].overspends(tokens + 1):
+        if place is None or place[0].overspends(tokens + 1):
             return False
-        return self._fits(*place[1:], tokens)
+        return self._fits(*place, tokens)
 
     def _reasons_within(self, budget: int, tokens: int) -> bool:
         """Whether `tokens` more of reasoning, then the answer and its stop, fit the budgets."""

@@ -55,7 +55,15 @@ def canonical_tokens(tokenizer: Tokenizer, before: tuple[int, ...], text: str) -
 
 def common_prefix(tokens: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of equal leading tokens."""
-    shorter = min(len(tokens), len(other))
-    if tokens[:shorter] == other[:shorter]:
-        return shorter
-    return next((i for i in range(shorter) if tokens[i] != other[i]), shorter)
+    if type(tokens) is not type(other):  # then no slices would be equal
+        tokens, other = list(tokens), list(other)
+    begin, end = 0, min(len(tokens), len(other))  # of the part in which they may begin to differ
+    if tokens[:end] == other[:end]:
+        return end
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if tokens[begin:middle] == other[begin:middle]:
+            begin = middle
+        else:
+            end = middle
+    return begin

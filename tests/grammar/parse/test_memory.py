@@ -74,3 +74,18 @@ def test_grammars_beyond_the_limit_are_dropped_and_their_memory_is_given_back(vo
     RESULTS.clear()  # it has a limit of its own
     gc.collect()
     assert traced() - before < size
+
+
+def test_a_token_that_is_read_leaves_no_container_to_the_collector(compiler, vocabulary):
+    """The collector would visit it as long as its request runs."""
+    matcher = Matcher(compiler.compile(JsonSchema({"type": "string"})))
+    text = vocabulary.encode('"' + "a b " * 300)
+    assert matcher.accept_all(text) == len(text) > 300
+    matcher.rollback(len(text))
+    matcher.accept(vocabulary.encode('"x')[0])  # another token, so that those taken back are gone
+    gc.collect()
+    before = len(gc.get_objects())
+
+    assert matcher.accept_all(text[1:]) == len(text) - 1
+
+    assert len(gc.get_objects()) - before < 50

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import GrammarError, Vocabulary
+from dlm.grammar.vocabulary import common_prefix
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
 
@@ -90,3 +91,13 @@ def test_a_tokenizer_of_another_model_is_refused_with_counts():
     tokenizer.add_tokens([f"<extra {i}>" for i in range(65)])
     with pytest.raises(GrammarError, match=r"65 of its 1,601 pieces .* at most 64"):
         Vocabulary.from_tokenizer(tokenizer, 1536, [1, 106], pad=0)
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)), st.integers(0, 40))
+def test_a_common_prefix_ends_where_tokens_begin_to_differ(tokens, other, same):
+    tokens, other = [7] * same + tokens, [7] * same + other
+    count = common_prefix(tokens, other)
+
+    assert tokens[:count] == other[:count]
+    assert tokens[count : count + 1] != other[count : count + 1] or count == len(tokens)
+    assert common_prefix(tuple(tokens), other) == count
