@@ -72,24 +72,29 @@ class WalkTable:
     """
 
     def __init__(
-        self, moves: Callable[[int], list[tuple[int, int, int, bool]]], final: Sequence[bool]
+        self,
+        moves: Callable[[int], Sequence[tuple[int, int, int]]],
+        final: Sequence[bool],
+        counted: Sequence[bool],
     ):
-        """`moves(state)` returns first and last byte, next state, and whether the move counts.
+        """`moves(state)` returns first and last byte, and the next state.
 
-        `final` tells for each state whether a text may end there. It may grow.
+        For each state, `final` tells whether a text may end there, and `counted` whether moves to
+        it count. Both may grow.
         """
-        self._moves, self._is_final = moves, final
+        self._moves, self._is_final, self._is_counted = moves, final, counted
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
         self._runs = [0]  # the column of each run
+        self._cuts = {0, 256}  # the bytes at which runs begin or end
         self._to = np.full((_ROWS, _COLUMNS), _UNWRITTEN, dtype=np.int32)
-        self._counts = np.zeros((_ROWS, _COLUMNS), dtype=np.bool_)
+        self._counted = np.zeros(_ROWS, np.bool_)
         self._final = np.zeros(_ROWS, np.uint8)
         self._written: set[int] = set()
 
     @property
     def nbytes(self) -> int:
-        return _TABLE_BYTES + self._to.nbytes + self._counts.nbytes + self._final.nbytes
+        return _TABLE_BYTES + self._to.nbytes + self._counted.nbytes + self._final.nbytes
 
     def walk(
         self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
@@ -119,7 +124,7 @@ class WalkTable:
             to = self._to.ravel().take(moves)
             kept = np.flatnonzero(to >= 0)
             if counting:
-                counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
+                counts = counts[parent[kept]] + self._counted[to[kept]]
             nodes, states, owner = children[kept], to[kept], owner[parent[kept]]
             reached_by_level.append((nodes, states, counts if counting else nodes[:0], owner))
         nodes, states, counts, owner = map(np.concatenate, zip(*reached_by_level, strict=True))
@@ -181,38 +186,43 @@ class WalkTable:
             if state in self._written:
                 continue
             moves = self._moves(state)
-            self._grow(max([state, *(to for _, _, to, _ in moves)]))
-            for low, high, _, _ in moves:
-                self._part(low)
-                self._part(high + 1)
-            row, counted = [_NOWHERE] * len(self._runs), [False] * len(self._runs)
-            for low, high, to, counts in moves:
-                begin, end = bisect_left(self._begins, low), bisect_left(self._begins, high + 1)
-                for column in self._runs[begin:end]:
-                    row[column], counted[column] = to, counts
-                self._final[to] = self._is_final[to]
-            self._to[state, : len(row)], self._counts[state, : len(row)] = row, counted
+            self._grow(max([state, *(to for _, _, to in moves)]))
+            for low, high, _ in moves:
+                if low not in self._cuts:
+                    self._part(low)
+                if high + 1 not in self._cuts:
+                    self._part(high + 1)
+            begins, runs = self._begins, self._runs
+            row = [_NOWHERE] * len(runs)
+            for low, high, to in moves:
+                place = bisect_left(begins, low)
+                while place < len(begins) and begins[place] <= high:
+                    row[runs[place]] = to
+                    place += 1
+                if self._is_final[to]:
+                    self._final[to] = True
+                if self._is_counted[to]:
+                    self._counted[to] = True
+            self._to[state, : len(row)] = row
             self._written.add(state)
 
     def _part(self, byte: int) -> None:
-        """Let the bytes from `byte` on have another column than those before it."""
+        """Let the bytes from `byte` on, where no run begins, have another column than before."""
         place = bisect_left(self._begins, byte)
-        if byte == 256 or self._begins[place : place + 1] == [byte]:
-            return
         end = self._begins[place] if place < len(self._begins) else 256
         new, old = len(self._begins), self._runs[place - 1]
         if new == self._to.shape[1]:
             self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)], axis=1)
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], axis=1)
-        self._to[:, new], self._counts[:, new] = self._to[:, old], self._counts[:, old]
+        self._to[:, new] = self._to[:, old]
         self._column[byte:end] = new
+        self._cuts.add(byte)
         self._begins.insert(place, byte)
         self._runs.insert(place, new)
 
     def _grow(self, state: int) -> None:
         while state >= len(self._to) - 1:  # the last row has no moves
             self._to = np.concatenate([self._to, np.full_like(self._to, _UNWRITTEN)])
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._counted = np.concatenate([self._counted, np.zeros_like(self._counted)])
             self._final = np.concatenate([self._final, np.zeros_like(self._final)])
 
 

@@ -151,18 +151,13 @@ def branches(
         )
 
 
-def moves_of(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
-    """Return first and last byte, next state, and whether the move ends a character."""
-    return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
-
-
 class AnyText:
     """The trie nodes reached by any text of some characters, read from either side of its quote."""
 
     def __init__(self, scanner: Scanner, trie: Trie):
         """`scanner` must take any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
-        table = WalkTable(lambda state: moves_of(scanner, state), scanner.final)
+        table = WalkTable(scanner.moves, scanner.final, scanner.boundary)
         (_, _, self.inside), *_ = scanner.moves(scanner.start)
         self.characters = scanner.repeated(self.inside)
         self._walks = {True: _sorted(table, scanner, scanner.start, trie)}

@@ -356,6 +356,7 @@ class LiteralScanner:
     """A scanner of one text. A state is the number of bytes read."""
 
     start, quoted = 0, False
+    boundary: tuple[bool, ...] = ()  # by state, as that of `Scanner`: characters are not counted
 
     def __init__(self, raw: bytes):
         self.raw = raw

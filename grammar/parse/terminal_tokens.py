@@ -18,7 +18,6 @@ from dlm.grammar.parse.branches import (
     TerminalTransitions,
     branches,
     completed,
-    moves_of,
 )
 from dlm.grammar.parse.exceptions import QUOTE, Exceptions
 from dlm.grammar.parse.network import scanner_of
@@ -54,14 +53,15 @@ class TerminalTokens:
     @cached_property
     def _table(self) -> WalkTable:
         scanner = self._scanner  # the table refers to no `self`: there is no reference cycle
-        return WalkTable(lambda s: moves_of(scanner, s), scanner.final)
+        return WalkTable(scanner.moves, scanner.final, scanner.boundary)
 
     @cached_property
     def _stopping(self) -> WalkTable:
         scanner, terminals = self._scanner, self._all
         return WalkTable(
-            lambda s: [] if terminals.reads_any_text(scanner, s) else moves_of(scanner, s),
+            lambda s: () if terminals.reads_any_text(scanner, s) else scanner.moves(s),
             scanner.final,
+            scanner.boundary,
         )
 
     @property

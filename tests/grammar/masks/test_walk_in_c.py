@@ -43,9 +43,7 @@ def tables(draw):
         cuts = [0, *sorted(draw(st.sets(st.sampled_from([*_BYTES[:4], 101, 255]), max_size=4)))]
         ends = [*(cut - 1 for cut in cuts[1:]), 255]
         to = [draw(st.integers(-1, states - 1)) for _ in cuts]
-        machine.append(
-            [(*move, False) for move in zip(cuts, ends, to, strict=True) if move[2] >= 0]
-        )
+        machine.append([move for move in zip(cuts, ends, to, strict=True) if move[2] >= 0])
     return machine, [draw(st.booleans()) for _ in range(states)]
 
 
@@ -73,7 +71,7 @@ def node_by_node(trie, machine, final, nodes, state):
         node, before = waiting.pop()
         read += 1
         byte = int(trie.byte[node])
-        after = next((to for low, high, to, _ in machine[before] if low <= byte <= high), None)
+        after = next((to for low, high, to in machine[before] if low <= byte <= high), None)
         if after is None:
             continue
         tokens.update(trie.tokens_at(np.array([node], np.int32))[0].tolist())
@@ -95,7 +93,7 @@ def test_both_walks_reach_what_a_walk_node_by_node_reaches(pieces, made, data):
         nodes = np.unique(nodes)
     state = data.draw(st.integers(0, len(machine) - 1))
     expected = node_by_node(trie, machine, final, nodes.tolist(), state)
-    table, other = (WalkTable(machine.__getitem__, final) for _ in range(2))
+    table, other = (WalkTable(machine.__getitem__, final, final) for _ in range(2))
     for _ in range(2):  # with rows to be written, and with those that were
         assert reached(trie, len(pieces), table.read, nodes, state) == expected
         assert reached(trie, len(pieces), other.read_by_level, nodes, state) == expected
@@ -113,7 +111,7 @@ def test_ends_beyond_those_that_one_call_lists_are_listed_too(monkeypatch):
     pieces = [bytes([a, b]) for a in b"abcdefghij" for b in b"ab"]
     trie = Trie(pieces)
     nodes = trie.children_of(np.zeros(1, np.int32))[0]
-    table = WalkTable([[(0, 255, 0, False)]].__getitem__, [True])
+    table = WalkTable([[(0, 255, 0)]].__getitem__, [True], [False])
     tokens, ends, read = reached(trie, len(pieces), table.read, nodes, 0)
     assert (len(tokens), len(ends), read) == (20, 10, 30)
 
@@ -185,7 +183,7 @@ class NumberedMachine:
 
     def after(self, state, byte):
         moves = self._moves[state.number]
-        to = next((to for low, high, to, _ in moves if low <= byte <= high), None)
+        to = next((to for low, high, to in moves if low <= byte <= high), None)
         after = None if to is None else self.places[to]
         state.next = [after if b == byte else known for b, known in enumerate(state.next)]
         return after
@@ -214,7 +212,7 @@ def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, k
 @needs_c
 def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
-    machine, root = NumberedMachine([[(0, 255, 0, False)]]), np.zeros(1, np.int32)
+    machine, root = NumberedMachine([[(0, 255, 0)]]), np.zeros(1, np.int32)
     with patch.object(machine, "after", side_effect=KeyError), pytest.raises(KeyError):
         read_below(trie, machine, [(root, machine.places[0])], words)
 
@@ -222,7 +220,7 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
         del state.next
         raise KeyError(byte)
 
-    machine = NumberedMachine([[(0, 255, 0, False)]])
+    machine = NumberedMachine([[(0, 255, 0)]])
     with patch.object(machine, "after", refuse), pytest.raises(KeyError):
         read_below(trie, machine, [(root, machine.places[0])], words)
     machine.places[0].next = {}
@@ -234,7 +232,7 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
     del machine.places[0].next
     with pytest.raises(AttributeError):
         read_below(trie, machine, [(root, machine.places[0])], words)
-    machine = NumberedMachine([[(0, 255, 0, False)]])
+    machine = NumberedMachine([[(0, 255, 0)]])
     begin, calls = [(root, machine.places[0])], (machine.after, machine.unread)
     for nodes in (np.full(1, len(trie), np.int32), np.full(1, -1, np.int32), b"123"):
         with pytest.raises(ValueError, match="must be within the trie"):
@@ -252,7 +250,7 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
 def test_a_walk_by_states_keeps_no_reference(fault):
     trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
     begin = np.zeros(1, np.int32)
-    machine = NumberedMachine([[(0, 255, 0, False)]], known=True)
+    machine = NumberedMachine([[(0, 255, 0)]], known=True)
     place = machine.places[0]
     after = Mock(side_effect=fault, return_value=None)
 
@@ -324,7 +322,7 @@ def test_arrays_that_are_no_trie_are_refused():
             NATIVE.Trie(*right[:place], argument, *right[place + 1 :])
     with pytest.raises(TypeError):
         NATIVE.Trie(*right, levels=1)
-    machine = NumberedMachine([[(0, 255, 0, False)]])
+    machine = NumberedMachine([[(0, 255, 0)]])
     shallow = NATIVE.Trie(*right[:-1], 1)
     begin = [(np.zeros(1, np.int32), machine.places[0])]
     with pytest.raises(ValueError, match="must fit together"):
