@@ -171,5 +171,7 @@ def parts_of(node: Node) -> tuple[Node, ...]:
 
 def alternation_of(options: list[Node]) -> Node:
     """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
+    if len(options) == 1:
+        return options[0]
     kept = [option for option in dict.fromkeys(options) if option != NOTHING]
     return alternation(*kept) if kept else NOTHING

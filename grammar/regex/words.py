@@ -11,6 +11,7 @@ from dlm.grammar.regex.characters import EVERY, SURROGATES, Ranges
 Transition = tuple[int, int, int]  # first character, last character, next state
 _State = tuple[bool, tuple[tuple[int, int], ...]]  # whether a word ends in it, and its moves
 _DEAD: _State = (False, ())
+_LOW, _HIGH = EVERY  # ranges of all characters, below and above the surrogates
 
 
 def edges_of_words(
@@ -29,8 +30,9 @@ def edges_of_words(
     numbers, work = {start: 0}, [start]
 
     def number_of(state: int) -> int:
-        number = numbers.setdefault(state, len(work))
-        if number == len(work):
+        number = numbers.get(state)
+        if number is None:
+            number = numbers[state] = len(work)
             work.append(state)
         return number
 
@@ -40,6 +42,13 @@ def edges_of_words(
         ends, moves = states[state]
         if ends != others:
             final.append(number)
+        if others and len(moves) == 1 and 0 < (point := moves[0][0]) < _LOW[1]:  # most states
+            away, after = number_of(dead), number_of(moves[0][1])
+            before = 0, point - 1, away
+            edges.append(
+                (before, (point, point, after), (point + 1, _LOW[1], away), (*_HIGH, away))
+            )
+            continue
         merged: list[Transition] = []
         begin = 0  # of the characters after those that are read
         for point, to in moves:
@@ -57,10 +66,6 @@ def edges_of_words(
 
 def _between(begin: int, end: int) -> Ranges:
     """Return the characters from `begin` to `end`."""
-    if end <= EVERY[0][1]:
-        return ((begin, end),)
-    if begin <= EVERY[0][1] and end == EVERY[1][1]:
-        return ((begin, EVERY[0][1]), EVERY[1])
     ranges = ((max(begin, low), min(end, high)) for low, high in EVERY)
     return tuple((low, high) for low, high in ranges if low <= high)
 
@@ -77,7 +82,7 @@ def _states(texts: Iterable[str]) -> list[_State]:
     def close(length: int) -> None:
         """Finish all states of the path after its first `length` characters."""
         while len(path) > length + 1:
-            key = (ends.pop(), tuple(path.pop().items()))
+            key = ends.pop(), tuple(path.pop().items())
             path[-1][ord(last[len(path) - 1])] = registry.setdefault(key, len(registry))
 
     last = ""

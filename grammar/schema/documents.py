@@ -57,6 +57,14 @@ _COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Propertie
 _TEXTS = frozenset(("pattern", "$id", "$anchor", "$dynamicAnchor", *REFERENCES))
 
 
+_LIMITS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+# Keywords that may have a wrong value, or schemas in it.
+_EXAMINED = (
+    frozenset(("type", "enum", "required", "dependentRequired"))
+    | _ONE | _LISTS | MAPS | _COUNTS | _TEXTS | _LIMITS
+)  # fmt: skip
+
+
 def has_ref_alone(node: dict[str, Any], draft: int) -> bool:
     """Whether all keywords beside the `$ref` of a schema are ignored, as in drafts up to 7."""
     return node.get("$ref") is not None and 0 < draft <= 7
@@ -361,6 +369,8 @@ class DocumentReader:
                 self._refuse(f"{where}/items", "must not be a list beside prefixItems")
             alone = has_ref_alone(node, draft)
             for word, value in words.items():
+                if word not in _EXAMINED:
+                    continue
                 reason = flaw(word, value, draft)
                 if reason and alone and word != "$ref":
                     continue  # the keyword is ignored

@@ -6,7 +6,7 @@ recorded in `inexact`: the alternatives never allow less than the schema does. W
 A value is checked with the meaning of JSON Schema, which never closes an object. Knows no keyword.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations
 from typing import TypeVar
 
@@ -50,8 +50,9 @@ from dlm.grammar.schema.formulas import (
     every,
     pointer_of,
 )
-from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, accepts, whole
+from dlm.grammar.schema.keywords import Keywords, whole
 from dlm.grammar.schema.languages import most_characters
+from dlm.grammar.schema.negations import NegatedKeywords
 from dlm.grammar.schema.overlaps import OverlapError
 
 T = TypeVar("T")
@@ -96,9 +97,8 @@ class NormalForm:
             raise InvalidGrammarError("JSON schema", reason, pointer_of(key[0]) or "/")
         self.work.count(1, "")
         formula, kind, annotate = key
-        if isinstance(formula, Leaf) and formula.positive and not accepts(formula.source, kind):
-            shapes = self._shapes[key] = ()
-            return shapes
+        if kind not in self._keywords.kinds(formula):
+            return self._shapes.setdefault(key, ())
         self._reading.add(key)
         try:
             shapes = self._shapes[key] = merged(self._read(formula, kind, annotate))
@@ -145,11 +145,11 @@ class NormalForm:
         if own is None:
             return ()
         schemas = self._keywords.combined(source, kind, noted)
-        combined = self.shapes(schemas, kind, noted)
         if schemas is TRUE:
             self.work.count(1 + weight_of(own), source.where)
             alternatives = (own,)
         else:
+            combined = self.shapes(schemas, kind, noted)
             alternatives = self._both((own,), combined, leaf)
             if kind == "object" and not self._closed:
                 alternatives = last_named(own, combined, alternatives)
@@ -224,7 +224,7 @@ class NormalForm:
         return self._extents[formula]
 
     def _extent(self, formula: Formula) -> Extent:
-        read = {kind: self.shapes(formula, kind) for kind in KINDS}
+        read = {kind: self.shapes(formula, kind) for kind in self._keywords.kinds(formula)}
         return {k: extent_of(shapes, self._property_extent) for k, shapes in read.items() if shapes}
 
     def _without(
@@ -272,14 +272,21 @@ class NormalForm:
         """Return all values that may fit `formula`; None if they are not listed."""
         if formula is TRUE or self._deep >= _DEEPEST_LOOK:
             return None
-        shapes = self._looking(lambda: [s for kind in KINDS for s in self.shapes(formula, kind)])
+        shapes = self._looking(
+            lambda: [
+                s for kind in self._keywords.kinds(formula) for s in self.shapes(formula, kind)
+            ]
+        )
         if any(shape.values is None for shape in shapes):
             return None
         return frozenset(value for shape in shapes for value in shape.values or ())
 
+    def _of_any_kind(self, formula: Formula) -> Iterator[Alternative]:
+        """Yield the alternatives of `formula` for values of all types."""
+        return (s for kind in self._keywords.kinds(formula) for s in self.shapes(formula, kind))
+
     def _looking(self, look: Callable[[], T]) -> T:
-        """Return what `look` finds out of conditions on a part of a value, while the condition on
-        the whole is read."""
+        """Return what `look` finds out of a part's conditions while those of the whole are read."""
         reading, self._reading = self._reading, set()
         self._deep += 1
         try:
@@ -325,9 +332,7 @@ class NormalForm:
         if self._deep >= _DEEPEST_LOOK:
             return True
         self._possible[formula] = True  # assumed while it is examined
-        verdict = self._looking(
-            lambda: any(any(map(self.fits_some, self.shapes(formula, kind))) for kind in KINDS)
-        )
+        verdict = self._looking(lambda: any(map(self.fits_some, self._of_any_kind(formula))))
         self._possible[formula] = verdict
         return verdict
 

@@ -104,7 +104,7 @@ def write(
         normal = NormalForm(keywords, closed)
         listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
         writer = Writer(
-            normal, dialect, rules, implied_types, closed, property_order, listing, whole
+            normal, keywords, dialect, rules, implied_types, closed, property_order, listing, whole
         )
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
@@ -146,6 +146,7 @@ class Writer:
     def __init__(
         self,
         normal: NormalForm,
+        keywords: Keywords,
         dialect: Dialect,
         rules: Rules,
         implied_types: bool,
@@ -159,6 +160,7 @@ class Writer:
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed, self._whole = closed, whole
         self._order: PropertyOrder = order
+        self._kinds = keywords.kinds
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._nodes: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Alternative, ...], Node] = {}
@@ -192,7 +194,10 @@ class Writer:
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
-        alternatives = (s for kind in kinds for s in self.alternatives(formula, kind))
+        fitting = self._kinds(formula)
+        if kinds is not KINDS:
+            fitting = [kind for kind in kinds if kind in fitting]
+        alternatives = (s for kind in fitting for s in self.alternatives(formula, kind))
         bare = [s.bare() for s in alternatives if self._normal.fits_some(s)]
         return tuple(bare if len(bare) < 2 else dict.fromkeys(bare))
 
