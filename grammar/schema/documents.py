@@ -75,6 +75,8 @@ def keywords_of(node: dict[str, Any], draft: int) -> dict[str, Any]:
 
     Keywords that are null are left out: Go and Java clients write null for absent.
     """
+    if draft == ANY and None not in node.values():
+        return dict(node)
     return {
         word: value
         for word, value in node.items()

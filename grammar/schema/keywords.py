@@ -124,17 +124,17 @@ class Keywords:
 
         If `annotate`, schemas that only mark properties or items as evaluated are included.
         """
-        key = source, kind == "object", annotate
+        depending = kind == "object" and not source.node.keys().isdisjoint(_DEPENDENCIES)
+        key = source, depending, annotate
         if key not in self._combined:
             self._combined[key] = self._together(source, *key[1:])
         return self._combined[key]
 
-    def _together(self, source: Source, is_object: bool, annotate: bool) -> Formula:
-        words = (*_COMBINED, *_DEPENDENCIES) if is_object else _COMBINED
-        if source.node.keys().isdisjoint(words):
+    def _together(self, source: Source, depending: bool, annotate: bool) -> Formula:
+        if not depending and source.node.keys().isdisjoint(_COMBINED):
             return TRUE
         parts = [part for _, part in self.conjuncts(source, annotate)]
-        if is_object:
+        if depending:
             parts += (part for _, part in self.dependencies(source))
         return every(*parts)
 

@@ -52,6 +52,22 @@ def test_types_that_references_rule_out_take_no_steps():
     written(schema, most_work=4 * len(properties))  # raises an error if it takes more
 
 
+@pytest.mark.parametrize(
+    ("depending", "same"), [({}, True), ({"dependentRequired": {"a": ["b"]}}, False)]
+)
+def test_references_are_followed_once_for_all_types_unless_properties_depend_on_others(
+    depending: dict[str, Any], same: bool
+):
+    schema = {
+        "$ref": "#/$defs/a",
+        "anyOf": [TEXT, {"type": "object"}],
+        "$defs": {"a": {"minLength": 1}},
+    }
+    keywords = keywords_of(schema | depending)
+    root = keywords.reader.root
+    assert (keywords.combined(root, "object") is keywords.combined(root, "string")) == same
+
+
 def test_subschemas_that_assert_nothing_but_the_same_type_share_their_rules():
     def rules(*parts: dict[str, Any]) -> int:
         properties = {f"k{i}": {"type": "array", "items": part} for i, part in enumerate(parts)}
