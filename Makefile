@@ -97,7 +97,7 @@ docs: $(STAMP)
 install: $(STAMP)
 
 # Whatever asks for torch later must find this one.
-$(TORCHED): pyproject.toml setup.py grammar/_walk.c grammar/_trie.c grammar/_earley.c constraints.txt
+$(TORCHED): pyproject.toml setup.py grammar/_walk.c grammar/_trie.c grammar/_threads.c grammar/_closure.c constraints.txt
 	@echo "Installing torch into .venv, with $(if $(UV),uv,pip) ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(INSTALL) torch $(TORCH)

@@ -6,7 +6,7 @@ setup(
     ext_modules=[
         Extension(
             "dlm.grammar._walk",
-            ["grammar/_walk.c", "grammar/_trie.c", "grammar/_earley.c"],
+            ["grammar/_walk.c", "grammar/_trie.c", "grammar/_threads.c", "grammar/_closure.c"],
             optional=True,  # without a compiler, numpy walks
             py_limited_api=True,
             extra_compile_args=["-O3"],

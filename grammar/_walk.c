@@ -101,13 +101,14 @@ stop:
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-/* Of _earley.c and _trie.c. */
-int add_earley(PyObject *module);
+/* Of _closure.c, _threads.c and _trie.c. */
+int add_closure(PyObject *module);
+int add_threads(PyObject *module);
 int add_trie(PyObject *module);
 int of_numbers(const Py_buffer *buffer, Py_ssize_t size);
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 6
+#define VERSION 7
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -362,9 +363,9 @@ static PyMethodDef methods[] = {
 
 static int begin(PyObject *module)
 {
-    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 || add_earley(module) < 0)
+    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 || add_trie(module) < 0)
         return -1;
-    return add_trie(module);
+    return add_closure(module) < 0 ? -1 : add_threads(module);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, begin}, {0, NULL}};

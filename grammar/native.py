@@ -1,4 +1,4 @@
-"""The extension in C that walks along a trie, joins sets of tokens and reads bytes with threads, if
+"""The extension in C that walks along a trie, joins sets of tokens and takes steps of parsers, if
 it is built and of the version that is expected.
 
 `DLM_NATIVE=0` in the environment leaves it out. The module needs neither numpy nor torch.
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 6  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 7  # that of `VERSION` in _walk.c
 
 
 def load() -> tuple[Any, str]:

@@ -6,11 +6,11 @@ The parser reads bytes. It knows no vocabulary, only the ids of control tokens t
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, LimitedCache, Meter
+from dlm.grammar.parse.closure import Closures
 from dlm.grammar.parse.construction import TerminalEdge, TokenEdge
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.predictions import Prediction, Predictions
+from dlm.grammar.parse.predictions import Predictions
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import (
     UNREAD,
@@ -28,9 +28,7 @@ from dlm.grammar.regex.nodes import Terminal
 _REMEMBERED = 32_768  # states, before all are forgotten
 _RUNS = 1 << 14  # cached states after several bytes
 _THREADS = 8  # threads moved by a byte for a unit of work
-_MOST_WORK = 20_000  # items reached from one state
 _FORCED = 1024  # bytes of a forced text
-_made = tuple.__new__  # of a named tuple, in two thirds of the time
 AnyMember = TypeVar("AnyMember", Thread, Thread | Item)
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
@@ -77,12 +75,14 @@ class Parser:
         Raises `GrammarError` if the first state is too large.
         """
         self.network, self._meter = network, meter
-        self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
+        scanners = LazyDict(lambda number: scan(network.terminals[number]))
+        starts = LazyDict(lambda number: scanners[number].start)
+        self.scanners = scanners
         self._states: dict[Thread | Item | frozenset[Thread | Item], State] = {}  # by kernel
         self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
-        self._threads, self._stacks = Threads(self.scanners), Stacks(network)
-        self._costs = ByteCosts(self.scanners, self._stacks)
-        self._predictions = Predictions(network, self.scanners)
+        self._threads, self._stacks = Threads(scanners), Stacks(network)
+        self._costs = ByteCosts(scanners, self._stacks)
+        self._closures = Closures(Predictions(network, scanners), self._stacks, starts)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -271,59 +271,26 @@ class Parser:
 
     def _closed(self, kernel: Sequence[Thread | Item]) -> State:
         """Build the state of `kernel`: predict and complete until nothing is new."""
-        threads = [member for member in kernel if isinstance(member, Thread)]
-        pending = [member for member in kernel if isinstance(member, Item)]
-        pending += [thread.onward for thread in threads if self._ended(thread)]
-        if not pending:
+        threads: list[Thread] = []
+        begin: list[Item] = []
+        ended: list[Item] = []
+        for member in kernel:
+            if isinstance(member, Item):
+                begin.append(member)
+            else:
+                threads.append(member)
+                if self._ended(member):
+                    ended.append(member.onward)
+        begin += ended
+        if not begin:
             return State(threads, [], kernel, False, self._costs)
-        predictions, seen = self._predictions, set(pending)
-        is_item = len(kernel) == 1 and not threads
-        predicted: list[tuple[Prediction, StackNode | int]] = []  # with the stack, or the rule
-        callers: dict[int, list[tuple[int, StackNode | int]]] = {}  # by rule
-        may_end = False
-        work = 0
-        while pending:
-            state, stack = pending.pop()
-            prediction = predictions.of_state(state)
-            predicted.append((prediction, stack))
-            for rule, to in prediction.calls:
-                callers.setdefault(rule, []).append((to, stack))
-            reached = [_made(Item, (to, stack)) for to in prediction.onward]
-            work += prediction.size
-            if prediction.ends:
-                may_end = may_end or stack.ends
-                reached += stack.waiting
-                work += len(stack.waiting)
-            for item in reached:
-                if item not in seen:
-                    seen.add(item)
-                    pending.append(item)
-            if work > _MOST_WORK:
-                raise _too_ambiguous()
-        rules = [*callers]
-        for rule in rules:  # the loop appends to it
-            prediction = predictions.of_rule(rule)
-            predicted.append((prediction, rule))
-            for called, to in prediction.calls:
-                if called not in callers:
-                    callers[called] = []
-                    rules.append(called)
-                callers[called].append((to, rule))
-            work += prediction.size
-            if work > _MOST_WORK:
-                raise _too_ambiguous()
+        predicted, items, may_end, work = self._closures.of(begin)
         self._meter.add(work // 2)
-        nodes = self._stacks.of_rules(callers) if callers else {}
-        items: list[Item] = []
-        for prediction, owner in predicted:
-            stack = nodes[owner] if isinstance(owner, int) else owner
-            items += [_made(Item, (state, stack)) for state in prediction.tokens]
-            for terminal, to, low, high in prediction.reads:
-                start = self.scanners[terminal].start
-                onward = _made(Item, (to, stack))
-                threads.append(_made(Thread, (terminal, start, 0, low, high, onward)))
-        if not is_item:  # what it predicts may be there already
-            threads, items = [*dict.fromkeys(threads)], [*dict.fromkeys(items)]
+        if threads or len(kernel) > 1:  # what they predict may be there already
+            threads = [*dict.fromkeys([*threads, *predicted])]
+            items = [*dict.fromkeys(items)]
+        else:
+            threads = predicted
         return State(_undominated(threads), items, kernel, may_end, self._costs)
 
 
@@ -348,12 +315,6 @@ def _undominated(kernel: Sequence[AnyMember]) -> Sequence[AnyMember]:
             fewest[situation] = thread
     dominated = {*counted}.difference(fewest.values())
     return [member for member in kernel if member not in dominated]
-
-
-def _too_ambiguous() -> GrammarError:
-    return GrammarError(
-        f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
-    )
 
 
 def _length(text: list[bytes | int]) -> int:

@@ -1,6 +1,6 @@
 """Threads read bytes: the step of an Earley parser that scans, and the next states of a state.
 
-The extension does the same where it is built (`grammar/_earley.c`). A test holds both equal. The
+The extension does the same where it is built (`grammar/_threads.c`). A test holds both equal. The
 module knows terminals by their scanners, and no rules.
 """
 

@@ -13,7 +13,11 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 COMPILER = shutil.which("cc")
 FLAGS = "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"
 # The tests that call each function of the extension.
-TESTS = "test_bits.py", "test_walk_in_c.py", "../parse/test_threads.py"
+TESTS = (
+    "test_bits.py",
+    "test_walk_in_c.py",
+    *("../parse/test_threads.py", "../parse/test_closure.py"),
+)
 LOADED = """
 import pytest, sys
 from importlib import util
@@ -53,7 +57,9 @@ def test_sanitizers_find_no_fault_in_walks_of_random_tries(tmp_path):
 
 
 def test_sanitizers_find_no_fault_in_what_tests_call_from_python(tmp_path):
-    sources = (ROOT / "grammar" / name for name in ("_walk.c", "_trie.c", "_earley.c"))
+    sources = (
+        ROOT / "grammar" / name for name in ("_walk.c", "_trie.c", "_threads.c", "_closure.c")
+    )
     include = f"-I{sysconfig.get_paths()['include']}"
     extension = compiled(tmp_path / "_walk.abi3.so", "-shared", "-fPIC", include, *sources)
     environment = os.environ | {

@@ -1,4 +1,4 @@
-/* Steps of an Earley parser: threads read bytes.
+/* Threads read bytes: the step of an Earley parser that scans, and the next states of a state.
 
    `dlm.grammar.parse.threads` does the same in Python where this is not built. A test holds both
    equal.
@@ -46,7 +46,7 @@ typedef struct {
 } Step;
 
 /* Whether an object is a tuple of `size` fields; if not, there is an exception. */
-static int is_tuple(PyObject *object, Py_ssize_t size)
+int is_tuple(PyObject *object, Py_ssize_t size)
 {
     if (object != NULL && PyTuple_Check(object) && PyTuple_Size(object) == size)
         return 1;
@@ -57,7 +57,7 @@ static int is_tuple(PyObject *object, Py_ssize_t size)
 }
 
 /* Return a field of a tuple, a number of 0 to `most`; FAILED otherwise. */
-static long number(PyObject *tuple, int field, long most)
+long number(PyObject *tuple, int field, long most)
 {
     long value = PyLong_AsLong(PyTuple_GetItem(tuple, field));
     if (value >= 0 && value <= most)
@@ -176,23 +176,36 @@ static int ending(const Table *table, long state)
     return may;
 }
 
+/* Whether the objects of a class are tuples; if not, there is an exception. */
+int are_tuples(PyObject *class)
+{
+    if (PyType_IsSubtype((PyTypeObject *)class, &PyTuple_Type))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "items and threads must be of classes of tuples, got %R", class);
+    return 0;
+}
+
+/* Return an object of a class of tuples; this takes over the reference to `fields`, or to NULL. */
+PyObject *named(PyObject *class, PyObject *fields)
+{
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = fields == NULL ? NULL : PyTuple_Pack(1, fields), *made = NULL;
+    if (arguments != NULL)
+        made = make((PyTypeObject *)class, arguments, NULL);
+    Py_XDECREF(arguments);
+    Py_XDECREF(fields);
+    return made;
+}
+
 /* Return a thread without bounds moved to a state of its scanner. */
 static PyObject *moved_thread(PyObject *class, PyObject *thread, long to)
 {
-    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    PyObject *at = PyLong_FromLong(to), *zero = PyTuple_GetItem(thread, LOW);
-    PyObject *fields = NULL, *arguments = NULL, *moved = NULL;
+    PyObject *at = PyLong_FromLong(to), *zero = PyTuple_GetItem(thread, LOW), *fields = NULL;
     if (at != NULL)
         fields = PyTuple_Pack(THREAD, PyTuple_GetItem(thread, TERMINAL), at, zero, zero, Py_None,
                               PyTuple_GetItem(thread, ONWARD));
-    if (fields != NULL)
-        arguments = PyTuple_Pack(1, fields);
-    if (arguments != NULL)
-        moved = make((PyTypeObject *)class, arguments, NULL);
-    Py_XDECREF(arguments);
-    Py_XDECREF(fields);
     Py_XDECREF(at);
-    return moved;
+    return named(class, fields);
 }
 
 /* Add what a thread becomes in another state of its scanner. Returns 0 with an exception. */
@@ -250,9 +263,7 @@ static PyObject *read_run(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!OOy*", &PyDict_Type, &threads.tables, &PyType_Type,
                           &threads.class, &threads.move, &members, &piece))
         return NULL;
-    int right = PyType_IsSubtype((PyTypeObject *)threads.class, &PyTuple_Type);
-    if (!right)
-        PyErr_SetString(PyExc_TypeError, "threads must be of a class of tuples");
+    int right = are_tuples(threads.class);
     step.members = PyList_New(0);
     members = right && step.members != NULL ? PySequence_Tuple(members) : NULL;
     while (members != NULL && length < piece.len) {
@@ -326,13 +337,13 @@ static PyObject *next_states(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"next_states", next_states, METH_VARARGS, "Return the next states by byte; see _earley.c."},
-    {"read_run", read_run, METH_VARARGS, "Read a run of bytes by threads; see _earley.c."},
+    {"next_states", next_states, METH_VARARGS, "Return the next states by byte; see _threads.c."},
+    {"read_run", read_run, METH_VARARGS, "Read a run of bytes by threads; see _threads.c."},
     {NULL, NULL, 0, NULL},
 };
 
 /* Add the steps to the module. */
-int add_earley(PyObject *module)
+int add_threads(PyObject *module)
 {
     return PyModule_AddFunctions(module, methods);
 }
