@@ -23,6 +23,7 @@ from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices
 Bounds = tuple[int, int | None]  # characters that must and that may follow; None: any number
 UNBOUNDED: Bounds = 0, None
+NOT_EMPTY: Bounds = 1, None
 FAR = 1 << 40  # bytes: beyond any budget
 
 

@@ -18,7 +18,7 @@ from dlm.grammar.regex.characters import EVERY
 _REFUSED = -1  # the state after a character with which no text goes on
 _MOST = 4096  # texts that begin exceptions, which bounds a search
 _BLOCK = 16  # characters with one beginning: if fewer are refused, another one follows it
-_COPIED, _SEARCHED = 10, 5  # units of work for a set, and spellings searched for a unit
+COPIED, _SEARCHED = 10, 5  # units of work for a set, and spellings searched for a unit
 _STATE_BYTES, _RANGE_BYTES = 200, 170  # of memory
 QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
@@ -76,10 +76,8 @@ class Exceptions:
         """
         meter.spend(1)
         missing, searched = self._missing(nodes.tolist(), state, trie)
-        meter.add(_COPIED + searched // _SEARCHED)
-        if missing:
-            return _without(base, np.array(missing, np.int32), trie, size)
-        return TokenSet(base.tokens.view(), base.ends.view())
+        meter.add(COPIED + searched // _SEARCHED)
+        return without(base, np.array(missing, np.int32), trie, size)
 
     def _missing(self, nodes: list[int], state: int, trie: Trie) -> tuple[list[int], int]:
         """Return the nodes at which a text is refused, and how many spellings were searched for."""
@@ -116,8 +114,13 @@ def _differing(transitions: tuple[Transition, ...], free: int) -> list[Transitio
     return differing
 
 
-def _without(base: TokenSet, missing: Nodes, trie: Trie, size: int) -> TokenSet:
-    """Return `base` without what is at the nodes `missing`, or below them."""
+def without(base: TokenSet, missing: Nodes, trie: Trie, size: int) -> TokenSet:
+    """Return `base` without what is at the nodes `missing`, or below them.
+
+    If there are none, the memory is shared.
+    """
+    if not len(missing):
+        return TokenSet(base.tokens.view(), base.ends.view())
     begin = np.sort(trie.places[missing])
     end = begin + trie.sizes[trie.preorder.node[begin]]
     words = base.tokens.copy() if base.tokens.dtype == np.uint32 else token_words(base.tokens, size)

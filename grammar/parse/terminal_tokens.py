@@ -10,6 +10,7 @@ from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import NODES_READ, Reach, Reached, TokenSet, WalkTable, spell
 from dlm.grammar.parse.branches import (
+    NOT_EMPTY,
     UNBOUNDED,
     AnyText,
     Bounds,
@@ -19,7 +20,7 @@ from dlm.grammar.parse.branches import (
     branches,
     completed,
 )
-from dlm.grammar.parse.exceptions import QUOTE, Exceptions
+from dlm.grammar.parse.exceptions import COPIED, QUOTE, Exceptions, without
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Move, Scanner
 from dlm.grammar.parse.unbounded_sets import Similar, UnboundedSets
@@ -103,8 +104,8 @@ class TerminalTokens:
         low, high = bounds
         # No token has as many characters, not even with a shortest text to an end after it.
         beyond = len(self._trie.levels) + 2 * len(self._scanner.automaton.edges)
-        if low <= 0 and (high is None or high >= beyond):
-            return UNBOUNDED
+        if low <= 1 and (high is None or high >= beyond):
+            return NOT_EMPTY if low == 1 else UNBOUNDED
         return self._scanner.clamped(low, high, self._at(state, bounds, meter).most)
 
     @property
@@ -136,6 +137,8 @@ class TerminalTokens:
                 token_set = self._without_exceptions(state, meter) or self._unbounded_set(
                     state, meter
                 )
+            elif bounds == NOT_EMPTY:
+                token_set = self._not_empty_set(state, meter)
             else:
                 transitions = self._at(state, bounds, meter)
                 meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
@@ -150,6 +153,18 @@ class TerminalTokens:
         return self._unbounded.token_set(
             state, moves, self._table, lambda: self._any_text_of(moves, meter), meter
         )
+
+    def _not_empty_set(self, state: int, meter: Meter) -> TokenSet:
+        """Return what is reached without an end before the first character."""
+        scanner, trie = self._scanner, self._trie
+        token_set, nodes = self.sets(state, UNBOUNDED, meter), _ROOT[:0]
+        if isinstance(scanner, Scanner) and scanner.quoted:
+            if state == scanner.start:
+                nodes = trie.children_along(trie.children_along(_ROOT, QUOTE), QUOTE)
+            elif scanner.between(state) is not None:
+                nodes = trie.children_along(_ROOT, QUOTE)
+        meter.add(COPIED)
+        return without(token_set, nodes, trie, self._size)
 
     @cached_property
     def _exceptions(self) -> Exceptions | None:

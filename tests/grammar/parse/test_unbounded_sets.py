@@ -8,9 +8,9 @@ import pytest
 
 from dlm.grammar import Compiled, Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks import Trie, WalkTable
+from dlm.grammar.masks import Trie, WalkTable, tokens_in
 from dlm.grammar.parse import Network, Terminals
-from dlm.grammar.parse.branches import UNBOUNDED
+from dlm.grammar.parse.branches import NOT_EMPTY, UNBOUNDED
 from dlm.grammar.regex import Spelling, Terminal, automaton_of
 
 LINE = Grammar('start: "say " TEXT ";"\nTEXT: /[^\\n]+/', "lark")
@@ -116,6 +116,8 @@ def test_bounds_beyond_every_token_are_none_and_take_no_walk(vocabulary, monkeyp
     (_, _, inside), *_ = scanner.moves(scanner.start)
     monkeypatch.setattr(WalkTable, "walk", None)
     assert terminal.clamped(inside, (-2, 300), meter) == UNBOUNDED
+    assert terminal.clamped(inside, (1, 300), meter) == NOT_EMPTY
+    assert len(terminal.sets(inside, NOT_EMPTY, meter).tokens)
     monkeypatch.undo()
     every = set(terminal.costs(inside, UNBOUNDED, meter)[0].tolist())
     clamped = {high: terminal.clamped(inside, (0, high), meter) for high in range(200)}
@@ -138,3 +140,26 @@ def test_a_first_set_waits_for_no_table_of_the_whole_trie():
         state = next(to for low, high, to in scanner.moves(state) if low <= byte <= high)
     terminal.below(np.ones(1, np.int32), Meter())
     assert {*vars(trie)} == before
+
+
+@pytest.mark.parametrize("spelling", Spelling)
+@pytest.mark.parametrize(
+    "pattern", ["[\\s\\S]*", '(?:a|"|é|\\\\)*', "a?b?", "(?:a|bc)*d?|", "[0-9]+"]
+)
+def test_sets_of_texts_that_are_not_empty_are_those_of_a_walk(vocabulary, pattern, spelling):
+    terminals = Terminals(vocabulary.trie, len(vocabulary))
+    terminals.share_any_text()
+    scanner = terminals.scanner(Terminal(automaton_of(pattern, True), 0, None, spelling))
+    terminal, meter, states = terminals.tokens(scanner), Meter(), [scanner.start]
+    for state in states:  # `states` grows in the loop
+        states += {to for _, _, to in scanner.moves(state)} - {*states}
+        if scanner.cost(state, 1) is None:
+            continue
+        shortcut, walked = (terminal.sets(state, bounds, meter) for bounds in (NOT_EMPTY, (1, 999)))
+        assert np.array_equal(np.sort(shortcut.ends), np.sort(walked.ends))
+        assert {*members(shortcut)} == {*members(walked)}
+
+
+def members(token_set):
+    packed = token_set.tokens.dtype == np.uint32
+    return (tokens_in(token_set.tokens) if packed else token_set.tokens).tolist()
