@@ -151,7 +151,11 @@ class Construction:
 
     def _group(self, node: AnyOrder, state: int) -> int:
         parts = []
-        for part in node.parts:
+        for i, part in enumerate(node.parts):
+            if part.required and part.repeats:
+                raise InvalidGrammarError(
+                    "grammar", "it must not be required if it repeats", f"part {i} of a group"
+                )
             head, *others = _flat(part.node) or [part.node]
             terminal = self._terminal(head)
             rule = self._rule(part.node if terminal is None else Concatenation(tuple(others)))

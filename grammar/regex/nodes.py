@@ -84,7 +84,7 @@ class Component:
     required: bool = False
     ordered: bool = False  # it comes before all later parts that are `ordered`
     last: bool = False  # it comes after all parts that are `ordered`
-    repeats: bool = False  # it may come any number of times
+    repeats: bool = False  # it may come any number of times; then it is not required
     again: bool = False  # likewise, but it counts once
 
 

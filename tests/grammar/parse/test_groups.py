@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar import Compiled, JsonSchema, Matcher
+from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse import Network, Parser, Terminals
@@ -271,3 +272,12 @@ def test_a_network_grows_in_proportion_to_the_properties(required: int):
             parser.start = parser.after_byte(parser.start, byte)
         assert (parser.start.cost is None) == (not parser.start.threads)
     assert sizes[1] <= 5 * sizes[0]
+
+
+def test_a_part_that_repeats_can_not_be_required():
+    rules = Rules()
+    parts = Component(Literal("a")), Component(Literal("b"), required=True, repeats=True)
+    rules.nodes[rules.root] = Concatenation((Literal("x"), AnyOrder(parts, Literal(","))))
+    message = "grammar at part 1 of a group: it must not be required if it repeats"
+    with pytest.raises(InvalidGrammarError, match=message):
+        Network(rules)
