@@ -197,7 +197,7 @@ class Frontier:
                 break
             move = moves.get((state, token)) or compiled.move(state, token)
             if move is None:
-                refused = not trusted and token not in compiled.stops
+                refused = not trusted and token not in compiled.stops.all
                 break
             onward, cost, mask = move
             read = None
@@ -324,7 +324,7 @@ class Frontier:
                 yield wanted, ~wanted
             yield here.reached[0], ~here.reached[0]
             return
-        if wanted not in refused and (not self._ends(here) or wanted in self._compiled.stops):
+        if wanted not in refused and (not self._ends(here) or wanted in self._compiled.stops.all):
             yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
         if here.ends_at_refusal:
             return

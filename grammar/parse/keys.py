@@ -29,6 +29,7 @@ _NUMBER = b"0123456789+-.eE"
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?')
 _COMPARED = 4  # items that the current one is compared with, in the time to read one of its values
 _NO_KEYS = frozenset[bytes]()
+_made = tuple.__new__  # of a named tuple, in two thirds of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,12 @@ class Keys(NamedTuple):
         items; None: no array has.
         """
         open_, key, expected, string, escape, text = self
-        watched = self.watched
+        watched = SeenItems in map(type, open_)  # `self.watched`, without a call
         plain = (_ENDS_STRING if string else _STRUCTURE).isdisjoint(piece)
         if plain and not (watched or escape):  # most tokens: within a string or a number
-            return self if key is None else Keys(open_, key + piece, expected, True, b"", text)
+            if key is None:
+                return self
+            return _made(Keys, (open_, key + piece, expected, True, b"", text))
         parts, string, escaped = lexemes(piece, string, escape.endswith(b"\\"))
         for kind, lexeme, place in parts:
             if kind is STRING:
@@ -89,7 +92,7 @@ class Keys(NamedTuple):
                 half, escape = escape, b""  # of a character
                 text += half + lexeme if watched else b""
                 if key is not None:
-                    key, names = key + unescaped(half), open_[-1]
+                    key, names = key + unescaped(half) if half else key, open_[-1]
                     if not isinstance(names, frozenset) or key in names:
                         return None
                     open_, key, expected = (*open_[:-1], names | {key}), None, False
@@ -123,7 +126,7 @@ class Keys(NamedTuple):
                     open_ = (*open_[:-1], SeenItems(len(text), top.texts, top.values))
         if key is None and not watched:
             escape = b"\\" if escaped else b""
-        return Keys(open_, key, expected, string, escape, text)
+        return _made(Keys, (open_, key, expected, string, escape, text))
 
     def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
         """Return for each token whether `after` returns the same keys; None: no token may."""
@@ -133,9 +136,9 @@ class Keys(NamedTuple):
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of the tokens that `after` refuses for their keys."""
-        suspects = {*tokens.doubling}
+        suspects, holding = {*tokens.doubling}, tokens.holding.keys()
         for names in self.open:
-            if isinstance(names, frozenset):
+            if isinstance(names, frozenset) and not holding.isdisjoint(names):
                 for name in names:
                     suspects.update(tokens.holding.get(name, ()))
         if self.key is not None:
@@ -265,11 +268,6 @@ class Keys(NamedTuple):
         return item_text[:1] in (b"[", b"{") and any(
             map(Partial(item_text, self.escape).continuations, items.values)
         )
-
-    @property
-    def has_entries(self) -> bool:
-        """Whether an object with a key is open, or an array with distinct items."""
-        return any(self.open)
 
     def _names(self) -> frozenset[bytes]:
         """The keys of the innermost object."""

@@ -132,7 +132,7 @@ class LeftToRight:
 
     def _take_drafted(self, row: Row, token: int) -> bool:
         """Read a token of a draft, if `row` allows it and it is no stop."""
-        if not isinstance(row, np.ndarray) or token in self._compiled.stops:
+        if not isinstance(row, np.ndarray) or token in self._compiled.stops.all:
             return False
         return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
 

@@ -138,10 +138,10 @@ class Matcher:
     def _after(self, token: int) -> Place | None:
         """Return the place after `token`; None if it is not allowed here."""
         prefix = self._prefix
-        if prefix.phase is Phase.ENDED:
-            return None
         if prefix.phase is Phase.ANSWER:
             return self._after_answer(token)
+        if prefix.phase is Phase.ENDED:
+            return None
         if prefix.phase is Phase.REASONING:
             onward = prefix.reasoned(token)
             return None if onward is None else (onward, self._state, self._keys)
@@ -171,8 +171,9 @@ class Matcher:
 
     def _after_answer(self, token: int) -> Place | None:
         """Return the place after a token of the answer, or its stop."""
-        if token in self._compiled.stops:
-            allowed = token in self._compiled.stops.after(self._state)
+        stops = self._compiled.stops
+        if token in stops.all:
+            allowed = token in stops.after(self._state)
             ended = self._prefix.at(Phase.ENDED)
             return (ended, self._state, self._keys) if allowed else None
         read = self._steps.read(self._state, self._keys, token)

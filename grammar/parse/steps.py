@@ -44,10 +44,11 @@ class Steps:
 
         It is not if a key or a distinct item comes twice, or if no new one can follow.
         """
-        onward = self.after(state, token)
+        piece = self._vocabulary.pieces[token]
+        onward = self._parser.after(state, token, piece)
         if onward is None or keys is None:
             return onward and (onward, None)
-        after = self.uniqueness.after(state, keys, self._vocabulary.pieces[token])
+        after = self.uniqueness.after(state, keys, piece)
         if after is None:
             return None
         if self.may_run_out and not self._leads_on(onward, after):
@@ -69,7 +70,7 @@ class Steps:
 
     def are_watched(self, keys: Keys) -> bool:
         """Whether a token may be refused for its keys or items."""
-        return keys.has_entries or keys.key is not None or self._always_watched
+        return self._always_watched or keys.key is not None or any(keys.open)
 
     def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
         """Return the tokens of the packed bits `words` that `read` may refuse for their keys."""

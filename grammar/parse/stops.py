@@ -8,17 +8,13 @@ class Stops:
     """The stop tokens of one grammar's texts."""
 
     def __init__(self, stops: tuple[int, ...], masks: GrammarMasks):
-        self._all, self._masks = frozenset(stops), masks
+        self.all, self._masks = frozenset(stops), masks
 
     def after(self, state: State) -> frozenset[int]:
         """Return the stops that are allowed at `state`: all where the text may end, or none."""
-        return self._all if state.may_end else frozenset()
-
-    def __contains__(self, token: int) -> bool:
-        """Whether `token` is a stop, allowed or not."""
-        return token in self._all
+        return self.all if state.may_end else frozenset()
 
     @property
     def mask(self) -> Mask:
         """The row of the stops alone, for a complete text that ends here."""
-        return self._masks.changed(None, more=self._all)
+        return self._masks.changed(None, more=self.all)
