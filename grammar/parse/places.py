@@ -36,7 +36,10 @@ class TextPlaces:
 
     def add(self, token: int, place: Place) -> None:
         prefix, state, keys = place
-        self.extend([token], [prefix], [state], [keys])
+        self._tokens.append(token)
+        self._prefixes.append(prefix)
+        self._states.append(state)
+        self._keys.append(keys)
 
     def extend(
         self,

@@ -86,8 +86,8 @@ def test_a_text_that_a_budget_ended_takes_only_stops():
     grammar = grammar_of({"type": "integer"}, [])
     row = grammar.masks.words(grammar.stops.mask)
     assert tokens_in(row).tolist() == [*grammar.vocabulary.stops]
-    assert grammar.vocabulary.stops[0] in grammar.stops
-    assert grammar.vocabulary.pad not in grammar.stops
+    assert grammar.vocabulary.stops[0] in grammar.stops.all
+    assert grammar.vocabulary.pad not in grammar.stops.all
 
 
 @pytest.mark.parametrize(
