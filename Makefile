@@ -96,8 +96,10 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
+C_FILES := $(addprefix grammar/_,walk.c trie.c rows.c rows.h threads.c closure.c)
+
 # Whatever asks for torch later must find this one.
-$(TORCHED): pyproject.toml setup.py grammar/_walk.c grammar/_trie.c grammar/_threads.c grammar/_closure.c constraints.txt
+$(TORCHED): pyproject.toml setup.py $(C_FILES) constraints.txt
 	@echo "Installing torch into .venv, with $(if $(UV),uv,pip) ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(INSTALL) torch $(TORCH)

@@ -6,7 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "dlm.grammar._walk",
-            ["grammar/_walk.c", "grammar/_trie.c", "grammar/_threads.c", "grammar/_closure.c"],
+            [f"grammar/_{name}.c" for name in ("walk", "trie", "rows", "threads", "closure")],
+            depends=["grammar/_rows.h"],
             optional=True,  # without a compiler, numpy walks
             py_limited_api=True,
             extra_compile_args=["-O3"],

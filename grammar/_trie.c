@@ -3,11 +3,8 @@
    `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
    equal. The nodes are numbered level by level: the children of a node are side by side. */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "_rows.h"
 
-#include <stdint.h>
 #include <string.h>
 
 enum { BYTE, FIRST, CHILDREN, TOKEN_FIRST, TOKEN_COUNT, TOKENS, ARRAYS };
@@ -27,12 +24,6 @@ typedef struct {
     const int32_t *tokens;
     int32_t nodes, most_token, levels;
 } Trie;
-
-/* Whether a buffer holds whole numbers of `size` bytes. `_walk.c` calls it, too. */
-int of_numbers(const Py_buffer *buffer, Py_ssize_t size)
-{
-    return buffer->len % size == 0 && (uintptr_t)buffer->buf % (uintptr_t)size == 0;
-}
 
 /* Whether the arrays have the lengths and the numbers that a walk relies on. */
 static int fit(Trie *trie)
@@ -169,10 +160,10 @@ static PyObject *next_state(const Trie *trie, const Machine *machine, Frame *fra
     return to;
 }
 
-/* Read the nodes below a node from `state` on; set the bits of the tokens reached in `words`.
+/* Read the nodes below a node from `state` on; add the tokens reached to `draft`.
    Returns the number of nodes reached; -1 with an exception. */
 static int64_t walk_below(const Trie *trie, int32_t node, PyObject *state, const Machine *machine,
-                          Frame *frames, uint32_t *words)
+                          Frame *frames, Draft *draft)
 {
     int64_t reached = 0;
     int32_t depth = 0;
@@ -204,7 +195,7 @@ static int64_t walk_below(const Trie *trie, int32_t node, PyObject *state, const
         reached++;
         const int32_t *token = trie->tokens + trie->token_first[child];
         for (int32_t i = 0; i < trie->token_count[child]; i++)
-            words[token[i] >> 5] |= (uint32_t)1 << (token[i] & 31);
+            add_token(draft, token[i]);
         if (trie->children[child])
             enter(trie, &frames[++depth], child, to);
         else
@@ -214,7 +205,7 @@ static int64_t walk_below(const Trie *trie, int32_t node, PyObject *state, const
 }
 
 static int64_t walk_from(const Trie *trie, PyObject *nodes, PyObject *state, const Machine *machine,
-                         Frame *frames, uint32_t *words)
+                         Frame *frames, Draft *draft)
 {
     Py_buffer b;
     int64_t reached = 0;
@@ -223,45 +214,44 @@ static int64_t walk_from(const Trie *trie, PyObject *nodes, PyObject *state, con
     if (!are_nodes(trie, &b))
         reached = -1;
     for (Py_ssize_t i = 0; reached >= 0 && i < b.len / 4; i++) {
-        int64_t below = walk_below(trie, ((int32_t *)b.buf)[i], state, machine, frames, words);
+        int64_t below = walk_below(trie, ((int32_t *)b.buf)[i], state, machine, frames, draft);
         reached = below < 0 ? -1 : reached + below;
     }
     PyBuffer_Release(&b);
     return reached;
 }
 
-static PyObject *walk_states(PyObject *self, PyObject *args)
+/* Read below nodes from states on; add the tokens reached to `draft`. `begin` is a list of pairs:
+   nodes, and the state there. Returns the number of nodes reached; -1 with an exception. */
+int64_t read_below(PyObject *self, PyObject *begin, PyObject *after, PyObject *unread, Draft *draft)
 {
     const Trie *trie = (const Trie *)self;
-    Py_buffer words;
-    PyObject *begin, *nodes, *state;
-    Machine machine;
-    Frame *frames = NULL;
-    int64_t reached = -1;
+    const Machine machine = {after, unread};
+    PyObject *nodes, *state;
+    int64_t reached = 0;
 
-    if (!PyArg_ParseTuple(args, "O!OOw*", &PyList_Type, &begin, &machine.after, &machine.unread,
-                          &words))
-        return NULL;
-    if (!of_numbers(&words, 4) || trie->most_token >= 8 * words.len)
+    if (trie->most_token >> 5 >= draft->width) {
         PyErr_SetString(PyExc_ValueError, "packed bits must have a place for each token");
-    else if ((frames = PyMem_Malloc((size_t)trie->levels * sizeof(Frame))) == NULL)
+        return -1;
+    }
+    Frame *frames = PyMem_Malloc((size_t)trie->levels * sizeof(Frame));
+    if (frames == NULL) {
         PyErr_NoMemory();
-    else
-        reached = 0;
+        return -1;
+    }
     for (Py_ssize_t i = 0; reached >= 0 && i < PyList_Size(begin); i++) {
         PyObject *pair = PyList_GetItem(begin, i);
         int64_t from = -1;
         Py_INCREF(pair);
         if (PyTuple_Check(pair) && PyArg_ParseTuple(pair, "OO", &nodes, &state))
-            from = walk_from(trie, nodes, state, &machine, frames, words.buf);
+            from = walk_from(trie, nodes, state, &machine, frames, draft);
         else if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "a walk must begin with pairs of nodes and a state");
         Py_DECREF(pair);
         reached = from < 0 ? -1 : reached + from;
     }
     PyMem_Free(frames);
-    PyBuffer_Release(&words);
-    return reached < 0 ? NULL : PyLong_FromLongLong(reached);
+    return reached;
 }
 
 /* A list of numbers that grows. */
@@ -330,7 +320,6 @@ static PyObject *spell(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"spell", spell, METH_VARARGS, "Search for a text below nodes; see _trie.c."},
-    {"walk_states", walk_states, METH_VARARGS, "Read below nodes by states; see _trie.c."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -340,11 +329,8 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"dlm.grammar._walk.Trie", sizeof(Trie), 0, Py_TPFLAGS_DEFAULT, slots};
 
-/* Add the type of tries to the module. */
-int add_trie(PyObject *module)
+/* Return the type of tries. */
+PyTypeObject *make_trie_type(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int failed = type == NULL || PyModule_AddObjectRef(module, "Trie", type);
-    Py_XDECREF(type);
-    return failed ? -1 : 0;
+    return (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
 }

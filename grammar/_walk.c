@@ -97,23 +97,21 @@ stop:
 
 #ifndef WITHOUT_PYTHON  /* the driver of a test includes the part above alone */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-
-/* Of _closure.c, _threads.c and _trie.c. */
-int add_closure(PyObject *module);
-int add_threads(PyObject *module);
-int add_trie(PyObject *module);
-int of_numbers(const Py_buffer *buffer, Py_ssize_t size);
+#include "_rows.h"
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 7
+#define VERSION 8
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
 
 static const Py_ssize_t item_size[BUFFERS] = {1, 4, 4, 4, 4, 1, 4, 1, 4, 4, 8, 4, 4, 4};
+
+/* Whether a buffer holds whole numbers of `size` bytes. */
+int of_numbers(const Py_buffer *buffer, Py_ssize_t size)
+{
+    return buffer->len % size == 0 && (uintptr_t)buffer->buf % (uintptr_t)size == 0;
+}
 
 /* Whether the buffers have the lengths that a walk relies on. */
 static int fit(const Py_buffer *b, const Py_ssize_t *n)
@@ -175,17 +173,24 @@ static PyObject *walk_ranges(PyObject *module, PyObject *args)
     return PyLong_FromLong(result);
 }
 
-/* Add a set to packed bits: packed bits itself (format "I" or "L"), or tokens ("i" or "l"). */
+/* Return whether a set is given as packed bits (format "I" or "L"), or as tokens ("i" or "l"). */
+int kind_of_set(const Py_buffer *set)
+{
+    if (set->itemsize != 4 || !of_numbers(set, 4) || set->format == NULL || set->format[0] == 0 ||
+        set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
+        return NO_SET;
+    return set->format[0] == 'I' || set->format[0] == 'L' ? PACKED : LISTED;
+}
+
+/* Add a set to packed bits. */
 static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
 {
     Py_ssize_t n = set->len / 4;
-    if (set->itemsize != 4 || !of_numbers(set, 4) || set->format == NULL || set->format[0] == 0 ||
-        set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
+    int kind = kind_of_set(set);
+    if (kind == NO_SET || (kind == PACKED && n != count))
         return 0;
-    if (set->format[0] == 'I' || set->format[0] == 'L') {
+    if (kind == PACKED) {
         const uint32_t *bits = set->buf;
-        if (n != count)
-            return 0;
         for (Py_ssize_t i = 0; i < n; i++)
             words[i] |= bits[i];
         return 1;
@@ -221,60 +226,6 @@ static PyObject *add_sets(PyObject *module, PyObject *args)
         Py_RETURN_NONE;
     PyErr_SetString(PyExc_ValueError, "a set must be packed bits, or tokens of the vocabulary");
     return NULL;
-}
-
-enum { LANES = 8, BLOCK = 8 * LANES };
-
-/* Mix a block at a place into the lanes, if it holds a bit: a multiplication and a shift. */
-static void mix(uint64_t *lanes, const uint8_t *block, uint64_t place)
-{
-    uint64_t parts[LANES], any = 0;
-    memcpy(parts, block, BLOCK);
-    for (int k = 0; k < LANES; k++)
-        any |= parts[k];
-    if (!any)
-        return;
-    for (int k = 0; k < LANES; k++) {
-        lanes[k] = (lanes[k] ^ parts[k]) * 0x9E3779B97F4A7C15u + place;
-        lanes[k] ^= lanes[k] >> 32;
-    }
-}
-
-/* Return a number that differs for nearly all sets. */
-static PyObject *digest(PyObject *module, PyObject *args)
-{
-    uint64_t lanes[LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, sum = 0;
-    uint8_t last[BLOCK] = {0};
-    Py_buffer b;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "y*", &b))
-        return NULL;
-    const uint8_t *bytes = b.buf;
-    Py_ssize_t whole = b.len / BLOCK * BLOCK;
-    for (Py_ssize_t i = 0; i < whole; i += BLOCK)
-        mix(lanes, bytes + i, (uint64_t)i);
-    memcpy(last, bytes + whole, (size_t)(b.len - whole));
-    mix(lanes, last, (uint64_t)whole);
-    PyBuffer_Release(&b);
-    for (int k = 0; k < LANES; k++) {
-        sum = (sum ^ lanes[k]) * 0xD6E8FEB86659FD93u;
-        sum ^= sum >> 32;
-    }
-    return PyLong_FromUnsignedLongLong(sum);
-}
-
-static PyObject *equal(PyObject *module, PyObject *args)
-{
-    Py_buffer a, b;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "y*y*", &a, &b))
-        return NULL;
-    int are_equal = a.len == b.len && memcmp(a.buf, b.buf, (size_t)a.len) == 0;
-    PyBuffer_Release(&a);
-    PyBuffer_Release(&b);
-    return PyBool_FromLong(are_equal);
 }
 
 /* Whether any of `count` words holds a bit. */
@@ -322,40 +273,8 @@ static PyObject *numbers_if_few(PyObject *module, PyObject *args)
     return NULL;
 }
 
-enum { PAGE = 4096 };  /* bytes, of most systems */
-
-/* Copy packed bits to words that are zeros, but no pages without bits: those take no memory. */
-static PyObject *copy_to_zeros(PyObject *module, PyObject *args)
-{
-    Py_buffer zeros, bits;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "w*y*", &zeros, &bits))
-        return NULL;
-    uint32_t *target = zeros.buf;
-    const uint32_t *source = bits.buf;
-    Py_ssize_t count = bits.len / 4, end;
-    int right = zeros.len == bits.len && of_numbers(&zeros, 4) && of_numbers(&bits, 4);
-    for (Py_ssize_t begin = 0; right && begin < count; begin = end) {
-        end = begin + (Py_ssize_t)(PAGE - (uintptr_t)(target + begin) % PAGE) / 4;
-        if (end > count)
-            end = count;
-        if (any_in(source + begin, end - begin))
-            memcpy(target + begin, source + begin, (size_t)(end - begin) * 4);
-    }
-    PyBuffer_Release(&zeros);
-    PyBuffer_Release(&bits);
-    if (right)
-        Py_RETURN_NONE;
-    PyErr_SetString(PyExc_ValueError, "sets must have the same number of words");
-    return NULL;
-}
-
 static PyMethodDef methods[] = {
     {"add_sets", add_sets, METH_VARARGS, "Add sets of tokens to packed bits; see _walk.c."},
-    {"copy_to_zeros", copy_to_zeros, METH_VARARGS, "Copy packed bits; see _walk.c."},
-    {"digest", digest, METH_VARARGS, "Return a hash of packed bits; see _walk.c."},
-    {"equal", equal, METH_VARARGS, "Whether two sets of packed bits are equal; see _walk.c."},
     {"numbers_if_few", numbers_if_few, METH_VARARGS, "List the bits that are set; see _walk.c."},
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},
     {NULL, NULL, 0, NULL},
@@ -363,15 +282,34 @@ static PyMethodDef methods[] = {
 
 static int begin(PyObject *module)
 {
-    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 || add_trie(module) < 0)
+    Module *state = PyModule_GetState(module);
+    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 || add_closure(module) < 0 ||
+        add_threads(module) < 0)
         return -1;
-    return add_closure(module) < 0 ? -1 : add_threads(module);
+    state->trie = make_trie_type(module);
+    if (state->trie == NULL || PyModule_AddObjectRef(module, "Trie", (PyObject *)state->trie) < 0)
+        return -1;
+    state->rows = make_rows_type(module);
+    if (state->rows == NULL)
+        return -1;
+    return PyModule_AddObjectRef(module, "Rows", (PyObject *)state->rows);
+}
+
+static void end(void *module)
+{
+    Module *state = PyModule_GetState(module);
+    if (state == NULL)
+        return;
+    Py_XDECREF((PyObject *)state->trie);
+    Py_XDECREF((PyObject *)state->rows);
+    free_spare_memory(state);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, begin}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_walk", "Walks along a trie, and sets of tokens, in C.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_walk", "Walks along a trie, and sets of tokens, in C.",
+    sizeof(Module), methods, slots, NULL, NULL, end,
 };
 
 PyMODINIT_FUNC PyInit__walk(void)

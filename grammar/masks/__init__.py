@@ -4,15 +4,13 @@
 
 from dlm.grammar.masks.bits import (
     add_tokens,
-    are_equal,
     as_numbers_if_few,
-    copy_to_zeros,
-    digest,
     packed,
     token_words,
     tokens_in,
     unpacked,
 )
+from dlm.grammar.masks.rows import Below, NumpyRows, SetRows, made_of, new_rows
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes, Trie, ranges
 from dlm.grammar.masks.walks import (
@@ -22,7 +20,6 @@ from dlm.grammar.masks.walks import (
     Reached,
     TokenSet,
     WalkTable,
-    read_below,
     spell,
     walk,
 )

@@ -64,24 +64,6 @@ def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.nd
     return words
 
 
-def digest(words: UInt32[np.ndarray, " words"]) -> int:
-    """Return a hash of a set."""
-    return hash(words.tobytes()) if NATIVE is None else NATIVE.digest(words)
-
-
-def are_equal(words: UInt32[np.ndarray, " words"], others: UInt32[np.ndarray, " words"]) -> bool:
-    """Whether two sets are equal."""
-    return np.array_equal(words, others) if NATIVE is None else NATIVE.equal(words, others)
-
-
-def copy_to_zeros(zeros: UInt32[np.ndarray, "..."], words: UInt32[np.ndarray, "..."]) -> None:
-    """Copy sets to words that are zeros. Pages of memory that would stay zeros are not touched."""
-    if NATIVE is None:
-        zeros[:] = words
-    else:
-        NATIVE.copy_to_zeros(zeros, words)
-
-
 def _set_bits(words: UInt32[np.ndarray, " words"], numbers: np.ndarray, size: int) -> None:
     """Set the bits of `numbers`, which are below `size`."""
     if len(numbers) > _FEW_TOKENS:

@@ -4,9 +4,7 @@ Positions of a canvas share most sets: inside a string, all allow the same token
 mask is a row of the table, or one token.
 """
 
-import math
-from collections.abc import Collection, Hashable
-from mmap import ACCESS_COPY, mmap
+from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +12,7 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
-from dlm.grammar.masks.bits import add_tokens, are_equal, copy_to_zeros, digest, token_words
+from dlm.grammar.masks.rows import Below, SetRows, made_of, new_rows
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
@@ -24,13 +22,23 @@ class GrammarMasks:
     """A growing table of masks. A row does not change until `trim`."""
 
     def __init__(self, vocab_size: int):
-        self._vocab_size = vocab_size
+        _, self._width = xgr.get_bitmask_shape(1, vocab_size)
         self.known: dict[Hashable, Mask] = {}  # by the caller's keys
-        self._rows: dict[int, Mask] = {}  # by the hash of their words
         self.age = 0  # number of times that the table was cleared
-        self.count = 0  # rows in use
-        self._allocate(2 * _ROWS)
-        self._draft = np.zeros_like(self._words[0])
+        self._use(new_rows(self._width, 2 * _ROWS))
+
+    @property
+    def count(self) -> int:
+        """The number of rows in use."""
+        return self._rows.count
+
+    @property
+    def table(self) -> Int32[Tensor, "rows words"]:
+        """The rows, used or not, in xgrammar's form."""
+        if self._table is None:
+            bits = torch.frombuffer(self._rows.memory, dtype=xgr.bitmask_dtype)
+            self._table = bits.view(-1, self._width)
+        return self._table
 
     @property
     def nbytes(self) -> int:
@@ -42,34 +50,37 @@ class GrammarMasks:
             self.clear()
 
     def clear(self) -> None:
-        self._allocate(2 * _ROWS)
-        self.count = 0
+        self._use(new_rows(self._width, 2 * _ROWS))
         self.known.clear()
-        self._rows.clear()
         self.age += 1
 
     def words(self, mask: Mask) -> np.ndarray:
         """Return the allowed tokens as packed bits."""
         return self._words[self.changed(None, [~mask]) if mask < 0 else mask]
 
-    def draft(self) -> np.ndarray:
-        """Return a set without tokens, for a caller to make the set that `kept` copies.
-
-        It is the same array at each call.
-        """
-        self._draft.fill(0)
-        return self._draft
-
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
-        """Return the row of `words`, and store it under `key`."""
+        """Return the row of the packed bits `words`, and store it under `key`."""
         if key not in self.known:
-            hashed = digest(words)
-            row = self._rows.get(hashed)
-            if row is None or not are_equal(self._words[row], words):
-                row = self._rows[hashed] = self._new()
-                copy_to_zeros(self._words[row], words)
-            self.known[key] = row
+            self.known[key], _ = self.row_of([words])
         return self.known[key]
+
+    def row_of(
+        self,
+        sets: Sequence[np.ndarray],
+        without: Collection[int] = (),
+        below: Below | None = None,
+    ) -> tuple[Mask, int]:
+        """Return the row of a set, and the number of trie nodes that were reached to make it.
+
+        The set has the tokens of `sets` (numbers, int32, or packed bits) and of `below`, but not
+        those of `without`.
+        """
+        removed = np.fromiter(without, np.int32) if without else None
+        made = self._rows.row_of([*sets], removed, made_of(below))
+        while made is None:
+            self._use(self._rows.grown())
+            made = self._rows.row_of([*sets], removed, made_of(below))
+        return made
 
     def changed(
         self, mask: Mask | None, more: Collection[int] = (), fewer: Collection[int] = ()
@@ -83,27 +94,10 @@ class GrammarMasks:
         key = mask, frozenset(more), frozenset(fewer)
         if key not in self.known:
             sets = [np.array([*more], np.int32)] + ([] if mask is None else [self.words(mask)])
-            words = self.draft()
-            add_tokens(words, sets)
-            if fewer:
-                words &= ~token_words(fewer, self._vocab_size)
-            return self.kept(key, words)
+            self.known[key], _ = self.row_of(sets, fewer)
         return self.known[key]
 
-    def _new(self) -> Mask:
-        """Return the number of an unused row."""
-        if self.count == len(self._words):
-            rows = self._words
-            self._allocate(2 * self.count)
-            copy_to_zeros(self._words[: self.count], rows)
-        self.count += 1
-        return self.count - 1
-
-    def _allocate(self, rows: int) -> None:
-        """Make the table, of zeros in xgrammar's form. Pages take no memory before a bit is set."""
-        shape = xgr.get_bitmask_shape(rows, self._vocab_size)
-        size = math.prod(shape) * xgr.bitmask_dtype.itemsize
-        memory = mmap(-1, size, access=ACCESS_COPY)  # of this process alone, on every system
-        table = torch.frombuffer(memory, dtype=xgr.bitmask_dtype).view(shape)
-        self.table: Int32[Tensor, "rows words"] = table
-        self._words = table.numpy().view(np.uint32)  # shares memory
+    def _use(self, rows: SetRows) -> None:
+        self._rows, self._table = rows, None
+        # A row of packed bits is a view of the same memory.
+        self._words = np.frombuffer(rows.memory, np.uint32).reshape(-1, self._width)

@@ -242,23 +242,6 @@ class Machine(Protocol):
     def after(self, state: Any, byte: int) -> Any | None: ...
 
 
-def read_below(
-    trie: Trie,
-    machine: Machine,
-    begin: list[tuple[Nodes, Any]],
-    words: UInt32[np.ndarray, " words"],
-) -> int:
-    """Add to `words`, packed bits, the tokens that end below `begin`; return the nodes reached.
-
-    `begin` is that of `walk`.
-    """
-    if NATIVE is None:
-        reached, _ = walk(trie, machine, begin)
-        add_tokens(words, [trie.tokens_at(reached.nodes)[0]])
-        return len(reached.nodes)
-    return trie.native.walk_states(begin, machine.after, machine.unread, words)
-
-
 def spell(trie: Trie, nodes: Nodes, text: bytes) -> TokenSet:
     """Return the tokens that spell the beginning of `text` below `nodes`, and the nodes at its end.
 

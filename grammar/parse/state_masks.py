@@ -8,13 +8,13 @@ their remaining bytes.
 from collections.abc import Hashable
 
 import numpy as np
-from jaxtyping import Bool, UInt32
+from jaxtyping import Bool
 
 from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.masks.bits import add_tokens
+from dlm.grammar.masks.rows import Below
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Reached, read_below, walk
+from dlm.grammar.masks.walks import Reached, walk
 from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
@@ -26,7 +26,6 @@ from dlm.grammar.vocabulary.vocabulary import Vocabulary
 _NODES = 20  # trie nodes visited for a unit of work
 _MASK = 50  # units of work for a mask
 _SIDE_BY_SIDE = 16  # alternatives for the next terminal that are looked up one by one
-Words = UInt32[np.ndarray, " words"]
 
 
 class StateMasks:
@@ -68,7 +67,7 @@ class StateMasks:
             key = self._key(state)
             row = self._masks.known.get(key)
             if row is None:
-                row = self._masks.kept(key, self._words(state))
+                row = self._masks.known[key] = self._row(state)
             self._masks.known[state] = row
             self._meter.add(1)
         return row
@@ -107,8 +106,8 @@ class StateMasks:
         tokens = np.flatnonzero(costs < UNREACHABLE)
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
-    def _words(self, state: State) -> Words:
-        """Return the tokens that may follow `state`: packed bits that the next call overwrites."""
+    def _row(self, state: State) -> Mask:
+        """Compute the row of the tokens that may follow `state`."""
         self._terminals.trim()
         begin, parts = [], []
         for thread in state.threads:
@@ -119,11 +118,10 @@ class StateMasks:
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
         if control := self._parser.named(state) | self._stops.after(state):
             parts.append(np.fromiter(control, np.int32))
-        words = self._masks.draft()
-        add_tokens(words, parts)
-        reached = read_below(self._vocabulary.trie, self, begin, words)
+        below = Below(self._vocabulary.trie, self, begin) if begin else None
+        row, reached = self._masks.row_of(parts, below=below)
         self._meter.add(_MASK + reached // _NODES)
-        return words
+        return row
 
     def _after_next(
         self, onward: State, ends: Nodes, parts: list[np.ndarray]

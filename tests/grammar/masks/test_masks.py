@@ -7,10 +7,7 @@ from scores import random_scores
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
 from dlm.grammar.masks import GrammarMasks, Trie, walk
-from dlm.grammar.native import load
 
-NATIVE, MADE_BY = load()
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 SIZE, L = 100, 12
 
 
@@ -42,21 +39,6 @@ def test_equal_sets_that_are_made_in_other_ways_share_a_row():
     assert table.count == 2
 
 
-def test_a_draft_is_empty_and_is_copied_when_it_is_kept():
-    table = GrammarMasks(SIZE)
-    draft = table.draft()
-    draft[:] = [1, 2, 3, 4]
-    row = table.kept("a", draft)
-    draft[0] = 9
-    other = table.kept("b", draft)
-    assert not table.draft().any()
-    assert [table.words(each).tolist() for each in (row, other)] == [[1, 2, 3, 4], [9, 2, 3, 4]]
-    table.clear()
-    draft = table.draft()
-    draft[0] = 5
-    assert table.words(table.kept("a", draft)).tolist() == [5, 0, 0, 0]
-
-
 def test_rows_stay_when_the_table_grows(few):
     table = GrammarMasks(SIZE)
     made = {table.changed(None, more=[token]): token for token in range(40)}
@@ -66,21 +48,6 @@ def test_rows_stay_when_the_table_grows(few):
     table.changed(None, more=[1, 2, 3])
     assert np.array_equal(before[: len(made)], table.table[: len(made)])
     assert table.nbytes == 41 * 4 * 4
-
-
-@needs_c
-def test_pages_without_bits_are_not_written_when_the_table_grows(few):
-    class Table(GrammarMasks):
-        def _allocate(self, rows):
-            super()._allocate(rows)
-            if self.count:
-                self.table.fill_(7)  # shows what is not written
-
-    table = Table(32 * 4096)  # four pages a row
-    rows = [table.changed(None, more=[token]) for token in (40_000, 80_000, 0)]
-    written = table.words(rows[0]) != 7
-    assert written[40_000 // 32]
-    assert np.count_nonzero(written) == 1024
 
 
 def test_removing_tokens_that_a_set_lacks_keeps_its_row():

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from processes import printed
 
 from dlm.grammar.masks import (
+    Below,
     Reach,
     Trie,
     WalkTable,
-    read_below,
+    made_of,
+    new_rows,
     spell,
     tokens_in,
 )
@@ -199,22 +201,26 @@ def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, k
     begin = data.draw(st.lists(st.tuples(nodes, numbers), max_size=3))
     found = []
     for native in (NATIVE, None):
-        with patch("dlm.grammar.masks.walks.NATIVE", native):
-            machine, words = (
-                NumberedMachine(moves, known),
-                np.zeros(-(-len(pieces) // 32), np.uint32),
-            )
+        with patch("dlm.grammar.masks.rows.NATIVE", native):
+            machine = NumberedMachine(moves, known)
             at = [(np.array(some, np.int32), machine.places[number]) for some, number in begin]
-            found.append((read_below(trie, machine, at, words), tokens_in(words).tolist()))
+            found.append(read_below(trie, machine, at, -(-len(pieces) // 32)))
     assert found[0] == found[1]
+
+
+def read_below(trie, machine, begin, width=1):
+    """Return the number of nodes reached by a walk, and the tokens there."""
+    rows = new_rows(max(1, width), 1)
+    _, reached = rows.row_of([], None, made_of(Below(trie, machine, begin)))
+    return reached, tokens_in(np.frombuffer(rows.memory, np.uint32)).tolist()
 
 
 @needs_c
 def test_a_walk_by_states_ends_with_the_error_of_its_machine():
-    trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
+    trie = Trie([b"ab", b"abc", b"b"])
     machine, root = NumberedMachine([[(0, 255, 0)]]), np.zeros(1, np.int32)
     with patch.object(machine, "after", side_effect=KeyError), pytest.raises(KeyError):
-        read_below(trie, machine, [(root, machine.places[0])], words)
+        read_below(trie, machine, [(root, machine.places[0])])
 
     def refuse(state, byte):
         del state.next
@@ -222,47 +228,46 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
 
     machine = NumberedMachine([[(0, 255, 0)]])
     with patch.object(machine, "after", refuse), pytest.raises(KeyError):
-        read_below(trie, machine, [(root, machine.places[0])], words)
+        read_below(trie, machine, [(root, machine.places[0])])
     machine.places[0].next = {}
     with pytest.raises(TypeError, match="must be a list or a tuple"):
-        read_below(trie, machine, [(root, machine.places[0])], words)
+        read_below(trie, machine, [(root, machine.places[0])])
     machine.places[0].next = []
     with pytest.raises(IndexError):
-        read_below(trie, machine, [(root, machine.places[0])], words)
+        read_below(trie, machine, [(root, machine.places[0])])
     del machine.places[0].next
     with pytest.raises(AttributeError):
-        read_below(trie, machine, [(root, machine.places[0])], words)
+        read_below(trie, machine, [(root, machine.places[0])])
     machine = NumberedMachine([[(0, 255, 0)]])
-    begin, calls = [(root, machine.places[0])], (machine.after, machine.unread)
     for nodes in (np.full(1, len(trie), np.int32), np.full(1, -1, np.int32), b"123"):
         with pytest.raises(ValueError, match="must be within the trie"):
-            trie.native.walk_states([(nodes, machine.places[0])], *calls, words)
+            read_below(trie, machine, [(nodes, machine.places[0])])
     with pytest.raises(ValueError, match="must have a place for each token"):
-        trie.native.walk_states(begin, *calls, words[:0])
+        read_below(Trie([b"a"] * 33), machine, [(root, machine.places[0])])
     with pytest.raises(TypeError, match="must begin with pairs"):
-        trie.native.walk_states([root], *calls, words)
-    assert read_below(trie, machine, [(root, machine.places[0])], words) == 4
-    assert words.tolist() == [0b111]
+        read_below(trie, machine, [root])
+    assert read_below(trie, machine, [(root, machine.places[0])]) == (4, [0, 1, 2])
 
 
 @needs_c
 @pytest.mark.parametrize("fault", [None, KeyError])
 def test_a_walk_by_states_keeps_no_reference(fault):
-    trie, words = Trie([b"ab", b"abc", b"b"]), np.zeros(1, np.uint32)
+    trie, rows = Trie([b"ab", b"abc", b"b"]), new_rows(1, 9)
     begin = np.zeros(1, np.int32)
     machine = NumberedMachine([[(0, 255, 0)]], known=True)
     place = machine.places[0]
     after = Mock(side_effect=fault, return_value=None)
 
     def walk_both():
-        read_below(trie, machine, [(begin, place)], words)  # knows the next states
+        read_below(trie, machine, [(begin, place)])  # knows the next states
         unread = Place(1)
+        walk = trie.native, [(begin, place), (begin, unread)], after, unread.next[0]
         with pytest.raises(KeyError) if fault else nullcontext():
-            trie.native.walk_states([(begin, place), (begin, unread)], after, unread.next[0], words)
+            rows.row_of([begin], begin, walk)
 
     def references():
         after.reset_mock()
-        return [*map(sys.getrefcount, (trie.native, begin, place, place.next, after, words))]
+        return [*map(sys.getrefcount, (trie.native, begin, place, place.next, after, rows))]
 
     walk_both()
     before = references()
@@ -326,7 +331,7 @@ def test_arrays_that_are_no_trie_are_refused():
     shallow = NATIVE.Trie(*right[:-1], 1)
     begin = [(np.zeros(1, np.int32), machine.places[0])]
     with pytest.raises(ValueError, match="must fit together"):
-        shallow.walk_states(begin, machine.after, machine.unread, np.zeros(1, np.uint32))
+        new_rows(1, 1).row_of([], None, (shallow, begin, machine.after, machine.unread))
 
 
 @examples(100)
@@ -401,9 +406,12 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 7" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 7", "#define VERSION 99"))
-    flags = "-shared", "-fPIC", f"-I{sysconfig.get_paths()['include']}"
-    others = (str(ROOT / "grammar" / name) for name in ("_trie.c", "_threads.c", "_closure.c"))
+    assert "#define VERSION 8" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 8", "#define VERSION 99"))
+    include = f"-I{sysconfig.get_paths()['include']}"
+    flags = "-shared", "-fPIC", include, f"-I{ROOT / 'grammar'}"
+    others = (
+        str(ROOT / "grammar" / name) for name in ("_trie.c", "_rows.c", "_threads.c", "_closure.c")
+    )
     compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", *flags, *others)
     assert loaded(tmp_path, DLM_NATIVE="1").startswith("numpy: the C extension has version 99")
