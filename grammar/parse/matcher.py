@@ -75,14 +75,14 @@ class Matcher:
 
     def accept(self, token: int) -> bool:
         """Move past `token`. Returns False, and does not move, if it is not allowed here."""
-        position, places = self._position + 1, self._places
-        if position == len(places) or places.token(position) != token:
+        position, tokens = self._position + 1, self._places.tokens
+        if position == len(tokens) or tokens[position] != token:
             place = self._after(token)
             if place is None:
                 return False
-            if position < len(places):
+            if position < len(tokens):
                 self._forget(position)
-            places.add(token, place)
+            self._places.add(token, place)
         self._move(position)
         return True
 
@@ -100,7 +100,7 @@ class Matcher:
         begin, places = self._position + 1, self._places
         taken_back = places.common(begin, tokens)
         if taken_back < len(tokens):
-            if begin + taken_back < len(places):
+            if begin + taken_back < len(places.tokens):
                 self._forget(begin + taken_back)
             tokens_left = tokens[taken_back:]
             prefixes = [self._prefix] * len(tokens_left)
@@ -129,7 +129,7 @@ class Matcher:
         number = bisect_right(self._completions, self._position, key=_POSITION)
         completion = self._completions[number - 1] if number else None
         while completion is not None and completion.position < self._position:
-            completion = completion.after(self._places.token(completion.position + 1))
+            completion = completion.after(self._places.tokens[completion.position + 1])
             if completion is not None:
                 self._completions.insert(number, completion)
                 number += 1

@@ -15,28 +15,22 @@ Place = tuple[Prefix, State, Keys | None]
 
 
 class TextPlaces:
-    """The places of a text, from where it begins, which has no token."""
+    """The places of a text, from where it begins, which has the token -1."""
 
     def __init__(self, prefix: Prefix, state: State, keys: Keys | None):
-        self._tokens = [-1]
+        self.tokens = [-1]
         self._prefixes, self._states, self._keys = [prefix], [state], [keys]
-
-    def __len__(self) -> int:
-        return len(self._tokens)
 
     def __getitem__(self, number: int) -> Place:
         return self._prefixes[number], self._states[number], self._keys[number]
 
-    def token(self, number: int) -> int:
-        return self._tokens[number]
-
     def common(self, begin: int, tokens: Sequence[int]) -> int:
         """Return how many of `tokens` are those of the places from `begin` on."""
-        return common_prefix(self._tokens[begin : begin + len(tokens)], tokens)
+        return common_prefix(self.tokens[begin : begin + len(tokens)], tokens)
 
     def add(self, token: int, place: Place) -> None:
         prefix, state, keys = place
-        self._tokens.append(token)
+        self.tokens.append(token)
         self._prefixes.append(prefix)
         self._states.append(state)
         self._keys.append(keys)
@@ -49,7 +43,7 @@ class TextPlaces:
         keys: Sequence[Keys | None],
     ) -> None:
         """Add the places after `tokens`."""
-        self._tokens += tokens
+        self.tokens += tokens
         self._prefixes += prefixes
         self._states += states
         self._keys += keys
@@ -57,8 +51,8 @@ class TextPlaces:
     def columns(self, begin: int) -> tuple[list[int], list[Prefix], list[State], list[Keys | None]]:
         """Return the places from `begin` on, as `extend` takes them."""
         kept = slice(begin, None)
-        return self._tokens[kept], self._prefixes[kept], self._states[kept], self._keys[kept]
+        return self.tokens[kept], self._prefixes[kept], self._states[kept], self._keys[kept]
 
     def drop(self, begin: int) -> None:
         """Remove the places from `begin` on."""
-        del self._tokens[begin:], self._prefixes[begin:], self._states[begin:], self._keys[begin:]
+        del self.tokens[begin:], self._prefixes[begin:], self._states[begin:], self._keys[begin:]
