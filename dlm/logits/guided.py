@@ -28,13 +28,14 @@ alike.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance, Unfinished
+from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
 from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -42,12 +43,12 @@ from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 from dlm.logits.masks import MaskedRows, MaskTable, certain, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
+from dlm.logits.work_shares import answers_within
 from dlm.policy import Policy
 
 _LEAD = 1.0  # logits between the guess and the next token
 _STEPS = 2.0**-6  # relative to a logit: a difference that survives rounding to bf16
 _BLOCK = 1 << 24  # logits that are copied at a time
-_ROUNDS = 2  # of queries in a step: the second is for those that the first did not finish
 
 
 def mask_rows_(
@@ -252,18 +253,8 @@ class LogitsGuide:
             )
             for canvas, results in self._passed(logits, canvases, copies)
         ]
-        answers: list[Guidance | Exception] = [Unfinished()] * len(canvases)
-        work_left = self._work
-        for again in range(_ROUNDS):
-            waiting = [i for i, answer in enumerate(answers) if isinstance(answer, Unfinished)]
-            if again and work_left < len(waiting):
-                break
-            for before, i in enumerate(waiting):
-                canvas, results, scores = passed[i]
-                share = max(1, work_left // (len(waiting) - before))
-                answers[i] = self._guided(canvas, results, scores, share, pending)
-                finished = not isinstance(answers[i], Unfinished)
-                work_left -= getattr(canvas.constraint, "spent", share) if finished else share
+        queries = [partial(self._guided, *canvas, pending) for canvas in passed]
+        answers = answers_within(self._work, queries)
         self._write(logits, pending, copies)
         self.copies += copies.count
         return answers
@@ -276,17 +267,18 @@ class LogitsGuide:
         canvas: GuidedCanvas,
         results: VocabPass,
         scores: CanvasLogits,
-        work: int,
         pending: _PendingRows,
-    ) -> Guidance | Exception:
-        """Query a canvas's constraint, and note the rows that it changes."""
+        work: int,
+    ) -> tuple[Guidance | Exception, int]:
+        """Query a canvas's constraint, and note the rows that it changes. Returns its answer and
+        the units that it took."""
         try:
             canvas.constraint.work = work
-            guidance = canvas.constraint.guide(scores, canvas.fixed_by(results))
-            pending.add(canvas, guidance, results, self._vocab_size)
+            answer = canvas.constraint.guide(scores, canvas.fixed_by(results))
+            pending.add(canvas, answer, results, self._vocab_size)
         except Exception as error:
-            return error
-        return guidance
+            answer = error
+        return answer, getattr(canvas.constraint, "spent", work)
 
     def _passed(
         self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], copies: DeviceCopies

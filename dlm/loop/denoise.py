@@ -18,11 +18,12 @@ from torch import Tensor
 from dlm.canvas import Canvas
 from dlm.config import DecodeConfig
 from dlm.errors import UndefinedLogitsError
-from dlm.grammar import Guidance
+from dlm.grammar import Guidance, Unfinished
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import is_forced, row_at
 from dlm.logits.sampling import Cut
+from dlm.logits.work_shares import answers_within
 from dlm.logprobs import TokenLogprob
 from dlm.loop.decoding import EngineContext
 from dlm.loop.interfaces import Denoiser
@@ -122,14 +123,14 @@ def guide(context: EngineContext, output: PassOutput) -> list[Guided]:
         i: UndefinedLogitsError() for i in range(len(running)) if output.distributions.undefined(i)
     }
     failed |= _read_questions(running, failed, output.scores, work)
-    share = max(1, work // len(running))
     edits = _edits(running, output, context.config.sampler)
-    guided = [
-        failed.get(i)
-        if sequence.question is not None or i in failed
-        else _guide(sequence, i, output, context.config, edits.get(i, ()), share)
+    queries = {
+        i: partial(_guide, sequence, i, output, context.config, edits.get(i, ()))
         for i, sequence in enumerate(running)
-    ]
+        if sequence.question is None and i not in failed
+    }
+    answers = dict(zip(queries, answers_within(work, [*queries.values()]), strict=True)) | failed
+    guided = [answers.get(i) for i in range(len(running))]
     seconds = perf_counter() - start
     for sequence in running:
         sequence.stats.spend(denoise=output.seconds, guide=seconds)
@@ -309,18 +310,20 @@ def _guide(
     config: DecodeConfig,
     edits: Collection[int],
     work: int,
-) -> Guidance | Exception:
-    """Query the constraint of canvas `i`, and restrict its distributions to what it allows."""
+) -> tuple[Guidance | Exception, int]:
+    """Query the constraint of canvas `i` within `work` units, and restrict its distributions to
+    what it allows. Returns the answer and the units that it took."""
+    constraint, canvas = sequence.constraint, sequence.canvas
     try:
-        sequence.constraint.work = work
-        fixed = sequence.canvas.fixed(config.sampler.max_steps, edits)
-        guidance = sequence.constraint.guide(output.scores[i], fixed)
-        output.distributions.restrict(i, guidance)
+        constraint.work = work
+        fixed = canvas.fixed(config.sampler.max_steps, edits)
+        answer = constraint.guide(output.scores[i], fixed)
+        output.distributions.restrict(i, answer)
     except Exception as error:
-        return error
-    finally:
-        sequence.grammar_work += sequence.constraint.spent
-    return guidance
+        answer = error
+        canvas.work += work if isinstance(error, Unfinished) else 0
+    sequence.grammar_work += constraint.spent
+    return answer, constraint.spent
 
 
 def _note_logprobs(

@@ -135,9 +135,7 @@ class CanvasDecoder(Decoder):
         """Emit a `Draft`, and commit the canvas if it settled. A question is answered."""
         self.check_work(sequence)
         if isinstance(outcome, Unfinished):
-            canvas = sequence.canvas  # the query is not finished: nothing of it counts yet
-            canvas.work += sequence.constraint.work
-            self._count_work(canvas.work, "a canvas")
+            self._count_work(sequence.canvas.work, "a canvas")  # nothing of the query counts yet
             return
         if isinstance(outcome, Exception):
             raise outcome
