@@ -250,7 +250,7 @@ def spell(trie: Trie, nodes: Nodes, text: bytes) -> TokenSet:
     if NATIVE is not None:
         tokens, ends = trie.native.spell(nodes, text)
         return TokenSet(np.frombuffer(tokens, np.int32), np.frombuffer(ends, np.int32))
-    reached = list[int]()
+    reached: list[int] = []
     if len(nodes) == 1:
         path = [*nodes.tolist(), *trie.along(text, node=nodes.item())]
         reached, nodes = path[1:], np.array(path[len(text) :], np.int32)

@@ -81,7 +81,8 @@ class Exceptions:
 
     def _missing(self, nodes: list[int], state: int, trie: Trie) -> tuple[list[int], int]:
         """Return the nodes at which a text is refused, and how many spellings were searched for."""
-        missing, work, searched = list[int](), [(node, state) for node in nodes], 0
+        missing: list[int] = []
+        work, searched = [(node, state) for node in nodes], 0
         for node, at in work:  # `work` grows in the loop
             if at not in self._final and (quoted := trie.child(node, QUOTE)) >= 0:
                 missing.append(quoted)
@@ -102,7 +103,8 @@ class Exceptions:
 
 def _differing(transitions: tuple[Transition, ...], free: int) -> list[Transition]:
     """Return the characters that lead to another state than `free`, with that state."""
-    differing, begin = list[Transition](), 0
+    differing: list[Transition] = []
+    begin = 0
     for low, high, to in (*transitions, (EVERY[-1][1] + 1, 0, free)):
         if begin < low:
             for first, last in EVERY:

@@ -44,7 +44,7 @@ class Scanner:
         self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
         self.known_moves: list[tuple[Move, ...] | None] = []
-        self._costs = LimitedCache[tuple[int, int, int | None], int | None](_COSTS)
+        self._costs: LimitedCache[tuple[int, int, int | None], int | None] = LimitedCache(_COSTS)
         self._lead_moves: dict[tuple, tuple[Move, ...]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
