@@ -45,8 +45,9 @@ class Guidance:
     """A constraint's result for one denoising step of a canvas of `L` positions.
 
     The leading positions are trusted: each allows the tokens of a row of `bitmask`, or one token
-    alone. All tokens are allowed after these; without a `bitmask` each row names a token. Rows of
-    a `bitmask` never change, so each is sent to the model's device once.
+    alone; the guess's token is always one of them. All tokens are allowed after these; without a
+    `bitmask` each row names a token. Rows of a `bitmask` never change, so each is sent to the
+    model's device once.
     """
 
     guess: list[int]  # [L] the tokens to commit if the canvas ended now; padding after the stop

@@ -205,10 +205,8 @@ class LogitsGuide:
         work: int = Policy().step_work,
         by_kernel: bool | None = None,
     ):
-        """`work` limits the units, of about 10 us each, that all constraints of a step do together.
-        Each gets an equal share of what those before it have left; what all have left goes to those
-        that need more, and one that still needs more raises `Unfinished`. `by_kernel` is that of
-        `vocab_pass`."""
+        """`work` limits the units, of about 10 us each, that all constraints of a step do together,
+        in the shares of `answers_within`. `by_kernel` is that of `vocab_pass`."""
         self._vocab_size, self._work, self._by_kernel = vocab_size, work, by_kernel
         self._table = MaskTable(-(-vocab_size // 32))
         self._memory = PinnedMemory()

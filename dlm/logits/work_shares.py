@@ -13,16 +13,18 @@ Query = Callable[[int], tuple[Guidance | Exception, int]]
 def answers_within(work: int, queries: Sequence[Query]) -> list[Guidance | Exception]:
     """Return the answers of queries that may do `work` units together.
 
-    Each gets an equal share of what those before it have left. What all have left goes to those
-    that need more; the answer of one that still needs more is `Unfinished`.
+    Each gets an equal share. What all have left goes in equal shares to those that need more, and
+    at most doubles the share of each: one costly constraint does not take all of a step. The
+    answer of a query that still needs more is `Unfinished`. The order of queries has no effect.
     """
     answers: list[Guidance | Exception] = [Unfinished()] * len(queries)
-    for again in range(_ROUNDS):
-        waiting = [i for i, answer in enumerate(answers) if isinstance(answer, Unfinished)]
-        if again and work < len(waiting):
-            break
-        for before, i in enumerate(waiting):
-            share = max(1, work // (len(waiting) - before))
+    waiting, share = list(range(len(queries))), max(1, work // max(1, len(queries)))
+    for _ in range(_ROUNDS):
+        for i in waiting:
             answers[i], spent = queries[i](share)
-            work -= share if isinstance(answers[i], Unfinished) else spent
+            work -= max(share, spent) if isinstance(answers[i], Unfinished) else spent
+        waiting = [i for i in waiting if isinstance(answers[i], Unfinished)]
+        share = min(share, work // max(1, len(waiting)))
+        if share < 1:
+            break
     return answers

@@ -346,8 +346,8 @@ def test_running_requests_share_the_work_of_a_step(engine_of):
         doomed.constraint = found[0]
 
     run(engine, sabotage)
-    assert min(found[0].works) >= 300  # an equal share, or more where others have left some
-    assert max(found[0].works) <= 900
+    assert set(found[0].works) <= {300, 450, 900}
+    assert found[0].works[0] == 300
 
 
 def test_a_grammar_that_needs_more_than_its_share_gets_in_the_same_pass_what_others_leave(

@@ -10,7 +10,8 @@ from dlm.grammar import Guidance, masks
 
 
 def rows_of(guidance: Guidance) -> Tensor:
-    """Return the tokens that each trusted position allows, as packed bits `[trusted, words]`."""
+    """Return the tokens that each trusted position allows, as packed bits `[trusted, words]`.
+    The guess is checked to be one of them everywhere."""
     assert guidance.bitmask is not None
     rows = torch.zeros(len(guidance.rows), guidance.bitmask.shape[1], dtype=torch.int32)
     for position, row in enumerate(guidance.rows):
@@ -18,6 +19,8 @@ def rows_of(guidance: Guidance) -> Tensor:
             rows[position] = guidance.bitmask[row]
         else:
             rows[position, ~row // 32] = np.uint32(1 << ~row % 32).astype(np.int32).item()
+    guess = torch.tensor(guidance.guess[: len(rows)], dtype=torch.int64)
+    assert (rows.gather(1, guess[:, None] >> 5)[:, 0] >> (guess & 31) & 1).all()
     return rows
 
 

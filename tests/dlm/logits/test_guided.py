@@ -303,14 +303,14 @@ class Greedy(Free):
         return super().guide(scores, fixed)
 
 
-@pytest.mark.parametrize("needs", [[700, 10, 10, 10], [10, 10, 10, 700], [10, 340, 10, 340]])
+@pytest.mark.parametrize("needs", [[390, 10, 10, 10], [10, 10, 10, 390], [10, 340, 10, 340]])
 def test_work_that_some_constraints_leave_goes_to_those_that_need_more(needs):
     guide, greedy = LogitsGuide(V, work=800), [Greedy(needed) for needed in needs]
     canvases = [GuidedCanvas(constraint=one, first=4 * i, length=4) for i, one in enumerate(greedy)]
     results = guide.guide_(torch.zeros(16, V), canvases)
     assert all(isinstance(result, Guidance) for result in results)
     assert sum(one.spent for one in greedy) <= 800
-    assert min(one.granted[0] for one in greedy) >= 200  # the equal share of four
+    assert {one.granted[0] for one in greedy} == {200}  # the equal share of four
 
 
 def test_constraints_of_a_step_take_no_more_than_its_work_together():

@@ -20,22 +20,56 @@ def query(needed, shares):
     return ask
 
 
-@given(st.integers(0, 400), st.lists(st.integers(0, 150), min_size=1, max_size=8))
-def test_all_queries_together_keep_to_the_work_and_none_gets_less_than_an_equal_share(work, needs):
+needs_of_some = st.lists(st.integers(0, 150), min_size=1, max_size=8)
+
+
+@given(st.integers(0, 400), needs_of_some)
+def test_all_queries_together_keep_to_the_work_and_each_to_twice_its_share(work, needs):
     shares = [[] for _ in needs]
     answers = answers_within(work, list(map(query, needs, shares)))
 
     spent = sum(min(needed, sum(got)) for needed, got in zip(needs, shares, strict=True))
     assert spent <= max(work, len(needs))
+    equal = max(1, work // len(needs))
     for needed, got, answer in zip(needs, shares, answers, strict=True):
         assert isinstance(answer, Unfinished) == (sum(got) < needed)
-        assert got[0] >= max(1, work // len(needs))
+        assert got[0] == equal
+        assert sum(got) <= 2 * equal
         assert len(got) <= 2
 
 
-def test_what_the_others_leave_goes_to_the_one_that_needs_more():
-    first, second, third = [], [], []
-    answers = answers_within(90, [query(70, first), query(1, second), query(9, third)])
+@given(st.integers(0, 400), needs_of_some, st.randoms())
+def test_the_order_of_queries_does_not_decide_which_gets_more(work, needs, random):
+    def shares_by_place(places):
+        shares = [[] for _ in needs]
+        answers_within(work, [query(needs[place], shares[place]) for place in places])
+        return shares
 
-    assert (first, second, third) == ([30, 50], [30], [59])
-    assert not any(isinstance(answer, Unfinished) for answer in answers)
+    places = list(range(len(needs)))
+    shuffled = random.sample(places, len(places))
+    assert shares_by_place(shuffled) == shares_by_place(places)
+
+
+def test_what_the_others_leave_goes_in_equal_shares_to_those_that_need_more():
+    first, second, third, fourth = [], [], [], []
+    queries = [query(60, first), query(21, second), query(1, third), query(60, fourth)]
+    answers = answers_within(120, queries)
+
+    assert (first, second, third, fourth) == ([30, 19], [30], [30], [30, 19])
+    assert [isinstance(answer, Unfinished) for answer in answers] == [True, False, False, True]
+
+
+def test_one_costly_query_beside_free_ones_takes_twice_its_share_and_no_more():
+    costly, free = [], [[] for _ in range(15)]
+    answers_within(2000, [*(query(0, got) for got in free), query(10**6, costly)])
+
+    assert costly == [125, 125]
+
+
+def test_work_that_a_query_does_beyond_its_share_is_not_given_to_others():
+    def beyond(share):
+        return Unfinished("more work"), share + 15
+
+    got = []
+    answers_within(60, [beyond, query(90, got), query(0, [])])
+    assert got == [20, 2]
