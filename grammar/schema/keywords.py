@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any
 
+from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.schema.conditions import (
     EMPTY,
     KINDS,
@@ -58,6 +59,7 @@ _DEPENDING = "\0depending"  # marks a `required` that is made up for a dependenc
 _COMBINED = (*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if")
 _ABOUT_SOME = frozenset().union(*ABOUT.values())
 _ASSERTING = _ABOUT_SOME.union(_COMBINED, ("type", "enum", "const"))
+_MOST_EXAMINED = 16_384  # formulas, for the types of values that may fit them
 _DEPENDENCIES = "dependentRequired", "dependentSchemas"
 
 
@@ -95,8 +97,13 @@ class Keywords:
 
     def kinds(self, formula: Formula) -> Sequence[str]:
         """Return the types of values that may fit `formula`, as far as `type` shows in it, in
-        schemas that it refers to, and in those of `allOf`, `anyOf` and `oneOf`."""
+        schemas that it refers to, and in those of `allOf`, `anyOf` and `oneOf`.
+
+        They are all types if too many formulas have been examined.
+        """
         kinds = self._kinds.get(formula)
+        if kinds is None and len(self._kinds) >= _MOST_EXAMINED:
+            return KINDS
         if kinds is None:
             self._kinds[formula] = KINDS  # assumed while it is examined
             kinds = self._kinds[formula] = self._possible_kinds(formula)
@@ -106,7 +113,10 @@ class Keywords:
         match formula:
             case Leaf(source, True):
                 kinds = kinds_of(source)
-                combined = self.combined(source, "string")  # of all types but objects
+                try:
+                    combined = self.combined(source, "string")  # of all types but objects
+                except InvalidGrammarError:
+                    return kinds  # a wrong reference is an error where it is read
                 if combined is TRUE:
                     return kinds
                 possible = self.kinds(combined)

@@ -46,6 +46,24 @@ def test_types_are_those_that_the_schema_and_its_parts_allow(schema: Any, kinds:
     assert [*keywords.kinds(complement(root))] == [*KINDS]
 
 
+def test_a_wrong_reference_beside_a_type_that_is_ruled_out_is_no_error():
+    parts = [{"type": "object", "$ref": "#/$defs/missing"}, {"minLength": 1}]
+    recogniser, _ = written({"type": "string", "anyOf": parts})
+    assert [recogniser.accepts(text) for text in ('"a"', '""', "{}")] == [True, False, False]
+
+
+def test_references_through_dynamic_scopes_are_followed_a_limited_number_of_times():
+    # Each order in which the resources are entered is another scope.
+    names = [f"http://example.com/{i}" for i in range(12)]
+    schema = {"$ref": names[0], "$defs": {}}
+    for name in names:
+        parts = [TEXT, *({"$ref": other} for other in names if other != name)]
+        anchor = "a" + name[-2:].strip("/")
+        schema["$defs"][name] = {"$id": name, "$dynamicAnchor": anchor, "anyOf": parts}
+    keywords = keywords_of(schema)
+    assert [*keywords.kinds(keywords.formula(schema, keywords.reader.root))] == [*KINDS]
+
+
 def test_types_that_references_rule_out_take_no_steps():
     properties = {f"k{i}": {"$ref": "#/$defs/a"} for i in range(100)}
     schema = {"$defs": {"a": TEXT}, "type": "object", "properties": properties}
