@@ -22,7 +22,8 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.conditions import Arrays, lesser
 from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.dialects import Dialect
-from dlm.grammar.schema.formulas import FALSE, Formula, complement, every, some
+from dlm.grammar.schema.formulas import FALSE, Formula, complement, every
+from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
 from dlm.grammar.schema.values import enclosed
@@ -42,7 +43,7 @@ class Column(NamedTuple):
         return self.condition is None
 
 
-def columns_of(arrays: Arrays, normal: NormalForm) -> list[Column] | None:
+def columns_of(arrays: Arrays, normal: NormalForm, keywords: Keywords) -> list[Column] | None:
     """Return what each item may be, the last column for all further ones.
 
     Returns None if no required item but the first is listed: the parser, which refuses repeated
@@ -58,15 +59,19 @@ def columns_of(arrays: Arrays, normal: NormalForm) -> list[Column] | None:
         if not few or not any(listed[1 : arrays.low]):
             return None
     columns: list[Column] = []
-    for place, item in enumerate(items):
-        values, condition = listed[place], None
+    later = set[Constant]()  # values that later items list
+    for item, values in zip(reversed(items), reversed(listed), strict=True):
+        condition = None
         if values is None:
-            later = [i for i in range(place + 1, len(items)) if listed[i]]
-            values = frozenset[Constant]().union(*(listed[i] or () for i in later))
-            condition = every(item, complement(some(*(items[i] for i in later))))
+            enum = {"enum": [value.value for value in later]}
+            values, condition = frozenset(later), item
+            if later:
+                condition = every(item, complement(keywords.formula(enum, keywords.reader.root)))
+        else:
+            later |= values
         fitting = [v for v in sorted(values, key=repr) if normal.admits(item, v)]
         columns.append(Column(fitting, condition))
-    return columns
+    return columns[::-1]
 
 
 def most_items(arrays: Arrays, columns: list[Column]) -> int | None:
@@ -84,6 +89,16 @@ def are_few(columns: list[Column], high: int | None) -> bool:
     return _may_know(len(_values(columns)), high)
 
 
+def listed_later(columns: list[Column]) -> list[frozenset[Constant]]:
+    """Return for each column the values that later ones list; the last one also stands for those
+    after it."""
+    later = [frozenset(columns[-1].values if columns[-1].is_listed else ())]
+    for column in reversed(columns[1:]):
+        values = column.values if column.is_listed else ()
+        later.append(later[-1] if later[-1].issuperset(values) else later[-1].union(values))
+    return later[::-1]
+
+
 def write_distinct(
     columns: list[Column],
     low: int,
@@ -98,9 +113,7 @@ def write_distinct(
     Raises `TooManyError`.
     """
     last, comma = len(columns) - 1, dialect.mark(",")
-    # By column: the values that are listed by later ones.
-    later = [frozenset(_values([c for c in columns[i + 1 :] if c.is_listed])) for i in range(last)]
-    later.append(frozenset(columns[-1].values if columns[-1].is_listed else ()))
+    later = listed_later(columns)
     nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
 
     def items(at: int, used: frozenset[Constant]) -> Node:

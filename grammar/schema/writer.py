@@ -160,7 +160,7 @@ class Writer:
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed, self._whole = closed, whole
         self._order: PropertyOrder = order
-        self._kinds = keywords.kinds
+        self._keywords = keywords
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._nodes: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Alternative, ...], Node] = {}
@@ -194,7 +194,7 @@ class Writer:
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
-        fitting = self._kinds(formula)
+        fitting = self._keywords.kinds(formula)
         if kinds is not KINDS:
             fitting = [kind for kind in kinds if kind in fitting]
         alternatives = (s for kind in fitting for s in self.alternatives(formula, kind))
@@ -266,7 +266,9 @@ class Writer:
             )
         if not arrays.unique or (arrays.high is not None and arrays.high < 2):
             return write_array(arrays, self.value, self._dialect, self._rules)
-        columns = None if arrays.contains or arrays.repeats else columns_of(arrays, self._normal)
+        columns = None
+        if not (arrays.contains or arrays.repeats):
+            columns = columns_of(arrays, self._normal, self._keywords)
         if columns is not None:
             arrays = arrays._replace(high=most_items(arrays, columns))
             if arrays.high is not None and arrays.high < arrays.low:

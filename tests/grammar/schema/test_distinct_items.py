@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from maskbench import of_bytes
 
 from dlm.grammar import Compiler, GrammarError, JsonSchema, Matcher
+from dlm.grammar.schema.constants import constant
+from dlm.grammar.schema.distinct_items import Column, listed_later
 
 COMPILER = Compiler(of_bytes())
 _POOL = ["", "a", "b", 0, 1, True]
@@ -100,6 +102,23 @@ def test_items_that_need_not_be_there_need_no_value(schema: Any, good: list[str]
 def test_many_listed_values_take_no_work_for_each_item():
     listed = {"enum": [f"value {i}" for i in range(2000)]}
     COMPILER.compile(JsonSchema(array(*[{"type": "string"}] * 60, listed)))
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"unevaluatedProperties": False}, {"unevaluatedItems": False}, {"uniqueItems": True}],
+)
+def test_keywords_of_later_items_that_have_no_exact_opposite_are_not_negated(keywords: Any):
+    compiled = COMPILER.compile(JsonSchema(array({}, {"enum": ["a"], **keywords})))
+    texts = ['["b", "a"]', '[{"b": 1}, "a"]', '["a"', '["b", "b"']
+    assert [reads(Matcher(compiled), text) for text in texts] == [True, True, False, False]
+
+
+def test_many_columns_of_few_listed_values_share_the_sets_of_them():
+    columns = [Column([constant(i % 3)]) for i in range(3000)]
+    later = listed_later(columns)
+    assert [len(values) for values in later] == [3] * 2997 + [2, 1, 1]
+    assert len({id(values) for values in later}) == 3
 
 
 def test_more_items_than_values_are_refused():
