@@ -7,17 +7,7 @@
    attribute `waiting` of a stack holds the callers of a rule, items, and `ends` whether the text ends
    with the rule. A prediction is a tuple of four lists, and whether its rule may end, and a size. */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-
-#include <stdint.h>
-
-/* Of _threads.c. */
-int is_tuple(PyObject *object, Py_ssize_t size);
-long number(PyObject *tuple, int field, long most);
-int are_tuples(PyObject *class);
-PyObject *named(PyObject *class, PyObject *fields);
+#include "_rows.h"
 
 enum { STATE, STACK, ITEM };                                        /* the fields of an item */
 enum { READS, TOKENS, CALLS, ONWARD, ENDS, SIZE, PREDICTION };      /* of a prediction */
@@ -189,9 +179,8 @@ static int enter_all(Closure *c)
     }
     for (Py_ssize_t i = 0; right && i < PyList_Size(c->predicted); i++) {
         PyObject *pair = PyList_GetItem(c->predicted, i), *owner = PyTuple_GetItem(pair, 1), *stack;
-        stack = PyLong_Check(owner) && nodes != NULL ? PyObject_GetItem(nodes, owner) : owner;
-        if (stack == owner)
-            Py_INCREF(stack);
+        stack = PyLong_Check(owner) && nodes != NULL ? PyObject_GetItem(nodes, owner)
+                                                     : Py_NewRef(owner);
         right = stack != NULL && enter(c, PyTuple_GetItem(pair, 0), stack);
         Py_XDECREF(stack);
     }

@@ -162,6 +162,17 @@ static Py_ssize_t row_of_draft(Rows *rows, const Draft *draft)
     return rows->count - 1;
 }
 
+enum { NO_SET, PACKED, LISTED };
+
+/* Return whether a set is given as packed bits (format "I" or "L"), or as tokens ("i" or "l"). */
+static int kind_of_set(const Py_buffer *set)
+{
+    if (set->itemsize != 4 || !of_numbers(set, 4) || set->format == NULL || set->format[0] == 0 ||
+        set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
+        return NO_SET;
+    return set->format[0] == 'I' || set->format[0] == 'L' ? PACKED : LISTED;
+}
+
 /* Add a set, or take its tokens out; 0 with an exception if it is none. */
 static int change(Draft *draft, PyObject *object, int out)
 {
@@ -191,6 +202,19 @@ static int change(Draft *draft, PyObject *object, int out)
     return right;
 }
 
+/* Add each set of a list. Returns 0 with an exception if one is none. */
+int add_each(Draft *draft, PyObject *sets)
+{
+    int right = 1;
+    for (Py_ssize_t i = 0; right && i < PyList_Size(sets); i++) {
+        PyObject *set = PyList_GetItem(sets, i);
+        Py_INCREF(set);
+        right = change(draft, set, 0);
+        Py_DECREF(set);
+    }
+    return right;
+}
+
 /* Make a set: that of `sets` and of a walk, without tokens that are taken out. Returns the number
    of nodes that the walk has reached; -1 with an exception. */
 static int64_t make_set(const Rows *rows, Draft *draft, PyObject *sets, PyObject *out, PyObject *walk)
@@ -199,14 +223,8 @@ static int64_t make_set(const Rows *rows, Draft *draft, PyObject *sets, PyObject
     int64_t reached = 0;
     const Module *state = PyType_GetModuleState(Py_TYPE((PyObject *)rows));
 
-    for (Py_ssize_t i = 0; i < PyList_Size(sets); i++) {
-        PyObject *set = PyList_GetItem(sets, i);
-        Py_INCREF(set);
-        int right = change(draft, set, 0);
-        Py_DECREF(set);
-        if (!right)
-            return -1;
-    }
+    if (!add_each(draft, sets))
+        return -1;
     if (walk != Py_None) {
         if (!PyArg_ParseTuple(walk, "O!O!OO", state->trie, &trie, &PyList_Type, &begin, &after,
                               &unread))
@@ -252,14 +270,17 @@ static uint32_t *take_memory(Module *state, size_t bytes)
     for (int i = 0; i < SPARE; i++) {
         uint32_t *words = state->spare[i].words;
         if (words != NULL && state->spare[i].bytes == bytes) {
-            state->spare[i].words = NULL;
+            memmove(&state->spare[i], &state->spare[i + 1],
+                    (size_t)(SPARE - 1 - i) * sizeof state->spare[0]);
+            state->spare[SPARE - 1].words = NULL;
             return words;
         }
     }
     return calloc(bytes, 1);
 }
 
-/* Let another table use the memory of one that ends: the pages of its first rows are in place. */
+/* Let another table use the memory of one that ends: the pages of its first rows are in place. The
+   memory that was given first is freed if there is too much. */
 static void give_memory(Module *state, const Rows *rows)
 {
     if (rows->count > SPARE_ROWS) {
@@ -271,10 +292,10 @@ static void give_memory(Module *state, const Rows *rows)
             if (rows->rows[row].parts >> part & 1)
                 memset(row_at(rows, row) + part_at(rows, part), 0,
                        (size_t)(part_at(rows, part + 1) - part_at(rows, part)) * 4);
-    free(state->spare[state->next].words);
-    state->spare[state->next].words = rows->words;
-    state->spare[state->next].bytes = bytes_of(rows);
-    state->next = (state->next + 1) % SPARE;
+    free(state->spare[SPARE - 1].words);
+    memmove(&state->spare[1], &state->spare[0], (SPARE - 1) * sizeof state->spare[0]);
+    state->spare[0].words = rows->words;
+    state->spare[0].bytes = bytes_of(rows);
 }
 
 void free_spare_memory(Module *state)

@@ -15,14 +15,14 @@ typedef struct {
     int32_t *touched;    /* the words that hold bits, in the order of their first ones */
     Py_ssize_t count;    /* the number of those */
     Py_ssize_t width;    /* words of a set */
-    int whole;           /* whether words hold bits that are not listed as touched */
+    int whole;           /* whether words may hold bits without being listed as touched */
 } Draft;
 
 /* Add a token, of which `draft` has a bit. */
 static inline void add_token(Draft *draft, int32_t token)
 {
     uint32_t *word = draft->words + (token >> 5);
-    if (!*word)
+    if (!*word && !draft->whole)
         draft->touched[draft->count++] = token >> 5;
     *word |= (uint32_t)1 << (token & 31);
 }
@@ -34,24 +34,28 @@ typedef struct {
     struct {
         uint32_t *words;  /* zeros; NULL: there is none */
         size_t bytes;
-    } spare[SPARE];
-    unsigned next;  /* the place of the next one in `spare` */
+    } spare[SPARE];       /* the latest first */
 } Module;
 
 /* Of _walk.c. */
 int of_numbers(const Py_buffer *buffer, Py_ssize_t size);
-enum { NO_SET, PACKED, LISTED };
-int kind_of_set(const Py_buffer *set);
 
 /* Of _trie.c. */
 PyTypeObject *make_trie_type(PyObject *module);
 int64_t read_below(PyObject *trie, PyObject *begin, PyObject *after, PyObject *unread, Draft *draft);
 
-/* Of _closure.c and _threads.c. */
-int add_closure(PyObject *module);
+/* Of _threads.c. */
+int is_tuple(PyObject *object, Py_ssize_t size);
+long number(PyObject *tuple, int field, long most);
+int are_tuples(PyObject *class);
+PyObject *named(PyObject *class, PyObject *fields);
 int add_threads(PyObject *module);
 
+/* Of _closure.c. */
+int add_closure(PyObject *module);
+
 /* Of _rows.c. */
+int add_each(Draft *draft, PyObject *sets);
 PyTypeObject *make_rows_type(PyObject *module);
 void free_spare_memory(Module *state);
 

@@ -9,12 +9,9 @@
    next state) in their order, and None in place of those that the function returns. The other list
    holds whether a text may end in the state. */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "_rows.h"
 
 #include <limits.h>
-#include <stdint.h>
 
 enum { TERMINAL, AT, READ, LOW, HIGH, ONWARD, THREAD };  /* the fields of a thread; their number */
 enum { MOVES, FINAL, ASK, TABLE };

@@ -96,16 +96,17 @@ static void end(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Whether a buffer holds nodes of the trie. If not, there is an exception. */
-static int are_nodes(const Trie *trie, const Py_buffer *nodes)
+/* Read one of the nodes in a buffer, which may have changed since another was read. Returns 0 with
+   an exception if it is not within the trie. */
+static int read_node(const Trie *trie, const Py_buffer *nodes, Py_ssize_t i, int32_t *node)
 {
     int right = of_numbers(nodes, 4);
-    const int32_t *node = nodes->buf;
-    for (Py_ssize_t i = 0; right && i < nodes->len / 4; i++)
-        right = node[i] >= 0 && node[i] < trie->nodes;
-    if (!right)
-        PyErr_SetString(PyExc_ValueError, "nodes of a walk must be within the trie");
-    return right;
+    if (right)
+        *node = ((const int32_t *)nodes->buf)[i];
+    if (right && *node >= 0 && *node < trie->nodes)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "nodes of a walk must be within the trie");
+    return 0;
 }
 
 /* A machine of states that are Python objects. The attribute `next` of a state holds the next
@@ -209,12 +210,13 @@ static int64_t walk_from(const Trie *trie, PyObject *nodes, PyObject *state, con
 {
     Py_buffer b;
     int64_t reached = 0;
+    int32_t node;
     if (PyObject_GetBuffer(nodes, &b, PyBUF_CONTIG_RO) < 0)
         return -1;
-    if (!are_nodes(trie, &b))
-        reached = -1;
-    for (Py_ssize_t i = 0; reached >= 0 && i < b.len / 4; i++) {
-        int64_t below = walk_below(trie, ((int32_t *)b.buf)[i], state, machine, frames, draft);
+    for (Py_ssize_t i = 0; reached >= 0 && i < (b.len + 3) / 4; i++) {
+        int64_t below = -1;
+        if (read_node(trie, &b, i, &node))
+            below = walk_below(trie, node, state, machine, frames, draft);
         reached = below < 0 ? -1 : reached + below;
     }
     PyBuffer_Release(&b);
@@ -302,12 +304,13 @@ static PyObject *spell(PyObject *self, PyObject *args)
     Py_buffer nodes, text;
     List tokens = {NULL, 0, 0}, ends = {NULL, 0, 0};
     PyObject *pair = NULL;
+    int32_t node;
+    int right = 1;
 
     if (!PyArg_ParseTuple(args, "y*y*", &nodes, &text))
         return NULL;
-    int right = are_nodes(trie, &nodes);
-    for (Py_ssize_t i = 0; right && i < nodes.len / 4; i++)
-        right = spell_below(trie, ((int32_t *)nodes.buf)[i], &text, &tokens, &ends);
+    for (Py_ssize_t i = 0; right && i < (nodes.len + 3) / 4; i++)
+        right = read_node(trie, &nodes, i, &node) && spell_below(trie, node, &text, &tokens, &ends);
     if (right)
         pair = Py_BuildValue("y#y#", tokens.numbers ? (char *)tokens.numbers : "", tokens.count * 4,
                              ends.numbers ? (char *)ends.numbers : "", ends.count * 4);

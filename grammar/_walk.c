@@ -5,7 +5,6 @@
 
 #include <limits.h>
 #include <stdint.h>
-#include <string.h>
 
 enum { NOWHERE = -1, UNWRITTEN = -2 };        /* entries of a table without a next state */
 enum { DONE = -1, FULL = -2, OUTSIDE = -3 };  /* results that are no states */
@@ -173,58 +172,22 @@ static PyObject *walk_ranges(PyObject *module, PyObject *args)
     return PyLong_FromLong(result);
 }
 
-/* Return whether a set is given as packed bits (format "I" or "L"), or as tokens ("i" or "l"). */
-int kind_of_set(const Py_buffer *set)
-{
-    if (set->itemsize != 4 || !of_numbers(set, 4) || set->format == NULL || set->format[0] == 0 ||
-        set->format[1] != 0 || strchr("ILil", set->format[0]) == NULL)
-        return NO_SET;
-    return set->format[0] == 'I' || set->format[0] == 'L' ? PACKED : LISTED;
-}
-
-/* Add a set to packed bits. */
-static int add_set(uint32_t *words, Py_ssize_t count, const Py_buffer *set)
-{
-    Py_ssize_t n = set->len / 4;
-    int kind = kind_of_set(set);
-    if (kind == NO_SET || (kind == PACKED && n != count))
-        return 0;
-    if (kind == PACKED) {
-        const uint32_t *bits = set->buf;
-        for (Py_ssize_t i = 0; i < n; i++)
-            words[i] |= bits[i];
-        return 1;
-    }
-    const int32_t *tokens = set->buf;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (tokens[i] < 0 || tokens[i] >> 5 >= count)
-            return 0;
-        words[tokens[i] >> 5] |= (uint32_t)1 << (tokens[i] & 31);
-    }
-    return 1;
-}
-
 static PyObject *add_sets(PyObject *module, PyObject *args)
 {
-    Py_buffer words, set;
+    Py_buffer words;
     PyObject *sets;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "w*O!", &words, &PyList_Type, &sets))
         return NULL;
+    Draft draft = {words.buf, NULL, 0, words.len / 4, 1};
     int right = of_numbers(&words, 4);
-    for (Py_ssize_t i = 0; right && i < PyList_Size(sets); i++) {
-        if (PyObject_GetBuffer(PyList_GetItem(sets, i), &set, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0) {
-            PyBuffer_Release(&words);
-            return NULL;
-        }
-        right = add_set(words.buf, words.len / 4, &set);
-        PyBuffer_Release(&set);
-    }
+    if (!right)
+        PyErr_SetString(PyExc_ValueError, "packed bits must be whole words");
+    right = right && add_each(&draft, sets);
     PyBuffer_Release(&words);
     if (right)
         Py_RETURN_NONE;
-    PyErr_SetString(PyExc_ValueError, "a set must be packed bits, or tokens of the vocabulary");
     return NULL;
 }
 

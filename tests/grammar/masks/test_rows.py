@@ -1,6 +1,5 @@
 """Tables in which each set of tokens has one row, in C and in numpy, against a dict of sets."""
 
-import gc
 import resource
 import sys
 from typing import Any
@@ -8,6 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,26 +205,71 @@ def test_a_set_of_few_tokens_touches_few_pages_in_c_even_if_the_table_grows():
     assert [tokens_of(larger, 1 << 21, row) for row in (1, 63)] == [[0], [62 << 10]]
 
 
-@needs_c
-@pytest.mark.skipif(sys.platform != "linux", reason="counts pages as Linux does")
-def test_pages_of_a_table_that_ended_are_used_again_as_zeros_in_c():
-    def filled(number):
-        rows = new_rows(10_007, 100)
-        before = faults()
-        for row in range(50):
-            tokens = array([row, 99_999])
-            packed = token_words([row, 1, 200_000, number], 32 * 10_007)
-            rows.row_of([tokens] if row % 2 else [packed], None, None)
-        return rows, faults() - before
+def address(rows):
+    return np.frombuffer(rows.memory, np.uint32).ctypes.data
 
-    rows, new = filled(5)
+
+@needs_c
+def test_the_memory_of_a_table_that_ended_is_used_again_as_zeros_in_c():
+    width = 10_007
+    packed = [token_words([row, 1, 200_000], 32 * width) for row in range(25)]
+    sets = [some for row, few in enumerate(packed) for some in (array([row, 99_999]), few)]
+
+    def filled(*some):
+        rows = new_rows(width, 129)
+        for tokens in some:
+            rows.row_of([tokens], None, None)
+        return rows
+
+    rows = filled(*sets)
+    before = address(rows)
     del rows
-    gc.collect()
-    rows, again = filled(70_000)
-    assert again < new / 4
-    assert tokens_of(rows, 32 * 10_007, 0) == [0, 1, 70_000, 200_000]
-    assert tokens_of(rows, 32 * 10_007, 1) == [1, 99_999]
-    assert not np.frombuffer(rows.memory, np.uint32)[50 * 10_007 :].any()
+    others = np.ones((4, 129 * width), np.uint32)  # take the memory if it is free
+    rows = filled(*sets[2:])
+    assert address(rows) == before
+    assert tokens_of(rows, 32 * width, 0) == [1, 99_999]
+    assert tokens_of(rows, 32 * width, 1) == [1, 200_000]
+    assert not np.frombuffer(rows.memory, np.uint32)[48 * width :].any()
+    assert others.all()
+
+
+@needs_c
+def test_the_memory_of_the_latest_tables_that_ended_is_kept_in_c():
+    widths, others = range(20_000, 20_005), list[np.ndarray]()
+
+    def new(width):
+        others.append(np.ones(100 * width, np.uint32))  # takes the memory if it is free
+        return new_rows(width, 100)
+
+    before = {width: address(new(width)) for width in widths[:4]}
+    rows = new(widths[3])
+    assert address(rows) == before[widths[3]]
+    new(widths[4])  # there is room for it, as one is in use
+    assert {width: address(new(width)) for width in widths[:3]} == {
+        width: before[width] for width in widths[:3]
+    }
+
+
+VIEWS = [
+    lambda rows: np.frombuffer(rows.memory, np.uint32)[:64],
+    lambda rows: torch.frombuffer(rows.memory, dtype=torch.int32)[:64].numpy().view(np.uint32),
+    lambda rows: np.frombuffer(memoryview(rows)[:256], np.uint32),
+]
+
+
+@needs_c
+def test_the_memory_of_a_table_is_not_used_again_while_anything_reads_it_in_c():
+    views = []
+    for number in range(40):
+        rows = new_rows(64, 9)
+        assert not np.frombuffer(rows.memory, np.uint32).any()
+        rows.row_of([array([number, 1000])], None, None)
+        views.append((number, VIEWS[number % 3](rows)))
+        del rows
+        if number % 4 == 3:  # some memory is used again
+            views.pop(number % 7 % len(views))
+    for number, view in views:
+        assert tokens_in(view).tolist() == [number, 1000]
 
 
 @both

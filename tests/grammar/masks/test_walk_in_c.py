@@ -250,6 +250,22 @@ def test_a_walk_by_states_ends_with_the_error_of_its_machine():
 
 
 @needs_c
+def test_nodes_that_change_during_a_walk_by_states_are_looked_at_again():
+    trie, machine = Trie([b"ab", b"b"]), NumberedMachine([[(0, 255, 0)]])
+    nodes, after = np.zeros(2, np.int32), machine.after
+
+    def move(state, byte):
+        nodes[1] = 1 << 30
+        return after(state, byte)
+
+    with (
+        patch.object(machine, "after", move),
+        pytest.raises(ValueError, match="must be within the trie"),
+    ):
+        read_below(trie, machine, [(nodes, machine.places[0])])
+
+
+@needs_c
 @pytest.mark.parametrize("fault", [None, KeyError])
 def test_a_walk_by_states_keeps_no_reference(fault):
     trie, rows = Trie([b"ab", b"abc", b"b"]), new_rows(1, 9)

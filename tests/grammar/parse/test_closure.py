@@ -234,3 +234,15 @@ def test_wrong_arguments_of_a_closure_are_refused_in_c_and_keep_no_reference(nam
     for _ in range(9):
         close()
     assert references() == before
+
+
+@needs_c
+def test_a_closure_keeps_no_reference_to_a_rule_that_is_found_in_place_of_its_stack():
+    rule = 1 << 40
+    calling = LAST._replace(calls=[(rule, 1)])
+    changed = {"of_state": returning(calling), "of_rule": returning(LAST)}
+    arguments = (RIGHT | changed | {"of_rules": returning({rule: rule})}).values()
+    before = sys.getrefcount(rule)
+    for _ in range(9):
+        NATIVE.close_items(*arguments)
+    assert sys.getrefcount(rule) == before
