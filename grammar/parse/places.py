@@ -29,6 +29,7 @@ class TextPlaces:
         return common_prefix(self.tokens[begin : begin + len(tokens)], tokens)
 
     def add(self, token: int, place: Place) -> None:
+        """Add the place after `token`."""
         prefix, state, keys = place
         self.tokens.append(token)
         self._prefixes.append(prefix)

@@ -60,12 +60,12 @@ class Situations:
         group, by_phase = self._groups[number], len(self._groups)
         by_count = by_phase * (WITHIN + len(group.parts))
         by_used = by_count * group.counts
-        again, first = used & group.again, GROUPED + number
-        counted = first + by_count * group.counted(count)
+        again, lowest = used & group.again, GROUPED + number
+        counted = lowest + by_count * group.counted(count)
         edges: list[Edge] = []
         for i in bits(indices):
             if again >> i & 1:
-                to = first + by_used * used + by_count * count
+                to = lowest + by_used * used + by_count * count
             else:
                 to = counted + by_used * (used | group.adds[i])
             part = group.parts[i]

@@ -55,8 +55,6 @@ DATA = (*_VALUES, "enum", "examples")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
 _TEXTS = frozenset(("pattern", "$id", "$anchor", "$dynamicAnchor", *REFERENCES))
-
-
 _LIMITS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 # Keywords that may have a wrong value, or schemas in it.
 _EXAMINED = (

@@ -272,11 +272,7 @@ class NormalForm:
         """Return all values that may fit `formula`; None if they are not listed."""
         if formula is TRUE or self._deep >= _DEEPEST_LOOK:
             return None
-        shapes = self._looking(
-            lambda: [
-                s for kind in self._keywords.kinds(formula) for s in self.shapes(formula, kind)
-            ]
-        )
+        shapes = self._looking(lambda: [*self._of_any_kind(formula)])
         if any(shape.values is None for shape in shapes):
             return None
         return frozenset(value for shape in shapes for value in shape.values or ())
