@@ -79,13 +79,15 @@ def test_words_after_the_vocabulary_are_not_kept():
 
 
 def test_rows_of_several_canvases_change_as_those_of_each_alone():
-    """Each canvas has a table of its own; one has no rows, and one draws a token that it does not
-    list."""
+    """Each canvas has a table of its own; one has no rows. Some rows list one token alone, and draw
+    another."""
     size, rng = 32 * WORDS, np.random.default_rng(0)
-    logits = torch.tensor(rng.normal(size=(40, size)) * rng.choice([1, 9, 40], (40, 1)))
+    logits = torch.tensor(rng.normal(size=(40, size)) * rng.choice([1, 9, 40, 400], (40, 1)))
     heat, uniform = torch.ones(40), torch.tensor(rng.random(40)).float()
     options = {"threshold": THRESHOLD, "k": CANDIDATES}
     results = vocab_pass(logits.float(), heat, uniform, None, None, softcap=None, **options)
+    sure = np.flatnonzero(results.above == 1)[::2]
+    results.draw[sure] = (results.argmax[sure] + 1) % size
     parts = []
     for begin, end in [(0, 9), (9, 9), (9, 30), (33, 40)]:
         bitmask, masks = grammar(end), rng.integers(6, size=end - begin)
@@ -99,6 +101,7 @@ def test_rows_of_several_canvases_change_as_those_of_each_alone():
     together = changed_by_masks(results, parts)
     assert together.tolist() == np.concatenate(alone).tolist()
     assert 0 < together.sum() < len(together)
+    drawn_alone = 0  # rows whose only refused token is their draw
     for part, changed in zip(parts, alone, strict=True):
         for row, mask, changes in zip(part.rows, part.masks, changed, strict=True):
             above = int(results.above[row])
@@ -106,3 +109,5 @@ def test_rows_of_several_canvases_change_as_those_of_each_alone():
             words = part.bitmask[mask].numpy().view(np.uint32)
             refused = [t for t in tokens if not words[t >> 5] >> np.uint32(t & 31) & 1]
             assert changes == (above > CANDIDATES or results.tail[row] > 1e-6 or bool(refused))
+            drawn_alone += bool(above == 1 and refused == [int(results.draw[row])])
+    assert drawn_alone
