@@ -96,7 +96,7 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-C_FILES := $(addprefix grammar/_,walk.c trie.c rows.c rows.h threads.c closure.c)
+C_FILES := $(addprefix grammar/_,walk.c trie.c rows.c threads.c closure.c shared.h)
 
 # Whatever asks for torch later must find this one.
 $(TORCHED): pyproject.toml setup.py $(C_FILES) constraints.txt

@@ -7,7 +7,7 @@ setup(
         Extension(
             "dlm.grammar._walk",
             [f"grammar/_{name}.c" for name in ("walk", "trie", "rows", "threads", "closure")],
-            depends=["grammar/_rows.h"],
+            depends=["grammar/_shared.h"],
             optional=True,  # without a compiler, numpy walks
             py_limited_api=True,
             extra_compile_args=["-O3"],

@@ -7,7 +7,7 @@
    attribute `waiting` of a stack holds the callers of a rule, items, and `ends` whether the text ends
    with the rule. A prediction is a tuple of four lists, and whether its rule may end, and a size. */
 
-#include "_rows.h"
+#include "_shared.h"
 
 enum { STATE, STACK, ITEM };                                        /* the fields of an item */
 enum { READS, TOKENS, CALLS, ONWARD, ENDS, SIZE, PREDICTION };      /* of a prediction */

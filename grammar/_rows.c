@@ -4,7 +4,7 @@
    Rows that are not in use are zeros. A set is made apart, with a list of the words that hold bits:
    a set of few tokens takes no look at a whole row, and touches few pages of memory. */
 
-#include "_rows.h"
+#include "_shared.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
    next state) in their order, and None in place of those that the function returns. The other list
    holds whether a text may end in the state. */
 
-#include "_rows.h"
+#include "_shared.h"
 
 #include <limits.h>
 
@@ -48,8 +48,8 @@ int is_tuple(PyObject *object, Py_ssize_t size)
     if (object != NULL && PyTuple_Check(object) && PyTuple_Size(object) == size)
         return 1;
     if (object != NULL)
-        PyErr_Format(PyExc_TypeError, "a thread, a table or a move must be a tuple of %zd, got %R",
-                     size, object);
+        PyErr_Format(PyExc_TypeError, "what steps of parsers read must be a tuple of %zd, got %R", size,
+                     object);
     return 0;
 }
 
@@ -60,7 +60,7 @@ long number(PyObject *tuple, int field, long most)
     if (value >= 0 && value <= most)
         return value;
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "a byte or a state must be from 0 to %ld, got %ld", most,
+        PyErr_Format(PyExc_ValueError, "a byte, a state or a size must be from 0 to %ld, got %ld", most,
                      value);
     return FAILED;
 }

@@ -3,7 +3,7 @@
    `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
    equal. The nodes are numbered level by level: the children of a node are side by side. */
 
-#include "_rows.h"
+#include "_shared.h"
 
 #include <string.h>
 

@@ -96,7 +96,7 @@ stop:
 
 #ifndef WITHOUT_PYTHON  /* the driver of a test includes the part above alone */
 
-#include "_rows.h"
+#include "_shared.h"
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
 #define VERSION 8

@@ -1,7 +1,7 @@
 /* What the files of the extension share: a set of tokens that is being made, and functions. */
 
-#ifndef DLM_ROWS_H
-#define DLM_ROWS_H
+#ifndef DLM_SHARED_H
+#define DLM_SHARED_H
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
