@@ -112,44 +112,63 @@ def write_distinct(
 
     Raises `TooManyError`.
     """
-    last, comma = len(columns) - 1, dialect.mark(",")
-    later = listed_later(columns)
-    nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
+    item_rules = _ItemRules(columns, low, high, literals, value, dialect.mark(","), rules)
+    node = item_rules.items(0, frozenset()) if high != 0 else NOTHING
+    return enclosed("[]", node, low == 0, dialect)
 
-    def items(at: int, used: frozenset[Constant]) -> Node:
+
+class _ItemRules:
+    """Rules of the items of one array, from a place on, by the listed values that were used."""
+
+    def __init__(
+        self,
+        columns: list[Column],
+        low: int,
+        high: int | None,
+        literals: Callable[[list[Constant]], Node],
+        value: ValueWriter,
+        comma: Node,
+        rules: Rules,
+    ):
+        self._columns, self._low, self._high = columns, low, high
+        self._literals, self._value, self._comma, self._rules = literals, value, comma, rules
+        self._last, self._later = len(columns) - 1, listed_later(columns)
+        self._nodes: dict[tuple[int, frozenset[Constant]], Node] = {}
+
+    def items(self, at: int, used: frozenset[Constant]) -> Node:
         """Return the item at `at` and all after it."""
         key = at, used
-        if key not in nodes:
-            if len(nodes) >= MOST_STATES:
+        if key not in self._nodes:
+            if len(self._nodes) >= MOST_STATES:
                 raise TooManyError
-            column = min(at, last)
-            values, condition = columns[column]
+            column = min(at, self._last)
+            (values, condition), later = self._columns[column], self._later[column]
             after: dict[frozenset[Constant], list[Constant]] = {}  # by the values used then
             for item in values:
                 if item not in used:
-                    after.setdefault(later[column] & (used | {item}), []).append(item)
+                    after.setdefault(later & (used | {item}), []).append(item)
             options = [
-                concatenation(literals(listed), further(at + 1, then))
+                concatenation(self._literals(listed), self._further(at + 1, then))
                 for then, listed in after.items()
             ]
             if condition is not None:
-                node = further(at + 1, later[column] & used)
-                options.append(concatenation(value(condition), node))
-            nodes[key] = rules.add(alternation(*options), "items") if options else NOTHING
-        return nodes[key]
+                node = self._further(at + 1, later & used)
+                options.append(concatenation(self._value(condition), node))
+            rule = self._rules.add(alternation(*options), "items") if options else NOTHING
+            self._nodes[key] = rule
+        return self._nodes[key]
 
-    def further(at: int, used: frozenset[Constant]) -> Node:
+    def _further(self, at: int, used: frozenset[Constant]) -> Node:
         """Return a comma and the items from `at` on, if there are any."""
-        if high is not None and at >= high:
+        if self._high is not None and at >= self._high:
             return EMPTY
-        condition = columns[-1].condition
-        if at >= last and condition is not None:
-            most = None if high is None else high - at
-            return Repetition(Concatenation((comma, value(condition))), max(0, low - at), most)
-        node = concatenation(comma, items(at, used))
-        return optional(node) if at >= low else node
-
-    return enclosed("[]", items(0, frozenset()) if high != 0 else NOTHING, low == 0, dialect)
+        condition = self._columns[-1].condition
+        if at >= self._last and condition is not None:
+            most = None if self._high is None else self._high - at
+            item = Concatenation((self._comma, self._value(condition)))
+            return Repetition(item, max(0, self._low - at), most)
+        node = concatenation(self._comma, self.items(at, used))
+        return optional(node) if at >= self._low else node
 
 
 def _values(columns: list[Column]) -> dict[Constant, None]:

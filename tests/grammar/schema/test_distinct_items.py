@@ -1,5 +1,6 @@
 """Values that later items of an array of distinct items need: earlier items leave them."""
 
+import gc
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from maskbench import of_bytes
 from dlm.grammar import Compiler, GrammarError, JsonSchema, Matcher
 from dlm.grammar.schema.constants import constant
 from dlm.grammar.schema.distinct_items import Column, listed_later
+from dlm.grammar.schema.normal import NormalForm
 
 COMPILER = Compiler(of_bytes())
 _POOL = ["", "a", "b", 0, 1, True]
@@ -112,6 +114,17 @@ def test_keywords_of_later_items_that_have_no_exact_opposite_are_not_negated(key
     compiled = COMPILER.compile(JsonSchema(array({}, {"enum": ["a"], **keywords})))
     texts = ['["b", "a"]', '[{"b": 1}, "a"]', '["a"', '["b", "b"']
     assert [reads(Matcher(compiled), text) for text in texts] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("item", [{"type": "string"}, {"enum": ["a", "b", "c"]}])
+def test_what_wrote_the_rules_waits_for_no_collection_of_garbage(item: Any):
+    gc.collect()
+    gc.disable()
+    try:
+        JsonSchema(array(item, {"enum": ["a", "b"]})).rules()
+        assert not any(isinstance(kept, NormalForm) for kept in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_many_columns_of_few_listed_values_share_the_sets_of_them():
