@@ -55,17 +55,20 @@ class UnboundedSets:
         `similar` may return a token set of another terminal, with its moves in states of this one.
         """
         row = _row(moves)
-        if state not in self._begun:
+        reading = self._begun.pop(state, None)  # no other thread may read on meanwhile
+        if reading is None:
             meter.spend(1)
             other = similar()
-            self._begun[state] = self._begin(row, other and (other[0], _row(other[1])), meter)
-        reading = self._begun[state]
-        while reading.waiting:
-            meter.spend(1)
-            before = reading.reach.nodes
-            table.read(self._trie, reading.waiting.pop(), state, reading.reach)
-            meter.add((reading.reach.nodes - before) // NODES_READ)
-        del self._begun[state]
+            reading = self._begin(row, other and (other[0], _row(other[1])), meter)
+        try:
+            while reading.waiting:
+                meter.spend(1)
+                before = reading.reach.nodes
+                table.read(self._trie, reading.waiting.pop(), state, reading.reach)
+                meter.add((reading.reach.nodes - before) // NODES_READ)
+        except BaseException:
+            self._begun[state] = reading
+            raise
         token_set = reading.reach.token_set()
         self._newest.appendleft((token_set, row))
         return token_set

@@ -11,6 +11,7 @@ from dlm.grammar.limits import Meter
 from dlm.grammar.masks import Trie, WalkTable, tokens_in
 from dlm.grammar.parse import Network, Terminals
 from dlm.grammar.parse.branches import NOT_EMPTY, UNBOUNDED
+from dlm.grammar.parse.unbounded_sets import UnboundedSets
 from dlm.grammar.regex import Spelling, Terminal, automaton_of
 
 LINE = Grammar('start: "say " TEXT ";"\nTEXT: /[^\\n]+/', "lark")
@@ -50,6 +51,25 @@ def test_a_set_that_is_made_in_many_steps_is_that_of_one_step(vocabulary, spec, 
     again, cut = masks_along(stepwise, text, work=8)
     assert np.array_equal(again, whole)
     assert cut > 1
+
+
+def test_threads_that_read_one_state_at_the_same_time_both_get_all_its_tokens(monkeypatch):
+    monkeypatch.setattr("dlm.grammar.parse.unbounded_sets._AT_ONCE", 1)
+    sets, moves, made = UnboundedSets(Trie([b"a", b"b", b"c"]), 3), [(97, 99, 0)], []
+
+    table = WalkTable([moves].__getitem__, [True], [False])
+    read_table = table.read
+
+    def token_set():
+        return sets.token_set(0, moves, table, lambda: None, Meter()).tokens.tolist()
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(table, "read", read_table)
+        made.append(token_set())
+        read_table(*arguments)
+
+    monkeypatch.setattr(table, "read", interrupted)
+    assert [token_set(), *made] == [[0, 1, 2]] * 2
 
 
 def test_nodes_that_are_read_are_counted_and_read_once(vocabulary, monkeypatch):
