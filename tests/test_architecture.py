@@ -241,7 +241,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/parse": 6_490,
     "grammar/regex": 2_700,
     "grammar/rules": 1_670,
-    "grammar/schema": 5_780,
+    "grammar/schema": 5_800,
     "grammar/specs": 1_800,
     "grammar/vocabulary": 800,
     "kernels": 5_350,

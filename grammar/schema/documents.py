@@ -333,8 +333,8 @@ class DocumentReader:
             document = REGISTRY.contents(uri) if uri in REGISTRY else None
         if document is None:
             return False
-        self._roots[uri] = document
         self._index(document, uri, uri, self._locations[id(self._roots[""])][2])
+        self._roots[uri] = document
         return True
 
     def _absolute(self, base: str, reference: str) -> str:
@@ -349,7 +349,17 @@ class DocumentReader:
         raise InvalidGrammarError("JSON schema", reason, where or "/")
 
     def _index(self, schema: Any, where: str, base: str, draft: int) -> None:
-        """Check a schema and all its subschemas, and record their locations and names."""
+        """Check a schema and all its subschemas, and record their locations and names.
+
+        A wrong one is not recorded, so that another reference to it is the same error.
+        """
+        try:
+            self._check(schema, where, base, draft)
+        except InvalidGrammarError:
+            self._locations.pop(id(schema), None)
+            raise
+
+    def _check(self, schema: Any, where: str, base: str, draft: int) -> None:
         waiting, read = [(schema, where, base, draft)], 0
         while waiting:
             node, where, base, draft = waiting.pop()
@@ -363,7 +373,6 @@ class DocumentReader:
             if node.get("$schema") is not None:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)
-            self._locations.setdefault(id(node), (where, base, draft))
             words = keywords_of(node, draft)
             if isinstance(words.get("items"), list) and "prefixItems" in words:
                 self._refuse(f"{where}/items", "must not be a list beside prefixItems")
@@ -378,6 +387,7 @@ class DocumentReader:
                     self._refuse(where + pointer(word), reason)
                 for key, part in parts(word, value):
                     waiting.append((part, where + pointer(word, *key), base, draft))
+            self._locations.setdefault(id(node), (where, base, draft))
 
     def _draft(self, uri: Any, where: str) -> int:
         if not isinstance(uri, str):

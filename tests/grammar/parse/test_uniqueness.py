@@ -106,7 +106,7 @@ def test_the_last_of_all_items_that_exist_is_found(compiler, vocabulary):
 
 def test_masks_of_keys_that_leave_many_others_take_no_search(vocabulary):
     compiled = Compiler(vocabulary).compile(
-        JsonSchema({"patternProperties": {"^.+$": TEXT}, "additionalProperties": TEXT})
+        JsonSchema({"patternProperties": {"^.+$": TEXT}, "additionalProperties": {"type": "null"}})
     )
     assert compiled.steps.few_keys  # the keys that no reading of the pattern takes
     matcher = Matcher(compiled)

@@ -79,6 +79,33 @@ def test_a_registry_has_json_documents(registry, problem):
     assert fine.value("null") is None
 
 
+_WRONG = {"properties": {"x": {"type": "strin"}}}  # no subschema of a document, unless referred to
+_OBJECT, _OTHER = ({"type": kind, "$ref": "#/wrong"} for kind in ("object", "string"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ({"$ref": "#/wrong"}, "/wrong/properties/x/type"),
+        ({"$ref": "#/wrong/properties/x"}, "/wrong/properties/x/type"),
+        ({"anyOf": [_OBJECT, {"$ref": "#/wrong/properties/x"}]}, "/wrong/properties/x/type"),
+        ({"properties": {"a": _OTHER, "b": {"$ref": "#/wrong"}}}, "/wrong/properties/x/type"),
+        ({"type": "string", "anyOf": [_OBJECT, _OTHER]}, "/wrong/properties/x/type"),
+        ({"allOf": [{"$ref": "http://a/b"}]}, "http://a/b/properties/x/type"),
+        ({"anyOf": [{"$ref": "http://a/b"}, {"$ref": "http://a/b"}]}, "http://a/b/properties/x"),
+        ({"$ref": "http://a/b#/properties/x"}, "http://a/b/properties/x/type"),
+    ],
+)
+def test_a_wrong_schema_that_is_referred_to_is_refused_however_often_it_is_looked_at(schema, where):
+    with pytest.raises(InvalidGrammarError, match=f"{where}.*'strin' is no type"):
+        JsonSchema(schema | {"wrong": _WRONG}, registry={"http://a/b": _WRONG}).rules()
+
+
+def test_a_wrong_schema_is_no_error_where_no_value_is_read_by_it():
+    schema = {"type": "string", "anyOf": [_OBJECT, {"type": "string"}], "wrong": _WRONG}
+    assert JsonSchema(schema).rules().nodes
+
+
 @pytest.mark.parametrize("most", [0, -1, 10**6])
 def test_a_limit_of_white_space_outside_its_range_is_refused(most: int):
     with pytest.raises(InvalidGrammarError, match="max_whitespace"):
