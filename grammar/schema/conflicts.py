@@ -200,5 +200,5 @@ def _has_type(value: Any, types: list[str]) -> bool:
 
 
 def _enumerated(names: Sequence[str], word: str = "and") -> str:
-    *others, last = names
+    *others, last = names or ["(none is listed)"]
     return f"{', '.join(others)} {word} {last}" if others else last
