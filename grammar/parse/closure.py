@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse.predictions import Prediction, Predictions
 from dlm.grammar.parse.states import Item, StackNode, Stacks, Thread
 
-NATIVE, _ = load()
 _MOST_WORK = 20_000  # items reached from one state
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
@@ -36,11 +35,8 @@ class Closures:
         if NATIVE is None:
             closure = self._of(items)
         else:
-            of_state, of_rule = predictions.of_state, predictions.of_rule
-            classes = Item, Thread
-            closure = NATIVE.close_items(
-                items, of_state, of_rule, stacks.of_rules, self._starts, *classes, _MOST_WORK
-            )
+            lookups = predictions.of_state, predictions.of_rule, stacks.of_rules, self._starts
+            closure = NATIVE.close_items(items, *lookups, Item, Thread, _MOST_WORK)
         if closure is None:
             raise GrammarError(
                 f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"

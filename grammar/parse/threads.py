@@ -7,11 +7,10 @@ module knows terminals by their scanners, and no rules.
 from collections.abc import Sequence
 
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import UNREAD, UNREAD_BYTES, Item, State, Thread
 
-NATIVE, _ = load()
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
 

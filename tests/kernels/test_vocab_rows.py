@@ -36,16 +36,16 @@ def test_named_rows_have_the_results_of_certain_tokens_and_no_others_change(rng)
     logits = random_logits(6, 40, torch.float32, rng)
     logits[0], logits[1] = -torch.inf, 0.0  # lists of no token, and of too many
     logits[2, 7] = 200.0  # of one
-    found = vocab_pass(logits, torch.ones(6), torch.rand(6), threshold=1e-6, k=30)
-    assert found.above[:3].tolist() == [0, 31, 1]
-    assert all(found.above[3:] > 1)
-    before = VocabPass(*(column.clone() for column in found))
+    results = vocab_pass(logits, torch.ones(6), torch.rand(6), threshold=1e-6, k=30)
+    assert results.above[:3].tolist() == [0, 31, 1]
+    assert all(results.above[3:] > 1)
+    before = VocabPass(*(column.clone() for column in results))
     rows, others = torch.tensor([3, 0, 2, 1]), torch.tensor([4, 5])
     tokens = torch.tensor([39, 0, 3, 39])
 
-    found.name_(rows, tokens)
+    results.name_(rows, tokens)
 
-    for column, same, named in zip(found, before, VocabPass.certain(tokens, 30), strict=True):
+    for column, same, named in zip(results, before, VocabPass.certain(tokens, 30), strict=True):
         assert torch.equal(column[rows], named)
         assert torch.equal(column[others], same[others])
 

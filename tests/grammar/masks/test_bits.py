@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import both, needs_c
 
 from dlm.grammar.masks import (
     add_tokens,
@@ -13,10 +14,7 @@ from dlm.grammar.masks import (
     token_words,
     tokens_in,
 )
-from dlm.grammar.native import load
-
-NATIVE, MADE_BY = load()
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
+from dlm.grammar.masks.bits import NATIVE
 
 
 @needs_c
@@ -43,7 +41,7 @@ def test_a_set_beyond_the_vocabulary_is_refused_in_c(tokens):
         assert not words.any()
 
 
-@pytest.mark.parametrize("native", [pytest.param(NATIVE, marks=needs_c), None], ids=["C", "numpy"])
+@both
 @given(st.integers(0, 70), st.integers(0, 100), st.integers(0, 31), st.booleans())
 def test_a_set_of_few_words_is_listed(native, used, begin, bit, both):
     words = np.zeros(172, np.uint32)

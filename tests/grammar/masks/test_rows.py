@@ -11,15 +11,11 @@ import torch
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import both, needs_c
 
 from dlm.grammar.masks import Below, GrammarMasks, Trie, made_of, new_rows, token_words, tokens_in
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 
-NATIVE, MADE_BY = load()
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
-both = pytest.mark.parametrize(
-    "native", [pytest.param(NATIVE, marks=needs_c), None], ids=["C", "numpy"]
-)
 SIZES = [1, 33, 5000, 300_000]  # tokens: less than a part has, and more than one row of keys
 ROOT = np.zeros(1, np.int32)
 
@@ -57,7 +53,7 @@ def test_equal_sets_have_one_row_and_others_another_in_c_and_in_numpy(size, data
     for native in {NATIVE, None}:
         with patch("dlm.grammar.masks.rows.NATIVE", native):
             tables.append(new_rows(-(-size // 32), 2))
-    known: list[set[int]] = []
+    distinct: list[set[int]] = []
     for _ in range(data.draw(st.integers(1, 12))):
         made, without = data.draw(st.lists(tokens, max_size=3)), data.draw(tokens)
         dense = data.draw(st.lists(st.booleans(), min_size=len(made), max_size=len(made)))
@@ -70,20 +66,20 @@ def test_equal_sets_have_one_row_and_others_another_in_c_and_in_numpy(size, data
             row = table.row_of(sets, array(without) if without else None, None)
             if row is None:
                 assert table.count in (2, 4, 8)
-                assert tokens_of(table, size, 0) == sorted(known[0])
+                assert tokens_of(table, size, 0) == sorted(distinct[0])
                 tables[number] = table = table.grown()
                 row = table.row_of(sets, array(without) if without else None, None)
-            if expected not in known:
-                assert row == (len(known), 0)
-            assert row == (([*known, expected]).index(expected), 0)
-        known += [expected] * (expected not in known)
+            if expected not in distinct:
+                assert row == (len(distinct), 0)
+            assert row == (([*distinct, expected]).index(expected), 0)
+        distinct += [expected] * (expected not in distinct)
         for table in tables:
-            assert table.count == len(known)
-            assert [tokens_of(table, size, row) for row in range(len(known))] == [
-                sorted(some) for some in known
+            assert table.count == len(distinct)
+            assert [tokens_of(table, size, row) for row in range(len(distinct))] == [
+                sorted(some) for some in distinct
             ]
             words = np.frombuffer(table.memory, np.uint32)
-            assert not words[len(known) * -(-size // 32) :].any()
+            assert not words[len(distinct) * -(-size // 32) :].any()
 
 
 @both

@@ -14,6 +14,7 @@ import pytest
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import keeps_no_reference, needs_c
 from processes import printed
 
 from dlm.grammar.masks import (
@@ -26,13 +27,11 @@ from dlm.grammar.masks import (
     spell,
     tokens_in,
 )
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 
 ROOT = Path(__file__).parents[3]
-NATIVE, MADE_BY = load()
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 _BYTES = b"abcd\x00\xff"
 
 
@@ -280,16 +279,11 @@ def test_a_walk_by_states_keeps_no_reference(fault):
         walk = trie.native, [(begin, place), (begin, unread)], after, unread.next[0]
         with pytest.raises(KeyError) if fault else nullcontext():
             rows.row_of([begin], begin, walk)
-
-    def references():
         after.reset_mock()
-        return [*map(sys.getrefcount, (trie.native, begin, place, place.next, after, rows))]
 
-    walk_both()
-    before = references()
-    for _ in range(9):
-        walk_both()
-    assert references() == before
+    assert keeps_no_reference(
+        walk_both, lambda: (trie.native, begin, place, place.next, after, rows)
+    )
 
 
 @needs_c

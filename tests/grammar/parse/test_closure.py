@@ -1,6 +1,5 @@
 """Closures of kernels, in C and in Python."""
 
-import sys
 from contextlib import contextmanager
 from random import Random
 from unittest.mock import Mock, patch
@@ -9,11 +8,12 @@ import pytest
 from exhaustive import examples
 from hypothesis import given, reject
 from hypothesis import strategies as st
+from in_c import both, keeps_no_reference, needs_c
 from random_grammars import case_of
 
 from dlm.grammar import GrammarError, InvalidGrammarError
 from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse import Network, Parser
 from dlm.grammar.parse.closure import Closures
 from dlm.grammar.parse.construction import TerminalEdge
@@ -21,8 +21,6 @@ from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.predictions import Prediction
 from dlm.grammar.parse.states import Item, StackNode, Stacks, Thread
 
-NATIVE, MADE_BY = load()
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 ENDED = StackNode(ends=True)
 SHARED = StackNode([Item(0, ENDED), Item(1, ENDED)])
 SELF = StackNode()
@@ -120,7 +118,7 @@ def test_parsers_reach_the_same_states_in_c_and_in_python(seed):
         assert states_along(rules, seed) == in_c
 
 
-@pytest.mark.parametrize("native", [pytest.param(NATIVE, marks=needs_c), None])
+@both
 @pytest.mark.parametrize("in_rule", [False, True])
 def test_a_closure_beyond_the_limit_of_work_is_refused(native, in_rule):
     few = Prediction([], [], [(0, 0)], [], False, 1)
@@ -225,15 +223,8 @@ def test_wrong_arguments_of_a_closure_are_refused_in_c_and_keep_no_reference(nam
             with pytest.raises(error):
                 NATIVE.close_items(*arguments.values())
 
-    def references():
-        things = ITEM, SHARED, ENDED, PREDICTION, PREDICTION.reads, LAST, Thread, Item
-        return [*map(sys.getrefcount, (*things, *arguments.values()))]
-
-    close()
-    before = references()
-    for _ in range(9):
-        close()
-    assert references() == before
+    things = ITEM, SHARED, ENDED, PREDICTION, PREDICTION.reads, LAST, Thread, Item
+    assert keeps_no_reference(close, lambda: (*things, *arguments.values()))
 
 
 @needs_c
@@ -242,7 +233,4 @@ def test_a_closure_keeps_no_reference_to_a_rule_that_is_found_in_place_of_its_st
     calling = LAST._replace(calls=[(rule, 1)])
     changed = {"of_state": returning(calling), "of_rule": returning(LAST)}
     arguments = (RIGHT | changed | {"of_rules": returning({rule: rule})}).values()
-    before = sys.getrefcount(rule)
-    for _ in range(9):
-        NATIVE.close_items(*arguments)
-    assert sys.getrefcount(rule) == before
+    assert keeps_no_reference(lambda: NATIVE.close_items(*arguments), lambda: [rule])

@@ -1,6 +1,5 @@
 """Threads that read bytes, in C and in Python."""
 
-import sys
 from contextlib import suppress
 from itertools import pairwise
 from unittest.mock import patch
@@ -9,15 +8,14 @@ import pytest
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import keeps_no_reference, needs_c
 
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.native import load
+from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse.scanner import LiteralScanner
 from dlm.grammar.parse.states import UNREAD, Item, StackNode, Thread
 from dlm.grammar.parse.threads import Threads
 
-NATIVE, MADE_BY = load()
-needs_c = pytest.mark.skipif(NATIVE is None, reason=MADE_BY)
 ENDED = StackNode(ends=True)
 
 
@@ -153,8 +151,7 @@ def wrong_threads():
     yield {0: table(("a", 98, 0))}, [THREAD], TypeError
 
 
-def counts_of(*things):
-    return [*map(sys.getrefcount, (Thread, ONWARD, ENDED, THREAD, COUNTED, fail, *things))]
+SHARED = Thread, ONWARD, ENDED, THREAD, COUNTED, fail
 
 
 @needs_c
@@ -166,11 +163,7 @@ def test_wrong_threads_and_tables_are_refused_in_c(tables, threads, error):
         with pytest.raises(error):
             NATIVE.next_states(tables, threads, UNREAD, 0, 1, None)
 
-    call()
-    before = counts_of(tables, threads)
-    for _ in range(3):
-        call()
-    assert counts_of(tables, threads) == before
+    assert keeps_no_reference(call, lambda: (*SHARED, tables, threads))
 
 
 def wrong_runs():
@@ -208,11 +201,7 @@ def test_wrong_arguments_of_a_run_are_refused_in_c(arguments, error):
         with pytest.raises(error):
             NATIVE.read_run(*arguments)
 
-    call()
-    before = counts_of(*arguments)
-    for _ in range(3):
-        call()
-    assert counts_of(*arguments) == before
+    assert keeps_no_reference(call, lambda: (*SHARED, *arguments))
 
 
 @needs_c
@@ -237,11 +226,7 @@ def test_steps_in_c_keep_no_reference():
         NATIVE.read_run(tables, Thread, step, threads, b"ab")
         NATIVE.next_states(tables, threads, UNREAD, 0, 1, onward)
 
-    call()
-    before = counts_of(tables, threads, onward, step, UNREAD)
-    for _ in range(9):
-        call()
-    assert counts_of(tables, threads, onward, step, UNREAD) == before
+    assert keeps_no_reference(call, lambda: (*SHARED, tables, threads, onward, step, UNREAD))
 
 
 @needs_c
