@@ -164,6 +164,13 @@ class AnyText:
         self._walks = {True: _sorted(table, scanner, scanner.start, trie)}
         self._walks[False] = _sorted(table, scanner, self.inside, trie)
 
+    def reached(self, start: bool) -> Reached:
+        """Return all nodes that such text reaches, with its characters up to each.
+
+        `start`: it is read from before the opening quote.
+        """
+        return self._walks[start][1]
+
     def below(
         self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
     ) -> tuple[Reached, Owners]:

@@ -142,6 +142,11 @@ class Lengths:
         return self._distances.fewest
 
     @property
+    def endless(self) -> bool:
+        """Whether texts of any greater length lead to acceptance from every state."""
+        return min(self._distances.most) == inf and min(self._distances.fewest) >= 0
+
+    @property
     def regular(self) -> tuple[int, int] | None:
         """`(start, period)`: beyond `start` characters, adding `period` more adds only bytes.
 

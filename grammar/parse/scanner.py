@@ -7,7 +7,8 @@ state after it. A scanner does not bound lengths: its caller counts characters.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from sys import maxsize
 from threading import Lock
 
@@ -37,7 +38,7 @@ class Scanner:
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
         self.automaton, self._accepts = automaton, automaton.final
-        self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
+        self.escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
         self._lengths = lengths_of(automaton, spelling)
         self._lock = Lock()
         self._keys: list[tuple] = []
@@ -59,6 +60,21 @@ class Scanner:
     def nbytes(self) -> int:
         """Approximate memory, without the automaton."""
         return _STATE_BYTES * len(self) + self._lengths.nbytes
+
+    @cached_property
+    def endless(self) -> bool:
+        """Whether texts of any greater length may follow each state between two characters."""
+        return self._lengths.endless
+
+    @cached_property
+    def gapless(self) -> bool:
+        """Whether texts of all lengths may follow each state between two characters.
+
+        The first state may be one at which no text ends, if it is not reached again.
+        """
+        edges, final = self.automaton.edges, self._accepts
+        once = 0 in final or not any(to == 0 for moves in edges for _, _, to in moves)
+        return all(edges) and once and final | {0} == {*range(len(edges))}
 
     def moves(self, state: int) -> tuple[Move, ...]:
         """Return the moves from `state`: sorted, and without overlaps."""
@@ -227,7 +243,7 @@ class Scanner:
                         yield 55 + max(low, 10), 55 + high, to
             case ("escape", q):
                 edges = self._edges(q)
-                for low, high, to in edges:
+                for low, high, to in clipped(edges, 0, _ASCII):
                     for c, short in SHORT.items():
                         if low <= c <= high:
                             yield ord(short), ord(short), ("at", to)
@@ -244,13 +260,13 @@ class Scanner:
             if low > _ASCII:
                 break
             after = self._state(("at", to))
-            if low > _BACKSLASH or not self._escaped:
+            if low > _BACKSLASH or not self.escaped:
                 moves.append((low, min(high, _ASCII), after))
                 continue
             for begin, end in _PLAIN:
                 if low <= end and high >= begin:
                     moves.append((max(low, begin), min(high, end), after))
-        if self._escaped and edges:
+        if self.escaped and edges:
             moves.append((_BACKSLASH, _BACKSLASH, self._state(("escape", q))))
         if self.quoted and q in self._accepts:
             moves.append((_QUOTE, _QUOTE, self._state(("done",))))
@@ -267,7 +283,7 @@ class Scanner:
             longer = edges[begin:]
         leads = self._lead_moves.get(longer)
         if leads is None:
-            characters = tuple(scalars(longer))
+            characters = scalars(longer)
             moves = (
                 (mark | low, mark | high, self._state(within("utf8", remaining)))
                 for size, mark, least, most in _LEADS
@@ -294,11 +310,11 @@ class Scanner:
                 self._numbers[key] = len(self._keys) - 1  # last: it may be read at any time
             return self._numbers[key]
 
-    def _edges(self, q: int) -> tuple[tuple[int, int, int], ...]:
-        return tuple(scalars(self.automaton.edges[q]))
+    def _edges(self, q: int) -> Sequence[Transition]:
+        return scalars(self.automaton.edges[q])
 
     def _spell(self, point: int) -> bytes:
-        return _escaped(point) if self._escaped else chr(point).encode()
+        return _escaped(point) if self.escaped else chr(point).encode()
 
 
 def lengths_of(automaton: Automaton, spelling: Spelling) -> Lengths:

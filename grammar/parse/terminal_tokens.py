@@ -9,6 +9,7 @@ from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import as_numbers_if_few, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import NODES_READ, Reach, Reached, TokenSet, WalkTable, spell
+from dlm.grammar.parse.bounded_sets import CharacterCounts, counts_alone
 from dlm.grammar.parse.branches import (
     NOT_EMPTY,
     UNBOUNDED,
@@ -104,8 +105,12 @@ class TerminalTokens:
         low, high = bounds
         # No token has as many characters, not even with a shortest text to an end after it.
         beyond = len(self._trie.levels) + 2 * len(self._scanner.automaton.edges)
-        if low <= 1 and (high is None or high >= beyond):
+        if high is not None and high >= beyond + max(low - 1, 0):
+            high = None
+        if low <= 1 and high is None:
             return NOT_EMPTY if low == 1 else UNBOUNDED
+        if (counts := self._counts(state, (low, high))) is not None:
+            return counts.clamped((low, high), self._scanner.quoted)
         return self._scanner.clamped(low, high, self._at(state, bounds, meter).most)
 
     @property
@@ -139,6 +144,9 @@ class TerminalTokens:
                 )
             elif bounds == NOT_EMPTY:
                 token_set = self._not_empty_set(state, meter)
+            elif (counts := self._counts(state, bounds)) is not None:
+                meter.add(COPIED)
+                token_set = counts.within(self.sets(state, UNBOUNDED, meter), bounds, self._size)
             else:
                 transitions = self._at(state, bounds, meter)
                 meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
@@ -165,6 +173,15 @@ class TerminalTokens:
                 nodes = trie.children_along(_ROOT, QUOTE)
         meter.add(COPIED)
         return without(token_set, nodes, trie, self._size)
+
+    def _counts(self, state: int, bounds: Bounds) -> CharacterCounts | None:
+        """Return counts of characters if they alone tell what `bounds` exclude; else None."""
+        scanner, any_text = self._scanner, self._all.any_text.get(EVERY)
+        if any_text is None or not isinstance(scanner, Scanner):
+            return None
+        if not counts_alone(scanner, state, bounds):
+            return None
+        return self._all.counts[scanner.quoted and state == scanner.start]
 
     @cached_property
     def _exceptions(self) -> Exceptions | None:
@@ -345,6 +362,7 @@ class Terminals:
         self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
         self._tokens = WeakValueDictionary()
         self.any_text: dict[CharacterRanges | None, AnyText] = {}
+        self.counts: dict[bool, CharacterCounts] = {}  # of `any_text[EVERY]`; True: from its start
         self._any: list[TerminalTokens] = []  # kept, since they are shared
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
@@ -377,6 +395,11 @@ class Terminals:
             if isinstance(scanner, Scanner):
                 any_text, terminal = AnyText(scanner, self._trie), self.tokens(scanner)
                 self.any_text[any_text.characters] = any_text
+                if any_text.characters == EVERY:
+                    self.counts = {
+                        start: CharacterCounts(scanner, any_text.reached(start), self._trie)
+                        for start in (False, True)
+                    }
                 self._any.append(terminal)
                 for to in terminal.explore(scanner.start, True, Meter()):
                     terminal.explore(to, True, Meter())
