@@ -66,7 +66,7 @@ class Compiled:
     def nbytes(self) -> int:
         """Approximate memory in use."""
         states = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.state_masks.nbytes
-        caches = self.steps.uniqueness.nbytes + self.closing.nbytes + _MOVE_BYTES * len(self._moves)
+        caches = self.steps.nbytes + self.closing.nbytes + _MOVE_BYTES * len(self._moves)
         return self._network_bytes + states + caches
 
     @cached_property
@@ -113,14 +113,22 @@ class Compiled:
             return mask
         return rows.get((mask, keys))
 
-    def unrepeated(self, mask: Mask, keys: Keys | None, state: State) -> Mask:
+    def mask(self, state: State, keys: Keys | None) -> Mask:
+        """Return the row of the tokens that may follow `state` and `keys`, and of the stops."""
+        mask = self.known_mask(state, keys)
+        if mask is None:
+            mask = self._unrepeated(self.state_masks.mask(state), keys, state)
+        return mask
+
+    def _unrepeated(self, mask: Mask, keys: Keys | None, state: State) -> Mask:
         """Return the row `mask` of `state` without tokens that would repeat a key or an item."""
         if keys is None or mask < 0 or not self.steps.are_watched(keys):
             return mask
         row = self.masks.known.get((mask, keys))
         if row is None:
             suspects = self.steps.suspects(keys, self.masks.words(mask))
-            self.meter.spend(1 + len(suspects) * (1 + keys.compared // _COMPARED) // 2)
+            compared = keys.compared // _COMPARED if suspects else 0
+            self.meter.spend(1 + len(suspects) * (1 + compared) // 2)
             refused = [t for t in suspects if self.steps.read(state, keys, t) is None]
             row = self.masks.known[mask, keys] = self.masks.changed(mask, fewer=refused)
         return row

@@ -11,7 +11,7 @@ taken, no other end is left.
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
@@ -136,26 +136,22 @@ class Keys(NamedTuple):
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
         """Return a superset of the tokens that `after` refuses for their keys."""
-        suspects, holding = {*tokens.doubling}, tokens.holding.keys()
+        suspects, holding = {*tokens.doubling}, tokens.holding
         for names in self.open:
-            if isinstance(names, frozenset) and not holding.isdisjoint(names):
+            if isinstance(names, frozenset) and not holding.keys().isdisjoint(names):
                 for name in names:
-                    suspects.update(tokens.holding.get(name, ()))
-        if self.key is not None:
-            rests = [*self._rests_of_keys()]
-            if self.escape:
-                return suspects | (tokens.quotes if rests else tokens.several)
-            suspects.update(tokens.repeating.get(self.key, ()))
-            for rest in rests:
-                suspects.update(tokens.ending.get(rest[:-1], ()))
+                    suspects.update(holding.get(name, ()))
+        key = self.key
+        if key is None:
+            return suspects
+        if self.escape:
+            may_repeat = next(self._rests_of_keys(), None) is not None
+            return suspects | (tokens.quotes if may_repeat else tokens.several)
+        suspects.update(tokens.repeating.get(key, ()))
+        for name in self._names():
+            if name.startswith(key):
+                suspects.update(tokens.ending.get(name[len(key) :], ()))
         return suspects
-
-    def dead_end_suspects(self, tokens: QuotedTokens) -> set[int]:
-        """Return a superset of `suspects` and of the tokens after which no new key may be left.
-
-        Those that begin or spell one of `taken_continuations` are not included.
-        """
-        return self.suspects(tokens) | tokens.joining[self.string]
 
     def item_suspects(self, tokens: QuotedTokens) -> UInt32[np.ndarray, " words"]:
         """Return a superset of the tokens that may end a repeated item, as packed bits.
@@ -217,6 +213,22 @@ class Keys(NamedTuple):
     def may_repeat_key(self) -> bool:
         """Whether the current key, or the one that must come next, may repeat another key."""
         return self._at_key and next(self._rests_of_keys(), None) is not None
+
+    def has_new_key(self, rests: Iterable[bytes]) -> bool:
+        """Whether one of `rests` begins with the rest of a key that its object does not have yet.
+
+        Keys with escapes are not looked at, nor any while an array of distinct items is open.
+        """
+        if self.escape or self.watched or not self._at_key:
+            return False
+        names, begun = self._names(), self.key is None
+        for rest in rests:
+            if begun and rest[:1] != b'"':
+                continue
+            name, quote, _ = rest[begun:].partition(b'"')
+            if quote and b"\\" not in name and (self.key or b"") + name not in names:
+                return True
+        return False
 
     @property
     def rivals(self) -> int:

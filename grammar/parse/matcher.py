@@ -24,6 +24,7 @@ from dlm.grammar.parse.prefix import Phase, Prefix
 from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import Reasoning
 
+_ANSWER = Phase.ANSWER  # quicker than the attribute of the class
 _POSITION = attrgetter("position")
 CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 
@@ -76,14 +77,17 @@ class Matcher:
     def accept(self, token: int) -> bool:
         """Move past `token`. Returns False, and does not move, if it is not allowed here."""
         position, tokens = self._position + 1, self._places.tokens
-        if position == len(tokens) or tokens[position] != token:
-            place = self._after(token)
-            if place is None:
-                return False
-            if position < len(tokens):
-                self._forget(position)
-            self._places.add(token, place)
-        self._move(position)
+        if position < len(tokens) and tokens[position] == token:
+            self._move(position)
+            return True
+        place = self._after(token)
+        if place is None:
+            return False
+        if position < len(tokens):
+            self._forget(position)
+        self._places.add(token, place)
+        self._position = position
+        self._prefix, self._state, self._keys = place
         return True
 
     def accept_all(self, tokens: Sequence[int]) -> int:
@@ -138,7 +142,7 @@ class Matcher:
     def _after(self, token: int) -> Place | None:
         """Return the place after `token`; None if it is not allowed here."""
         prefix = self._prefix
-        if prefix.phase is Phase.ANSWER:
+        if prefix.phase is _ANSWER:
             return self._after_answer(token)
         if prefix.phase is Phase.ENDED:
             return None
@@ -171,13 +175,15 @@ class Matcher:
 
     def _after_answer(self, token: int) -> Place | None:
         """Return the place after a token of the answer, or its stop."""
-        stops = self._compiled.stops
+        prefix, stops = self._prefix, self._compiled.stops
         if token in stops.all:
             allowed = token in stops.after(self._state)
-            ended = self._prefix.at(Phase.ENDED)
-            return (ended, self._state, self._keys) if allowed else None
+            return (prefix.at(Phase.ENDED), self._state, self._keys) if allowed else None
         read = self._steps.read(self._state, self._keys, token)
-        return None if read is None else (self._prefix.at(Phase.ANSWER), *read)
+        if read is None:
+            return None
+        state, keys = read
+        return prefix if prefix.phase is _ANSWER else prefix.at(_ANSWER), state, keys
 
     @property
     def _start(self) -> tuple[State, Keys | None]:
@@ -186,14 +192,17 @@ class Matcher:
 
     def mask(self) -> Mask:
         """Return the tokens that `accept` would take: a row of the grammar's table, or ~token."""
-        compiled, masks, prefix = self._compiled, self._compiled.masks, self._prefix
-        reasoning, marker = prefix.reasoning, prefix.marker
-        if reasoning is not None and prefix.phase is Phase.REASONING:
+        compiled, prefix = self._compiled, self._prefix
+        reasoning = prefix.reasoning
+        if reasoning is None or prefix.phase is _ANSWER:
+            return compiled.mask(self._state, self._keys)
+        masks, marker = compiled.masks, prefix.marker
+        if prefix.phase is Phase.REASONING:
             return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
-        if reasoning is not None and prefix.phase is Phase.OPENING:
+        if prefix.phase is Phase.OPENING:
             return ~reasoning.open.rest(marker)[0]
-        mask = compiled.unrepeated(compiled.state_masks.mask(self._state), self._keys, self._state)
-        if reasoning is None or prefix.phase is not Phase.UNDECIDED:
+        mask = compiled.mask(self._state, self._keys)
+        if prefix.phase is not Phase.UNDECIDED:
             return mask
         opening = reasoning.open.rest(marker)[:1]
         return masks.changed(mask, more=opening, fewer=reasoning.open.longer(marker))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from jaxtyping import Int32
 
 from dlm.grammar.json_escapes import missing
 from dlm.grammar.limits import LimitedCache, Meter
@@ -14,6 +15,8 @@ from dlm.grammar.parse.uniqueness import Detour, Uniqueness
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _DETOURS = 4096  # cached detours
+_KEYS = 1 << 14  # cached keys after a token; those with sets of names that are new count more
+_KEY_BYTES, _NAMES = 600, 8  # approximate memory of one, and names that take as much
 _COMPARED = 5  # keys and items that the text is compared with, for a unit of work
 
 
@@ -22,6 +25,7 @@ class Steps:
 
     def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter):
         self._parser, self._vocabulary, self._meter = parser, vocabulary, meter
+        self._pieces, self._plain = vocabulary.pieces, vocabulary.quoted.plain
         self.few_keys = parser.network.few_keys  # an object may have used all keys that are free
         self.uniqueness = Uniqueness(parser, meter)
         # Whether no new key, or no new item of an array of distinct items, may be left.
@@ -29,6 +33,13 @@ class Steps:
         # Whether tokens may be refused before the first key, such as those that hold one twice.
         self._always_watched = self.may_run_out or bool(vocabulary.quoted.doubling)
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_DETOURS)
+        self._keys: dict[tuple[Keys, int], Keys] = {}  # by the keys before a token
+        self._kept = 0  # entries of `_keys`, with what their names count
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of caches."""
+        return self.uniqueness.nbytes + _KEY_BYTES * self._kept
 
     def first_keys(self) -> Keys | None:
         """Return the keys before the text."""
@@ -44,16 +55,29 @@ class Steps:
 
         It is not if a key or a distinct item comes twice, or if no new one can follow.
         """
-        piece = self._vocabulary.pieces[token]
-        onward = self._parser.after(state, token, piece)
+        onward = self._parser.after(state, token, self._pieces[token])
         if onward is None or keys is None:
             return onward and (onward, None)
-        after = self.uniqueness.after(state, keys, piece)
-        if after is None:
-            return None
-        if self.may_run_out and not self._leads_on(onward, after):
-            return None
-        return onward, after
+        if self.may_run_out:
+            after = self.uniqueness.after(state, keys, self._pieces[token])
+            return None if after is None or not self._leads_on(onward, after) else (onward, after)
+        _, key, _, string, escape, _ = keys
+        if key is None and not escape and self._plain[string][token]:
+            return onward, keys
+        after = self._keys.get((keys, token)) or self._keys_after(keys, token)
+        return None if after is None else (onward, after)
+
+    def _keys_after(self, keys: Keys, token: int) -> Keys | None:
+        """Return the keys after a token, and keep them: texts of a grammar have many in common."""
+        after = keys.after(self._pieces[token])
+        if after is not None:
+            names = after.open[-1] if after.open and after.open is not keys.open else None
+            self._kept += 1 + (len(names) // _NAMES if isinstance(names, frozenset) else 0)
+            if self._kept > _KEYS:
+                self._keys.clear()
+                self._kept = 0
+            self._keys[keys, token] = after
+        return after
 
     def _leads_on(self, state: State, keys: Keys) -> bool:
         """Whether the next key or distinct item may be a new one."""
@@ -75,19 +99,21 @@ class Steps:
     def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
         """Return the tokens of the packed bits `words` that `read` may refuse for their keys."""
         vocabulary, quoted = self._vocabulary, self._vocabulary.quoted
-        tokens = keys.dead_end_suspects(quoted) if self.few_keys else keys.suspects(quoted)
+        tokens = keys.suspects(quoted)
         if self.may_run_out:
             taken = keys.taken_continuations
             self._meter.add((len(taken) + keys.compared) // _COMPARED)
-            tokens = tokens.union(vocabulary.beginnings(*taken))
+            tokens = tokens.union(vocabulary.beginnings(*taken) if taken else ())
             if keys.string or not keys.watched:
                 strings = (text for text in taken if text.endswith(b'"'))
                 tokens = tokens.union(*map(quoted.spelling, strings))
             if taken and keys.escape:
                 tokens = tokens.union(self._continuing(keys.escape, taken, words))
-        if not tokens and not self.uniqueness.distinct:  # the usual case
+        if not tokens and not self.may_run_out:  # the usual case
             return []
         suspects = {t for t in tokens if words[t >> 5] >> (t & 31) & 1}
+        if self.few_keys:  # after the others, new keys are left
+            suspects.update(_members(quoted.joining[keys.string], words))
         if self.uniqueness.distinct:
             suspects.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
         return sorted(suspects)
@@ -107,3 +133,8 @@ class Steps:
             piece = pieces[token][:size].lower()
             if any(text.startswith(piece) for text in digits):
                 yield token
+
+
+def _members(tokens: Int32[np.ndarray, " tokens"], words: np.ndarray) -> list[int]:
+    """Return those of `tokens` that are among the packed bits `words`."""
+    return tokens[words[tokens >> 5] >> (tokens & 31) & 1 != 0].tolist()

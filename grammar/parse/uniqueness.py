@@ -17,14 +17,14 @@ from typing import NamedTuple
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.keys import Keys, SeenItems
-from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import State, Thread
 
 _MOST_SITUATIONS = 4096  # situations visited in one search
 _MOST_SEEN = 16_384  # situations of a search that is continued
 _SEARCHES = 4  # kept searches
 _NEAR = 32  # bytes of the shortest text in which a string is looked for
-_VARIETIES = 4096  # cached numbers of strings
+_VARIETIES = 4096  # cached numbers of strings, by terminal and by state
 _SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
 _UNITS = 3  # units of work for a situation
 _EDGES = 50  # edges read for a unit of work, to count texts
@@ -50,6 +50,9 @@ class Uniqueness:
         self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
         # By terminal, its scanner's state, and the least and most characters that follow.
         self._varieties = LimitedCache[tuple[int, int, int, int | None], int](_VARIETIES)
+        # By state: at least how many strings may be read, and rests of literals.
+        self._most_strings = LimitedCache[State, int](_VARIETIES)
+        self._literals = LimitedCache[State, list[bytes]](_VARIETIES)
 
     @property
     def nbytes(self) -> int:
@@ -92,7 +95,25 @@ class Uniqueness:
     def _spares(self, state: State, keys: Keys) -> bool:
         """Whether a string that may be read at `state` can be a new one."""
         rivals = keys.rivals
-        return not rivals or any(self._variety(thread) > rivals for thread in state.threads)
+        if not rivals:
+            return True
+        literals = self._literals.get(state)
+        if literals is None:
+            literals = self._literals[state] = [*self._literals_at(state)]
+        if literals and keys.has_new_key(literals):
+            return True
+        strings = self._most_strings.get(state)
+        if strings is None:
+            strings = max(map(self._variety, state.threads), default=0)
+            self._most_strings[state] = strings
+        return strings > rivals
+
+    def _literals_at(self, state: State) -> Iterator[bytes]:
+        """Yield the rests of the literals that may be read at `state`."""
+        for thread in state.threads:
+            scanner = self._parser.scanners[thread.terminal]
+            if isinstance(scanner, LiteralScanner) and self._parser.cost(thread) is not None:
+                yield scanner.raw[thread.at :]
 
     def _variety(self, thread: Thread) -> int:
         """Return at least how many strings `thread` may read, perhaps from within one."""

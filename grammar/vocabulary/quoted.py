@@ -29,9 +29,7 @@ class QuotedTokens:
         self.repeating: dict[bytes, list[int]] = {}  # by keys that they may end and hold again
         self.several = {token for token in self.quotes if pieces[token].count(b'"') > 2}
         self.doubling = set[int]()  # those that may hold a key twice
-        # Those after which a key comes, or is begun, that is not the first of its object: read
-        # outside of a string, and within one.
-        self.joining: tuple[set[int], set[int]] = (set(), set())
+        joining: tuple[set[int], set[int]] = (set(), set())
         self._opening: dict[bytes, list[int]] = {}  # beginnings of a string
         self._escaping: dict[bytes, list[int]] = {}  # parts of a string, by what they add to it
         separating = set[int]()  # those that end a string, with a comma after it
@@ -41,7 +39,7 @@ class QuotedTokens:
                 escaped = _strings(piece, True, escaped=True)
                 for strings in (outside, within, escaped):
                     self._add_keys(token, strings)
-                    self.joining[strings is not outside].update([token] * strings.joins)
+                    joining[strings is not outside].update([token] * strings.joins)
                 separating.update([token] * (within.commas or escaped.commas))
                 if within.ended is not None:
                     self.ending.setdefault(within.ended, []).append(token)
@@ -49,6 +47,9 @@ class QuotedTokens:
                     self._escaping.setdefault(within.part, []).append(token)
                 if outside.part is not None:
                     self._opening.setdefault(outside.part, []).append(token)
+        # Tokens after which a key comes, or is begun, that is not the first of its object: read
+        # outside of a string, and within one.
+        self.joining = [np.array(sorted(tokens), np.int32) for tokens in joining]
         self._longest = max(map(len, (*self._opening, *self._escaping)), default=0)
         kinds = {  # tokens that may end an item, or lead only to a repetition, by the position
             "opening": {token for token, piece in enumerate(pieces) if _NEW_ITEM.search(piece)},
@@ -62,6 +63,8 @@ class QuotedTokens:
         # Tokens that change no keys, within a string and outside of strings.
         self.within = np.array([not _ENDS_STRING.search(piece) for piece in pieces], bool)
         self.outside = np.array([not _STRUCTURES.search(piece) for piece in pieces], bool)
+        # The same for a look-up by token: outside of strings, and within one.
+        self.plain = self.outside.tobytes(), self.within.tobytes()
 
     def _add_keys(self, token: int, strings: "_Strings") -> None:
         keys = {*strings.keys}

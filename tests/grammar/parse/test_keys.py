@@ -109,6 +109,41 @@ def test_each_escape_is_read_once_however_long_the_string(begun, monkeypatch):
     assert sum(sizes) < 30 * 50
 
 
+@pytest.mark.parametrize(
+    ("begun", "rests", "new"),
+    [
+        ('{"a":1,', ['"a":', '"b":'], True),
+        ('{"a":1,', ['"a":', 'b":', ' "b":', '"b'], False),
+        ('{"ab":1,"a', ['b":', 'c":'], True),
+        ('{"ab":1,"a', ['b":', '\\u0062":', "c"], False),
+        ('{"ab":1,"a\\', ['nb":'], False),
+        ('{"a":', ['"b"'], False),
+    ],
+)
+def test_a_rest_of_a_new_key_is_one_that_the_object_does_not_have(begun, rests, new):
+    keys = Keys().after(begun.encode())
+    assert keys is not None
+    assert keys.has_new_key([rest.encode() for rest in rests]) == new
+
+
+def test_texts_of_one_grammar_share_their_keys(compiler, vocabulary):
+    compiled = compiler.compile(JsonObject())
+    tokens = vocabulary.encode('{"ab": 1, "c": {"ab": "a\\u0062", "d')
+    texts = [Matcher(compiled), Matcher(compiled)]
+    for end, token in enumerate(tokens, 1):
+        assert all(text.accept(token) for text in texts)
+        assert texts[0].keys == Keys().after(vocabulary.text(tokens[:end]).encode())
+        assert texts[0].keys is texts[1].keys or end == 1
+
+
+def test_kept_keys_of_large_objects_take_bounded_memory(compiler, vocabulary):
+    compiled = compiler.compile(JsonObject())
+    text = "{" + ", ".join(f'"{number}": 1' for number in range(700))
+    tokens = vocabulary.encode(text)
+    assert Matcher(compiled).accept_all(tokens) == len(tokens)
+    assert 0 < compiled.steps.nbytes < 10 << 20
+
+
 NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
 WANTED = ['"":0,', '"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab", '"2024-01-01":1,']
 WANTED += ['{"USD": 1, "USD": 2, "US', '"--":1,"--":1', '"ab":1,"ab"', '","']

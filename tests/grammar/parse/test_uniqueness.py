@@ -6,6 +6,7 @@ import pytest
 from answers import needed_tokens
 
 from dlm.grammar import BudgetError, Compiler, Frontier, JsonSchema, Matcher
+from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.uniqueness import Uniqueness
 
@@ -144,6 +145,20 @@ def test_masks_of_distinct_items_with_free_strings_take_no_search(
     (comma,) = vocabulary.encode(",")
     assert matcher.allowed()[comma >> 5] >> (comma & 31) & 1
     assert not searched
+
+
+def test_a_name_that_is_not_used_yet_is_seen_without_a_shortest_text(vocabulary, monkeypatch):
+    few = {"type": "object", "patternProperties": {"^.{1,9}$": TEXT}, "additionalProperties": False}
+    names = {"few": few, "other": TEXT, "third": TEXT}
+    compiled = Compiler(vocabulary).compile(
+        JsonSchema({"type": "object", "properties": names, "additionalProperties": False})
+    )
+    assert compiled.steps.few_keys
+    monkeypatch.setattr(Parser, "completion", None)
+    matcher = Matcher(compiled)
+    for token in vocabulary.encode('{"other": "a", "third": "b", "few": {'):
+        matcher.mask()
+        assert matcher.accept(token)
 
 
 def test_no_property_may_follow_once_all_keys_are_used(compiler, vocabulary):
