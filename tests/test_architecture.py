@@ -234,7 +234,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/openai": 4_550,
     "dlm/samplers": 350,
     "dlm/serving": 4_450,
-    "grammar": 900,
+    "grammar": 910,
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
     "grammar/masks": 890,

@@ -7,10 +7,10 @@ states repeat.
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.states import State
@@ -25,7 +25,7 @@ _ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # first bytes of a value of any typ
 _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class TextPart:
     """The beginning of a text."""
 

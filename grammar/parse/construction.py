@@ -20,6 +20,7 @@ from dlm.grammar.regex.nodes import (
     Reference,
     Repetition,
     SpecialToken,
+    Spelling,
     Terminal,
 )
 from dlm.grammar.rules.rules import Rules
@@ -66,6 +67,7 @@ class GroupEdge(NamedTuple):
     to: int
 
 
+_Unbounded = tuple[Automaton, Spelling] | bytes  # a terminal without bounds of length, or a literal
 Edge = TerminalEdge | TokenEdge | RuleEdge | EpsilonEdge | GroupEdge
 
 
@@ -80,7 +82,7 @@ class Construction:
         self.numbers = {name: i for i, name in enumerate(rules.nodes)}
         self.edges: list[list[Edge]] = [[] for _ in self.numbers]
         self.start, self.final = list(range(len(self.numbers))), set[int]()
-        self.terminals: dict[Terminal | bytes, int] = {}
+        self._terminals: dict[_Unbounded, int] = {}
         self.groups: list[Group] = []
         self.distinct: frozenset[int] = frozenset()  # states of arrays whose items are distinct
         self._waiting = list(zip(self.start, rules.nodes.values(), strict=True))
@@ -92,17 +94,23 @@ class Construction:
             if start in arrays:
                 self.distinct |= {start, *range(before, len(self.edges))}
 
+    @property
+    def terminals(self) -> list[Terminal | bytes]:
+        """Terminals by their numbers, without bounds of length."""
+        return [
+            part if isinstance(part, bytes) else Terminal(part[0], spelling=part[1])
+            for part in self._terminals
+        ]
+
     def _add(self, node: Node, state: int) -> int:
         """Add `node` after `state`. Returns the state in which it ends."""
         match node:
             case Literal(text):
                 return self._read(state, text.encode()) if text else state
-            case Characters(ranges):
-                return self._read(state, Terminal(determinized(Characters(ranges))))
-            case Terminal(low=low, high=high):
-                return self._read(
-                    state, Terminal(node.automaton, 0, None, node.spelling), low, high
-                )
+            case Characters():
+                return self._read(state, (determinized(node), Spelling.RAW))
+            case Terminal(automaton, low, high, spelling):
+                return self._read(state, (automaton, spelling), low, high)
             case SpecialToken(ids):
                 return self._edge(state, TokenEdge(ids, self._new()))
             case Reference(name):
@@ -123,7 +131,7 @@ class Construction:
         end = self._new()
         words = [option.text for option in options if isinstance(option, Literal)]
         if len(words) > _FEW_WORDS:
-            read = self._read(state, Terminal(Automaton.words(words)))
+            read = self._read(state, (Automaton.words(words), Spelling.RAW))
             self._edge(read, EpsilonEdge(end))
             options = tuple(option for option in options if not isinstance(option, Literal))
         for option in options:
@@ -133,7 +141,7 @@ class Construction:
     def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:
         if isinstance(part, Characters):
             whole = determinized(Repetition(part))
-            return self._read(state, Terminal(whole), low, high)
+            return self._read(state, (whole, Spelling.RAW), low, high)
         if (low, high) == (0, 1):
             end = self._new()
             self._edge(state, EpsilonEdge(end))
@@ -173,16 +181,14 @@ class Construction:
         match node:
             case Literal(text) if text:
                 return self._number(text.encode()), 0, None
-            case Terminal(low=low, high=high):
-                return self._number(Terminal(node.automaton, 0, None, node.spelling)), low, high
+            case Terminal(automaton, low, high, spelling):
+                return self._number((automaton, spelling)), low, high
         return None
 
-    def _number(self, terminal: Terminal | bytes) -> int:
-        return self.terminals.setdefault(terminal, len(self.terminals))
+    def _number(self, terminal: _Unbounded) -> int:
+        return self._terminals.setdefault(terminal, len(self._terminals))
 
-    def _read(
-        self, state: int, terminal: Terminal | bytes, low: int = 0, high: int | None = None
-    ) -> int:
+    def _read(self, state: int, terminal: _Unbounded, low: int = 0, high: int | None = None) -> int:
         return self._edge(state, TerminalEdge(self._number(terminal), self._new(), low, high))
 
     def _edge(self, state: int, edge: Edge) -> int:

@@ -10,6 +10,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.regex.characters import bits
 
 _REMEMBERED = 4096  # shortest texts of a group
@@ -35,7 +36,7 @@ class Shortest(NamedTuple):
     number: int  # of parts, repetitions included
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class GroupPart:
     """A part of a group: a terminal, if it begins with one, and a rule."""
 

@@ -46,7 +46,7 @@ class Network:
         self.root = builder.numbers[rules.root]
         self.free_keys, self.few_keys = rules.free_keys, rules.few_keys
         self.distinct = builder.distinct
-        self.terminals: list[Terminal | bytes] = list(builder.terminals)
+        self.terminals = builder.terminals
         self.groups = builder.groups
         self.cost: dict[int, int] = {}  # a missing key: the rule's end is unreachable
         self._situations = Situations(self.groups, self.start, self.cost)

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain
 from typing import ClassVar, TypeVar
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.limits import RESULTS, spend
 from dlm.grammar.regex.characters import EVERY, Ranges, alphabet, inverted, union
 from dlm.grammar.regex.refinement import alive_states, equivalent_blocks
@@ -242,7 +243,7 @@ def _plain(low: int, high: int) -> tuple[int, str]:
     return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class TransitionTable:
     """A deterministic automaton over classes of characters; it starts in state 0."""
 

@@ -6,9 +6,9 @@ are not decided yet, each with a set of items of its own. Every character moves 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.limits import spend
 from dlm.grammar.regex.automaton import (
     Automaton,
@@ -27,7 +27,7 @@ LookbehindStates = tuple[int, ...]
 _NONE: Obligations = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class FollowedBy:
     """A lookahead: the text that follows matches from the position `start` on, or must not."""
 
@@ -35,7 +35,7 @@ class FollowedBy:
     positive: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class PrecededBy:
     """A lookbehind: `automaton` accepts the text so far, or must not."""
 

@@ -4,9 +4,10 @@ The module knows no notation, no vocabulary and no schema.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.characters import Ranges
 
@@ -25,49 +26,49 @@ class Spelling(Enum):
     __hash__ = object.__hash__  # that of `Enum` is a function in Python
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Literal(Node):
     """One text, character for character; it may be empty."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Characters(Node):
     """One character out of `ranges`."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class SpecialToken(Node):
     """One control token out of `ids`, of which none is a stop token."""
 
     ids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Reference(Node):
     """Reference to a rule by its name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Concatenation(Node):
     """Sequence of `parts`; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Alternation(Node):
     """Choice of one of `options`; without options, nothing matches."""
 
     options: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Repetition(Node):
     """`part` repeated `low` to `high` times; `high` None is no limit."""
 
@@ -76,7 +77,7 @@ class Repetition(Node):
     high: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Component:
     """A part of `AnyOrder`."""
 
@@ -88,7 +89,7 @@ class Component:
     again: bool = False  # likewise, but it counts once
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class AnyOrder(Node):
     """One part or more, in any order that the parts allow, with `separator` between them.
 
@@ -102,7 +103,7 @@ class AnyOrder(Node):
     high: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Lookahead(Node):
     """Assertion, in patterns only, that the text after it begins with `part`, or does not."""
 
@@ -110,7 +111,7 @@ class Lookahead(Node):
     positive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Lookbehind(Node):
     """Assertion, in patterns only, that the text before it ends with `part`, or does not."""
 
@@ -118,7 +119,7 @@ class Lookbehind(Node):
     positive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Terminal(Node):
     """Texts of `low` to `high` characters that `automaton` accepts.
 

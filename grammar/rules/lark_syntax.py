@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.json_problems import json_problem
 from dlm.grammar.regex.nodes import Literal, Node, Reference, optional
 from dlm.grammar.rules.notation import Notation, NotationParser, NotationText, characters
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkRegex(Node):
     """Regex between slashes, with the flags after them."""
 
@@ -22,7 +23,7 @@ class LarkRegex(Node):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkAnd(Node):
     """Texts that all `parts` match."""
 
@@ -30,7 +31,7 @@ class LarkAnd(Node):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkNot(Node):
     """Texts that `part` does not match."""
 
@@ -38,7 +39,7 @@ class LarkNot(Node):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkCall(Node):
     """Use of a template with arguments."""
 
@@ -47,7 +48,7 @@ class LarkCall(Node):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkData(Node):
     """Directive `name`, `%json` or `%regex`, with the JSON after it as text."""
 
@@ -56,7 +57,7 @@ class LarkData(Node):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class LarkItem:
     """The definition of a rule or a terminal."""
 

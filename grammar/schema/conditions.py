@@ -5,12 +5,13 @@ The module knows no keyword.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from itertools import zip_longest
 from math import prod
 from typing import NamedTuple, TypeVar
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constants import Constant
 from dlm.grammar.schema.formulas import FALSE, TRUE, Formula, every, some
@@ -116,7 +117,7 @@ class Arrays(NamedTuple):
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Clause:
     """Schemas of properties: by name, by pattern of the name, and `rest` for all others."""
 

@@ -6,16 +6,17 @@
 import json
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.immutable import immutable
 
 _MOST_WRITTEN_OUT = 10**21  # JavaScript writes an exponent from this number on
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Constant:
     """A JSON value, compared by `identity`."""
 

@@ -7,11 +7,11 @@ counted in steps of about 10 us.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.immutable import immutable
 
 ANY = 0  # no draft named: the newest, with the keywords of older ones
 _DRAFTS = {
@@ -221,7 +221,7 @@ class Work:
 _BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@immutable(eq=False)
 class Source:
     """A subschema with its location and the context in which its references are resolved."""
 

@@ -7,9 +7,10 @@ keyword and no grammar.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.schema.conditions import (
     Alternative,
     Arrays,
@@ -29,7 +30,7 @@ _MOST_READ, _MOST_NAMES = 32, 8  # required properties of one alternative: read,
 _MOST_WEIGHT = 64  # pieces of one alternative's properties, those within each other included
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Piece:
     """Values of one type: those listed, or all whose size is within bounds, and whose `properties`
     are there and within extents of their own."""
