@@ -2,15 +2,17 @@
 
 from setuptools import Extension, setup
 
+_FILES = "walk", "trie", "rows", "states", "cells", "closure", "threads", "members"
+
 setup(
     ext_modules=[
         Extension(
             "dlm.grammar._walk",
-            [f"grammar/_{name}.c" for name in ("walk", "trie", "rows", "threads", "closure")],
-            depends=["grammar/_shared.h"],
+            [f"grammar/_{name}.c" for name in _FILES],
+            depends=["grammar/_shared.h", "grammar/_parser.h"],
             optional=True,  # without a compiler, numpy walks
             py_limited_api=True,
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", "-fvisibility=hidden"],
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -1,105 +1,287 @@
-/* Closures of kernels: what an Earley parser predicts and completes with nothing read.
+/* Closures of kernels: what an Earley parser predicts and completes with nothing read. */
 
-   `dlm.grammar.parse.closure` does the same in Python where this is not built. A test holds both
-   equal.
+#include "_parser.h"
 
-   An item is a named tuple (state, stack), and a thread (terminal, at, read, low, high, onward). The
-   attribute `waiting` of a stack holds the callers of a rule, items, and `ends` whether the text ends
-   with the rule. A prediction is a tuple of four lists, and whether its rule may end, and a size. */
+#include <string.h>
 
-#include "_shared.h"
-
-enum { STATE, STACK, ITEM };                                        /* the fields of an item */
-enum { READS, TOKENS, CALLS, ONWARD, ENDS, SIZE, PREDICTION };      /* of a prediction */
+enum { READS, TOKENS, CALLS, ONWARD, ENDS, SIZE, PREDICTION };      /* of a prediction in Python */
 enum { TERMINAL, TO, LOW, HIGH, EDGE };                             /* of an edge of `READS` */
 enum { RULE, AFTER, CALL };                                         /* of a call */
+enum { MOST_EDGES = 1 << 16 };                                      /* of all that are kept */
+
+/* An edge that reads a terminal, or a call of a rule, or the state alone. */
+typedef struct {
+    long number;   /* of the terminal or rule */
+    int bounds;
+    Place to;
+} Edge;
+
+/* What may come next in one rule, from one or several of its states. */
+struct Prediction {
+    int users;     /* closures that read it, and the table that keeps it */
+    int ends;      /* whether the rule may end here */
+    long size;
+    int32_t begin[ONWARD + 2]; /* in `edges`: of reads, tokens, calls and others; and their end */
+    Edge edges[1];
+};
+
+static void leave(Prediction *prediction)
+{
+    if (prediction == NULL || --prediction->users)
+        return;
+    for (int32_t i = 0; i < prediction->begin[ONWARD + 1]; i++)
+        Py_XDECREF(prediction->edges[i].to.large);
+    PyMem_Free(prediction);
+}
+
+static void forget(Predictions *predictions)
+{
+    Predictions freed = *predictions;
+    memset(predictions, 0, sizeof *predictions);
+    for (int32_t i = 0; i < freed.room; i++)
+        if (freed.slots[i].prediction != NULL) {
+            Py_XDECREF(freed.slots[i].key.large);
+            leave(freed.slots[i].prediction);
+        }
+    PyMem_Free(freed.slots);
+}
+
+void forget_predictions(States *states)
+{
+    forget(&states->by_state);
+    forget(&states->by_rule);
+    states->edges = 0;
+}
+
+/* Return the slot of a key, which may be empty. */
+static int32_t slot_of(const Predictions *predictions, const Place *key)
+{
+    uint32_t mask = (uint32_t)predictions->room - 1, slot = (uint32_t)hash_of_place(key) & mask;
+    while (predictions->slots[slot].prediction && !same_place(&predictions->slots[slot].key, key))
+        slot = (slot + 1) & mask;
+    return (int32_t)slot;
+}
+
+/* Keep a prediction. Returns 0 with an exception if there is no memory. */
+static int keep(Predictions *predictions, const Place *key, Prediction *prediction)
+{
+    if (2 * predictions->count >= predictions->room) {
+        Predictions grown = {NULL, predictions->count, predictions->room ? 2 * predictions->room : 16};
+        grown.slots = PyMem_Calloc((size_t)grown.room, sizeof *grown.slots);
+        if (grown.slots == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        for (int32_t i = 0; i < predictions->room; i++)
+            if (predictions->slots[i].prediction)
+                grown.slots[slot_of(&grown, &predictions->slots[i].key)] = predictions->slots[i];
+        PyMem_Free(predictions->slots);
+        *predictions = grown;
+    }
+    int32_t slot = slot_of(predictions, key);
+    if (predictions->slots[slot].prediction)
+        return 1;  /* another thread was faster */
+    predictions->slots[slot].key = *key, predictions->slots[slot].prediction = prediction;
+    Py_XINCREF(key->large);
+    predictions->count++, prediction->users++;
+    return 1;
+}
+
+/* Read an edge of one of the lists of a prediction in Python; its places own their references.
+   Returns 0 with an exception. */
+static int read_edge(States *states, int list, PyObject *object, Edge *edge)
+{
+    PyObject *to = object;
+    *edge = (Edge){0};
+    if (list == READS || list == CALLS) {
+        if (!is_tuple(object, list == READS ? EDGE : CALL))
+            return 0;
+        edge->number = PyLong_AsLong(PyTuple_GetItem(object, list == READS ? TERMINAL : RULE));
+        if (edge->number < 0 || edge->number > INT32_MAX) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "terminals and rules must be small numbers");
+            return 0;
+        }
+        to = PyTuple_GetItem(object, list == READS ? TO : AFTER);
+    }
+    if (list == READS) {
+        PyObject *low = PyTuple_GetItem(object, LOW), *high = PyTuple_GetItem(object, HIGH);
+        if ((edge->bounds = bounds_of(states, low, high)) < 0)
+            return 0;
+    }
+    if (!read_place(to, &edge->to))
+        return 0;
+    Py_XINCREF(edge->to.large);
+    return 1;
+}
+
+/* Read a prediction in Python. Returns NULL with an exception. */
+static Prediction *read_prediction(States *states, PyObject *object)
+{
+    Py_ssize_t count = 0;
+    if (!is_tuple(object, PREDICTION))
+        return NULL;
+    for (int list = READS; list <= ONWARD; list++) {
+        PyObject *edges = PyTuple_GetItem(object, list);
+        if (!PyList_Check(edges)) {
+            PyErr_Format(PyExc_TypeError, "edges must be in lists, got %R", edges);
+            return NULL;
+        }
+        count += PyList_Size(edges);
+    }
+    int ends = PyObject_IsTrue(PyTuple_GetItem(object, ENDS));
+    long size = PyLong_AsLong(PyTuple_GetItem(object, SIZE));
+    if (ends < 0 || (size == -1 && PyErr_Occurred()))
+        return NULL;
+    Prediction *made = NULL;
+    if (count <= INT32_MAX / (Py_ssize_t)sizeof(Edge) && size >= 0 && size <= INT32_MAX)
+        made = PyMem_Calloc(1, sizeof *made + (size_t)count * sizeof(Edge));
+    if (made == NULL) {
+        PyErr_SetString(PyExc_ValueError, "a prediction must have a size and fit into memory");
+        return NULL;
+    }
+    made->users = 1, made->ends = ends, made->size = size;
+    int32_t at = 0;
+    int right = 1;
+    for (int list = READS; right && list <= ONWARD; list++) {
+        PyObject *edges = PyTuple_GetItem(object, list);
+        for (Py_ssize_t i = 0; right && i < PyList_Size(edges) && at < count; i++)
+            if ((right = read_edge(states, list, PyList_GetItem(edges, i), &made->edges[at])))
+                at++;
+        made->begin[list + 1] = at;
+    }
+    if (right)
+        return made;
+    made->begin[ONWARD + 1] = at;
+    leave(made);
+    return NULL;
+}
+
+/* Return the prediction of a network state, or of a rule: a new reference; NULL with an exception. */
+static Prediction *prediction_of(States *states, Predictions *kept, const Place *key, PyObject *ask)
+{
+    if (kept->room) {
+        Prediction *known = kept->slots[slot_of(kept, key)].prediction;
+        if (known != NULL) {
+            known->users++;
+            return known;
+        }
+    }
+    PyObject *number = place_object(key), *object = NULL;
+    Prediction *made = NULL;
+    if (number != NULL && (object = PyObject_CallFunctionObjArgs(ask, number, NULL)) != NULL)
+        made = read_prediction(states, object);
+    Py_XDECREF(number);
+    Py_XDECREF(object);
+    if (made == NULL)
+        return NULL;
+    if (states->edges >= MOST_EDGES)
+        forget_predictions(states);
+    states->edges += 1 + made->begin[ONWARD + 1];
+    if (keep(kept, key, made))
+        return made;
+    leave(made);
+    return NULL;
+}
+
+/* A prediction with its stack; or with the number of its rule, whose stack is not known yet. */
+typedef struct {
+    Prediction *prediction;
+    PyObject *stack;
+} Predicted;
 
 typedef struct {
-    PyObject *of_state, *of_rule, *of_rules;  /* predictions; the stacks of rules by their callers */
-    PyObject *starts, *item, *thread;         /* by terminal; the classes of items and threads */
-    PyObject *pending, *seen;                 /* items that are still to be read; all of them */
-    PyObject *predicted;                      /* pairs of a prediction, and its stack or rule */
-    PyObject *callers, *rules;                /* lists by rule; rules in the order of their calls */
-    PyObject *threads, *at_tokens;            /* the result */
+    States *states;
+    Members seen;            /* items */
+    int32_t *pending;        /* those that are still to be read, the last ones first */
+    int32_t pending_count, pending_room;
+    Predicted *predicted;
+    int32_t predicted_count, predicted_room;
+    PyObject *callers;       /* lists by rule, in the order of their first calls */
+    PyObject *rules;         /* rules in that order */
     long work;
     int may_end;
 } Closure;
 
-/* Whether an object is a list; if not, there is an exception. */
-static int is_list(PyObject *object)
+/* Make room for one more of `count` elements of `size` bytes. Returns 0 with an exception. */
+static int make_room(void **array, int32_t count, int32_t *room, size_t size)
 {
-    if (object != NULL && PyList_Check(object))
+    if (count < *room)
         return 1;
-    if (object != NULL)
-        PyErr_Format(PyExc_TypeError, "edges and callers must be in lists, got %R", object);
-    return 0;
-}
-
-/* Add an object to a list, whose reference this takes over. Returns 0 with an exception. */
-static int add(PyObject *list, PyObject *object)
-{
-    int right = object != NULL && PyList_Append(list, object) == 0;
-    Py_XDECREF(object);
-    return right;
+    int32_t more = *room ? 2 * *room : 16;
+    void *grown = PyMem_Realloc(*array, (size_t)more * size);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    *array = grown, *room = more;
+    return 1;
 }
 
 /* Read an item later, if it was not reached before. Returns 0 with an exception. */
-static int reach(Closure *c, PyObject *item)
+static int reach(Closure *c, const Place *state, PyObject *stack)
 {
-    Py_ssize_t before = PySet_Size(c->seen);
-    if (item == NULL || PySet_Add(c->seen, item) < 0)
+    const Member item = {.terminal = ITEM, .onward = *state, .stack = stack};
+    int32_t before = c->seen.count;
+    if (!add_new(&c->seen, &item))
         return 0;
-    return PySet_Size(c->seen) == before || PyList_Append(c->pending, item) == 0;
+    if (c->seen.count == before)
+        return 1;
+    if (!make_room((void **)&c->pending, c->pending_count, &c->pending_room, sizeof *c->pending))
+        return 0;
+    c->pending[c->pending_count++] = before;
+    return 1;
 }
 
-/* Keep a prediction of a stack or of a rule, whose reference this takes over, and the callers that it
-   holds. Returns 0 with an exception. */
-static int keep(Closure *c, PyObject *prediction, PyObject *owner)
+/* Note a call of a rule from a stack, or from another rule. Returns 0 with an exception. */
+static int note_call(Closure *c, const Edge *call, PyObject *owner)
 {
-    int right = is_tuple(prediction, PREDICTION);
-    for (int i = READS; right && i <= ONWARD; i++)
-        right = is_list(PyTuple_GetItem(prediction, i));
-    PyObject *calls = right ? PyTuple_GetItem(prediction, CALLS) : NULL;
-    for (Py_ssize_t i = 0; right && i < PyList_Size(calls); i++) {
-        PyObject *call = PyList_GetItem(calls, i), *list;
-        if (!(right = is_tuple(call, CALL)))
-            break;
-        Py_INCREF(call);
-        list = PyDict_GetItemWithError(c->callers, PyTuple_GetItem(call, RULE));
-        Py_XINCREF(list);
-        if (list == NULL && !PyErr_Occurred() && (list = PyList_New(0)) != NULL)
-            right = PyDict_SetItem(c->callers, PyTuple_GetItem(call, RULE), list) == 0
-                    && PyList_Append(c->rules, PyTuple_GetItem(call, RULE)) == 0;
-        right = right && list != NULL
-                && add(list, PyTuple_Pack(2, PyTuple_GetItem(call, AFTER), owner));
-        Py_XDECREF(list);
-        Py_DECREF(call);
-    }
-    if (right) {
-        long size = number(prediction, SIZE, INT32_MAX);
-        right = size >= 0;
-        c->work += size;
-    }
-    right = right && add(c->predicted, PyTuple_Pack(2, prediction, owner));
-    Py_XDECREF(prediction);
+    PyObject *rule = PyLong_FromLong(call->number), *after = place_object(&call->to), *pair = NULL;
+    PyObject *callers = rule == NULL ? NULL : PyDict_GetItemWithError(c->callers, rule);
+    int right = after != NULL && (pair = PyTuple_Pack(2, after, owner)) != NULL;
+    Py_XINCREF(callers);
+    if (right && callers == NULL && !PyErr_Occurred() && (callers = PyList_New(0)) != NULL)
+        right = PyDict_SetItem(c->callers, rule, callers) == 0 && PyList_Append(c->rules, rule) == 0;
+    right = right && callers != NULL && PyList_Append(callers, pair) == 0;
+    Py_XDECREF(callers);
+    Py_XDECREF(pair);
+    Py_XDECREF(after);
+    Py_XDECREF(rule);
     return right;
 }
 
-/* Reach the callers of an item's rule, which may end. Returns 0 with an exception. */
+/* Keep a prediction, whose reference this takes over, and note its calls. `owner` is its stack, or the
+   number of its rule. Returns 0 with an exception. */
+static int predict(Closure *c, Prediction *prediction, PyObject *owner)
+{
+    if (!make_room((void **)&c->predicted, c->predicted_count, &c->predicted_room,
+                   sizeof *c->predicted)) {
+        leave(prediction);
+        return 0;
+    }
+    c->predicted[c->predicted_count++] = (Predicted){prediction, Py_NewRef(owner)};
+    c->work += prediction->size;
+    for (int32_t i = prediction->begin[CALLS]; i < prediction->begin[CALLS + 1]; i++)
+        if (!note_call(c, &prediction->edges[i], owner))
+            return 0;
+    return 1;
+}
+
+/* Reach the callers of a rule that may end. Returns 0 with an exception. */
 static int complete(Closure *c, PyObject *stack)
 {
-    PyObject *ends = PyObject_GetAttrString(stack, "ends");
-    PyObject *waiting = PyObject_GetAttrString(stack, "waiting"), *item;
-    int ended = ends == NULL ? -1 : PyObject_IsTrue(ends);
-    int right = ended >= 0 && waiting != NULL;
+    PyObject *ends = PyObject_GetAttr(stack, c->states->names[ENDS_NAME]);
+    PyObject *waiting = PyObject_GetAttr(stack, c->states->names[WAITING_NAME]);
+    int ended = ends == NULL ? -1 : PyObject_IsTrue(ends), right = ended >= 0 && waiting != NULL;
     if (right && !PyTuple_Check(waiting)) {
         PyErr_SetString(PyExc_TypeError, "callers must be a tuple");
         right = 0;
     }
-    c->may_end |= ended;
+    c->may_end |= ended > 0;
     for (Py_ssize_t i = 0; right && i < PyTuple_Size(waiting); i++, c->work++) {
-        item = PyTuple_GetItem(waiting, i);
-        right = reach(c, item);
+        Member item;
+        right = read_member(c->states, PyTuple_GetItem(waiting, i), &item) &&
+                reach(c, &item.onward, item.stack);
     }
     Py_XDECREF(ends);
     Py_XDECREF(waiting);
@@ -107,147 +289,110 @@ static int complete(Closure *c, PyObject *stack)
 }
 
 /* Predict and complete an item. Returns 0 with an exception. */
-static int follow(Closure *c, PyObject *item)
+static int follow(Closure *c, int32_t number)
 {
-    if (!is_tuple(item, ITEM))
+    const Member item = c->seen.members[number];  /* the list keeps its references */
+    States *states = c->states;
+    Prediction *made = prediction_of(states, &states->by_state, &item.onward, states->of_state);
+    if (made == NULL || !predict(c, made, item.stack))
         return 0;
-    PyObject *stack = PyTuple_GetItem(item, STACK);
-    PyObject *prediction = PyObject_CallFunctionObjArgs(c->of_state, PyTuple_GetItem(item, STATE), NULL);
-    Py_XINCREF(prediction);
-    int right = keep(c, prediction, stack), ends = 0;
-    PyObject *onward = right ? PyTuple_GetItem(prediction, ONWARD) : NULL;
-    for (Py_ssize_t i = 0; right && i < PyList_Size(onward); i++) {
-        PyObject *reached = named(c->item, PyTuple_Pack(2, PyList_GetItem(onward, i), stack));
-        right = reach(c, reached);
-        Py_XDECREF(reached);
-    }
-    if (right)
-        right = (ends = PyObject_IsTrue(PyTuple_GetItem(prediction, ENDS))) >= 0;
-    if (right && ends)
-        right = complete(c, stack);
-    Py_XDECREF(prediction);
-    return right;
+    for (int32_t i = made->begin[ONWARD]; i < made->begin[ONWARD + 1]; i++)
+        if (!reach(c, &made->edges[i].to, item.stack))
+            return 0;
+    return !made->ends || complete(c, item.stack);
 }
 
-/* Add the thread that begins to read a terminal. Returns 0 with an exception. */
-static int begin(Closure *c, PyObject *edge, PyObject *stack)
+/* Predict and complete all items, then predict the rules that they call; stops beyond `most` work.
+   Returns 0 with an exception. */
+static int follow_all(Closure *c, long most)
 {
-    if (!is_tuple(edge, EDGE))
-        return 0;
-    PyObject *terminal = PyTuple_GetItem(edge, TERMINAL), *zero = PyLong_FromLong(0);
-    PyObject *start = PyDict_GetItemWithError(c->starts, terminal);
-    Py_XINCREF(start);
-    if (start == NULL && !PyErr_Occurred())
-        start = PyObject_GetItem(c->starts, terminal);  /* which may make it */
-    PyObject *onward = named(c->item, PyTuple_Pack(2, PyTuple_GetItem(edge, TO), stack));
-    int right = 0;
-    if (zero != NULL && start != NULL && onward != NULL)
-        right = add(c->threads, named(c->thread, PyTuple_Pack(6, terminal, start, zero,
-                                                              PyTuple_GetItem(edge, LOW),
-                                                              PyTuple_GetItem(edge, HIGH), onward)));
-    Py_XDECREF(zero);
-    Py_XDECREF(start);
-    Py_XDECREF(onward);
-    return right;
+    while (c->pending_count && c->work <= most)
+        if (!follow(c, c->pending[--c->pending_count]))
+            return 0;
+    for (Py_ssize_t i = 0; c->work <= most && i < PyList_Size(c->rules); i++) {
+        PyObject *rule = PyList_GetItem(c->rules, i);
+        const Place key = {PyLong_AsLong(rule), NULL};
+        States *states = c->states;
+        Prediction *made = prediction_of(states, &states->by_rule, &key, states->of_rule);
+        if (made == NULL || !predict(c, made, rule))
+            return 0;
+    }
+    return 1;
 }
 
-/* Add the threads and items of a prediction. Returns 0 with an exception. */
-static int enter(Closure *c, PyObject *prediction, PyObject *stack)
+/* Put the stacks of rules in the place of their numbers. Returns 0 with an exception. */
+static int find_stacks(Closure *c)
 {
-    PyObject *tokens = PyTuple_GetItem(prediction, TOKENS), *reads = PyTuple_GetItem(prediction, READS);
-    int right = 1;
-    for (Py_ssize_t i = 0; right && i < PyList_Size(tokens); i++)
-        right = add(c->at_tokens,
-                    named(c->item, PyTuple_Pack(2, PyList_GetItem(tokens, i), stack)));
-    for (Py_ssize_t i = 0; right && i < PyList_Size(reads); i++) {
-        PyObject *edge = PyList_GetItem(reads, i);
-        Py_INCREF(edge);
-        right = begin(c, edge, stack);
-        Py_DECREF(edge);
-    }
-    return right;
-}
-
-/* Add the threads and items of all predictions. Returns 0 with an exception. */
-static int enter_all(Closure *c)
-{
-    PyObject *nodes = NULL;
-    int right = 1;
-    if (PyDict_Size(c->callers)) {
-        nodes = PyObject_CallFunctionObjArgs(c->of_rules, c->callers, NULL);
-        right = nodes != NULL;
-    }
-    for (Py_ssize_t i = 0; right && i < PyList_Size(c->predicted); i++) {
-        PyObject *pair = PyList_GetItem(c->predicted, i), *owner = PyTuple_GetItem(pair, 1), *stack;
-        stack = PyLong_Check(owner) && nodes != NULL ? PyObject_GetItem(nodes, owner)
-                                                     : Py_NewRef(owner);
-        right = stack != NULL && enter(c, PyTuple_GetItem(pair, 0), stack);
-        Py_XDECREF(stack);
+    if (!PyDict_Size(c->callers))
+        return 1;
+    PyObject *nodes = PyObject_CallMethod(c->states->stacks, "of_rules", "O", c->callers);
+    int right = nodes != NULL;
+    for (int32_t i = 0; right && i < c->predicted_count; i++) {
+        PyObject *owner = c->predicted[i].stack;
+        if (!PyLong_Check(owner))
+            continue;
+        c->predicted[i].stack = PyObject_GetItem(nodes, owner);
+        right = c->predicted[i].stack != NULL;
+        Py_DECREF(owner);
     }
     Py_XDECREF(nodes);
     return right;
 }
 
-/* Predict and complete all items; then predict the rules that they call. Returns 0 with an exception;
-   stops beyond `most`. */
-static int predict(Closure *c, long most)
+/* Add the threads and the items at control tokens of all predictions. Returns 0 with an exception. */
+static int enter_all(Closure *c, Members *threads, Members *items)
 {
-    int right = 1;
-    for (Py_ssize_t last; right && c->work <= most && (last = PyList_Size(c->pending)) > 0;) {
-        PyObject *item = PyList_GetItem(c->pending, last - 1);
-        Py_INCREF(item);
-        right = PyList_SetSlice(c->pending, last - 1, last, NULL) == 0 && follow(c, item);
-        Py_DECREF(item);
+    for (int32_t i = 0; i < c->predicted_count; i++) {
+        const Prediction *made = c->predicted[i].prediction;
+        Member member = {.terminal = ITEM, .stack = c->predicted[i].stack};
+        for (int32_t j = made->begin[TOKENS]; j < made->begin[TOKENS + 1]; j++) {
+            member.onward = made->edges[j].to;
+            if (!add_new(items, &member))
+                return 0;
+        }
+        for (int32_t j = made->begin[READS]; j < made->begin[READS + 1]; j++) {
+            Terminal terminal;
+            member.onward = made->edges[j].to, member.bounds = made->edges[j].bounds;
+            member.terminal = (int32_t)made->edges[j].number;
+            if (!find_terminal(c->states, member.terminal, &terminal))
+                return 0;
+            member.at = (int32_t)terminal.start;
+            if (!add_new(threads, &member))
+                return 0;
+        }
     }
-    for (Py_ssize_t i = 0; right && c->work <= most && i < PyList_Size(c->rules); i++) {
-        PyObject *rule = PyList_GetItem(c->rules, i);
-        right = keep(c, PyObject_CallFunctionObjArgs(c->of_rule, rule, NULL), rule);
-    }
-    return right;
+    return 1;
 }
 
-/* Return the threads and items that items lead to, whether the text may end, and the work; None if it
-   is beyond `most`. */
-static PyObject *close_items(PyObject *module, PyObject *args)
+/* Add what items lead to with nothing read: threads, and items at edges that read control tokens. Sets
+   whether the text may end, and the work. Returns 1; 0 with an exception, also if it takes more work
+   than it may. */
+int close_items(States *states, const Members *begin, Members *threads, Members *items, int *may_end,
+                long *work)
 {
-    PyObject *items, *result = NULL;
-    Closure c = {0};
-    long most;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "OOOOO!O!O!l", &items, &c.of_state, &c.of_rule, &c.of_rules,
-                          &PyDict_Type, &c.starts, &PyType_Type, &c.item, &PyType_Type, &c.thread,
-                          &most))
-        return NULL;
-    if (!are_tuples(c.item) || !are_tuples(c.thread))
-        return NULL;
-    c.pending = PySequence_List(items), c.seen = c.pending ? PySet_New(c.pending) : NULL;
-    c.predicted = PyList_New(0), c.callers = PyDict_New(), c.rules = PyList_New(0);
-    c.threads = PyList_New(0), c.at_tokens = PyList_New(0);
-    if (c.seen && c.predicted && c.callers && c.rules && c.threads && c.at_tokens && predict(&c, most)) {
-        if (c.work > most)
-            result = Py_BuildValue("");
-        else if (enter_all(&c))
-            result = Py_BuildValue("OOOl", c.threads, c.at_tokens, c.may_end ? Py_True : Py_False,
-                                   c.work);
+    Closure c = {.states = states};
+    c.callers = PyDict_New(), c.rules = PyList_New(0);
+    int right = c.callers && c.rules;
+    for (int32_t i = 0; right && i < begin->count; i++)
+        right = reach(&c, &begin->members[i].onward, begin->members[i].stack);
+    right = right && follow_all(&c, states->most_work);
+    if (right && c.work > states->most_work) {
+        PyObject *nothing = PyObject_CallNoArgs(states->refuse);
+        if (nothing != NULL)
+            PyErr_SetString(PyExc_RuntimeError, "what refuses a state must raise an exception");
+        Py_XDECREF(nothing);
+        right = 0;
     }
-    Py_XDECREF(c.pending);
-    Py_XDECREF(c.seen);
-    Py_XDECREF(c.predicted);
+    right = right && find_stacks(&c) && enter_all(&c, threads, items);
+    *may_end = c.may_end, *work = c.work;
+    for (int32_t i = 0; i < c.predicted_count; i++) {
+        leave(c.predicted[i].prediction);
+        Py_XDECREF(c.predicted[i].stack);
+    }
+    PyMem_Free(c.predicted);
+    PyMem_Free(c.pending);
+    free_members(&c.seen);
     Py_XDECREF(c.callers);
     Py_XDECREF(c.rules);
-    Py_XDECREF(c.threads);
-    Py_XDECREF(c.at_tokens);
-    return result;
-}
-
-static PyMethodDef methods[] = {
-    {"close_items", close_items, METH_VARARGS, "Predict and complete items; see _closure.c."},
-    {NULL, NULL, 0, NULL},
-};
-
-/* Add the function to the module. */
-int add_closure(PyObject *module)
-{
-    return PyModule_AddFunctions(module, methods);
+    return right;
 }

@@ -219,17 +219,17 @@ int add_each(Draft *draft, PyObject *sets)
    of nodes that the walk has reached; -1 with an exception. */
 static int64_t make_set(const Rows *rows, Draft *draft, PyObject *sets, PyObject *out, PyObject *walk)
 {
-    PyObject *trie, *begin, *after, *unread;
+    PyObject *trie, *begin, *states;
     int64_t reached = 0;
     const Module *state = PyType_GetModuleState(Py_TYPE((PyObject *)rows));
 
     if (!add_each(draft, sets))
         return -1;
     if (walk != Py_None) {
-        if (!PyArg_ParseTuple(walk, "O!O!OO", state->trie, &trie, &PyList_Type, &begin, &after,
-                              &unread))
+        if (!PyArg_ParseTuple(walk, "O!O!O!", state->trie, &trie, &PyList_Type, &begin,
+                              state->states, &states))
             return -1;
-        reached = read_below(trie, begin, after, unread, draft);
+        reached = read_below(trie, begin, states, draft);
     }
     if (reached >= 0 && out != Py_None && !change(draft, out, 1))
         return -1;

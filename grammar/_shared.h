@@ -30,7 +30,7 @@ static inline void add_token(Draft *draft, int32_t token)
 /* The state of the module: its types, and memory that is used again. */
 enum { SPARE = 4 };
 typedef struct {
-    PyTypeObject *trie, *rows;
+    PyTypeObject *trie, *rows, *states, *cell;
     struct {
         uint32_t *words;  /* zeros; NULL: there is none */
         size_t bytes;
@@ -42,17 +42,14 @@ int of_numbers(const Py_buffer *buffer, Py_ssize_t size);
 
 /* Of _trie.c. */
 PyTypeObject *make_trie_type(PyObject *module);
-int64_t read_below(PyObject *trie, PyObject *begin, PyObject *after, PyObject *unread, Draft *draft);
+int64_t read_below(PyObject *trie, PyObject *begin, PyObject *states, Draft *draft);
 
-/* Of _threads.c. */
+/* Of _members.c. */
 int is_tuple(PyObject *object, Py_ssize_t size);
-long number(PyObject *tuple, int field, long most);
-int are_tuples(PyObject *class);
 PyObject *named(PyObject *class, PyObject *fields);
-int add_threads(PyObject *module);
 
-/* Of _closure.c. */
-int add_closure(PyObject *module);
+/* Of _states.c. */
+int make_state_types(PyObject *module, Module *types);
 
 /* Of _rows.c. */
 int add_each(Draft *draft, PyObject *sets);

@@ -1,102 +1,104 @@
-/* Threads read bytes: the step of an Earley parser that scans, and the next states of a state.
+/* Threads of an Earley parser read a byte. */
 
-   `dlm.grammar.parse.threads` does the same in Python where this is not built. A test holds both
-   equal.
-
-   A thread is a named tuple (terminal, at, read, low, high, onward). The table of a terminal is its
-   text, if it is a literal: then `at` is the number of bytes read. Otherwise it is a tuple of two
-   lists by state of its scanner, and a function. One list holds the moves (first byte, last byte,
-   next state) in their order, and None in place of those that the function returns. The other list
-   holds whether a text may end in the state. */
-
-#include "_shared.h"
+#include "_parser.h"
 
 #include <limits.h>
+#include <string.h>
 
-enum { TERMINAL, AT, READ, LOW, HIGH, ONWARD, THREAD };  /* the fields of a thread; their number */
-enum { MOVES, FINAL, ASK, TABLE };
+enum { MOVES, FINAL, ASK, TABLE };                   /* of a terminal that is no literal */
 enum { FIRST_BYTE, LAST_BYTE, TO, MOVE };
+enum { MOST_TERMINALS = 1 << 24 };
 enum { NO = -1, FAILED = -2 };   /* in place of a state; FAILED: with an exception */
 enum { NOT, MAY, MUST };         /* whether a text of a terminal ends in a state */
-
-typedef struct {
-    PyObject *object;            /* a reference that the table owns */
-    const char *text;            /* NULL if the terminal is no literal */
-    Py_ssize_t length;
-    PyObject *moves, *final, *ask;
-} Table;
 
 typedef struct {
     long low, high, to;
 } Move;
 
-/* What the arguments of all steps have in common. */
-typedef struct {
-    PyObject *tables, *class, *move;  /* by terminal; of threads; moves threads that count */
-} Threads;
-
-/* What a byte leads to. */
-typedef struct {
-    PyObject *members;
-    int begin, end;              /* the bytes that lead to the same members */
-    int may_end;                 /* a terminal may end there */
-} Step;
-
-/* Whether an object is a tuple of `size` fields; if not, there is an exception. */
-int is_tuple(PyObject *object, Py_ssize_t size)
-{
-    if (object != NULL && PyTuple_Check(object) && PyTuple_Size(object) == size)
-        return 1;
-    if (object != NULL)
-        PyErr_Format(PyExc_TypeError, "what steps of parsers read must be a tuple of %zd, got %R", size,
-                     object);
-    return 0;
-}
-
 /* Return a field of a tuple, a number of 0 to `most`; FAILED otherwise. */
-long number(PyObject *tuple, int field, long most)
+static long number(PyObject *tuple, int field, long most)
 {
     long value = PyLong_AsLong(PyTuple_GetItem(tuple, field));
     if (value >= 0 && value <= most)
         return value;
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "a byte, a state or a size must be from 0 to %ld, got %ld", most,
-                     value);
+        PyErr_Format(PyExc_ValueError, "a byte or a state must be from 0 to %ld, got %ld", most, value);
     return FAILED;
 }
 
-/* Find the table of a thread's terminal. Returns 0 with an exception if there is none. */
-static int find_table(PyObject *tables, PyObject *thread, Table *table)
+/* Read what `terminal->object` holds. Returns 0 with an exception. */
+static int read_terminal(Terminal *terminal)
 {
-    PyObject *terminal = PyTuple_GetItem(thread, TERMINAL);
-    PyObject *object = PyDict_GetItemWithError(tables, terminal);
-    Py_XINCREF(object);
-    if (object == NULL && !PyErr_Occurred())
-        object = PyObject_GetItem(tables, terminal);  /* which may make it */
-    if (object == NULL)
-        return 0;
-    *table = (Table){.object = object};
+    PyObject *object = terminal->object;
     if (PyBytes_Check(object)) {
-        table->text = PyBytes_AsString(object), table->length = PyBytes_Size(object);
+        terminal->text = PyBytes_AsString(object), terminal->length = PyBytes_Size(object);
         return 1;
     }
-    if (is_tuple(object, TABLE)) {
-        table->moves = PyTuple_GetItem(object, MOVES), table->final = PyTuple_GetItem(object, FINAL);
-        table->ask = PyTuple_GetItem(object, ASK);
-        if (PyList_Check(table->moves) && PyList_Check(table->final))
-            return 1;
-        PyErr_SetString(PyExc_TypeError, "a table must begin with two lists");
-    }
-    Py_DECREF(object);
+    if (!is_tuple(object, TABLE))
+        return 0;
+    terminal->moves = PyTuple_GetItem(object, MOVES), terminal->final = PyTuple_GetItem(object, FINAL);
+    terminal->ask = PyTuple_GetItem(object, ASK);
+    if (PyList_Check(terminal->moves) && PyList_Check(terminal->final))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a table must begin with two lists");
     return 0;
 }
 
-/* Return the moves from a state of a terminal that is no literal: a new reference to a tuple. */
-static PyObject *moves_from(const Table *table, long state)
+/* Make a terminal known. Returns 0 with an exception. */
+static int learn(States *states, int32_t number)
 {
-    PyObject *moves = PyList_GetItem(table->moves, state);
+    PyObject *key = PyLong_FromLong(number), *start = NULL;
+    Terminal made = {0};
+    int right = 0;
+    if (key != NULL && (made.object = PyObject_GetItem(states->tables, key)) != NULL)
+        start = PyObject_GetItem(states->starts, key);
+    if (start != NULL)
+        made.start = PyLong_AsLong(start);
+    if (start != NULL && !PyErr_Occurred() && made.start >= 0 && made.start <= INT32_MAX)
+        right = read_terminal(&made);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the first state of a terminal must be a small number");
+    if (right && number >= states->terminal_count) {
+        long count = number + number / 2 + 16;
+        Terminal *grown = PyMem_Realloc(states->terminals, (size_t)count * sizeof *grown);
+        right = grown != NULL;
+        if (right) {
+            memset(grown + states->terminal_count, 0,
+                   (size_t)(count - states->terminal_count) * sizeof *grown);
+            states->terminals = grown, states->terminal_count = count;
+        } else
+            PyErr_NoMemory();
+    }
+    if (right && states->terminals[number].object == NULL) {
+        states->terminals[number] = made;
+        made.object = NULL;
+    }
+    Py_XDECREF(made.object);
+    Py_XDECREF(start);
+    Py_XDECREF(key);
+    return right;
+}
+
+/* Copy what is known of a terminal, which lives as long as the states. Returns 0 with an exception. */
+int find_terminal(States *states, int32_t number, Terminal *terminal)
+{
+    if (number < 0 || number > MOST_TERMINALS) {
+        PyErr_Format(PyExc_ValueError, "a terminal must be from 0 to %d", MOST_TERMINALS);
+        return 0;
+    }
+    if ((number >= states->terminal_count || states->terminals[number].object == NULL) &&
+        !learn(states, number))
+        return 0;
+    *terminal = states->terminals[number];
+    return 1;
+}
+
+/* Return the moves from a state of a terminal that is no literal: a new reference to a tuple. */
+static PyObject *moves_from(const Terminal *terminal, long state)
+{
+    PyObject *moves = PyList_GetItem(terminal->moves, state);
     if (moves == Py_None)
-        moves = PyObject_CallFunction(table->ask, "l", state);
+        moves = PyObject_CallFunction(terminal->ask, "l", state);
     else
         Py_XINCREF(moves);
     if (moves != NULL && !PyTuple_Check(moves)) {
@@ -114,42 +116,42 @@ static int read_move(PyObject *moves, Py_ssize_t i, Move *move)
         return 0;
     move->low = number(fields, FIRST_BYTE, 255);
     move->high = move->low == FAILED ? FAILED : number(fields, LAST_BYTE, 255);
-    move->to = move->high == FAILED ? FAILED : number(fields, TO, LONG_MAX);
+    move->to = move->high == FAILED ? FAILED : number(fields, TO, INT32_MAX);
     return move->to != FAILED;
 }
 
-/* Narrow the bytes of a step to those on the same side of a move as `byte`. Returns -1 if the move's
-   bytes come before `byte`, 0 if they include it, and 1 if they come after it. */
-static int narrow(Step *step, int low, int high, int byte)
+/* Narrow the bytes from `begin` to `end` to those on the same side of a move as `byte`. Returns -1 if
+   the move's bytes come before `byte`, 0 if they include it, and 1 if they come after it. */
+static int narrow(int *begin, int *end, int low, int high, int byte)
 {
     if (high < byte) {
-        step->begin = high >= step->begin ? high + 1 : step->begin;
+        *begin = high >= *begin ? high + 1 : *begin;
         return -1;
     }
     if (low > byte) {
-        step->end = low <= step->end ? low - 1 : step->end;
+        *end = low <= *end ? low - 1 : *end;
         return 1;
     }
-    step->begin = low > step->begin ? low : step->begin;
-    step->end = high < step->end ? high : step->end;
+    *begin = low > *begin ? low : *begin;
+    *end = high < *end ? high : *end;
     return 0;
 }
 
 /* Return the state that `byte` leads to from `at`, NO or FAILED. */
-static long state_after(const Table *table, long at, int byte, Step *step)
+static long state_after(const Terminal *terminal, long at, int byte, int *begin, int *end)
 {
-    if (table->text != NULL) {
-        int taken = at < table->length ? (uint8_t)table->text[at] : NO;
-        return taken != NO && narrow(step, taken, taken, byte) == 0 ? at + 1 : NO;
+    if (terminal->text != NULL) {
+        int taken = at < terminal->length ? (uint8_t)terminal->text[at] : NO;
+        return taken != NO && narrow(begin, end, taken, taken, byte) == 0 ? at + 1 : NO;
     }
-    PyObject *moves = moves_from(table, at);
+    PyObject *moves = moves_from(terminal, at);
     long to = moves == NULL ? FAILED : NO;
     int side = -1;
     for (Py_ssize_t i = 0; to == NO && side < 0 && i < PyTuple_Size(moves); i++) {
         Move move;
         if (!read_move(moves, i, &move))
             to = FAILED;
-        else if ((side = narrow(step, (int)move.low, (int)move.high, byte)) == 0)
+        else if ((side = narrow(begin, end, (int)move.low, (int)move.high, byte)) == 0)
             to = move.to;
     }
     Py_XDECREF(moves);
@@ -157,190 +159,81 @@ static long state_after(const Table *table, long at, int byte, Step *step)
 }
 
 /* Return whether a text of a terminal ends in a state: NOT, MAY, MUST or FAILED. */
-static int ending(const Table *table, long state)
+static int ending(const Terminal *terminal, long state)
 {
-    if (table->text != NULL)
-        return state == table->length ? MUST : NOT;
-    PyObject *final = PyList_GetItem(table->final, state), *moves;
+    if (terminal->text != NULL)
+        return state == terminal->length ? MUST : NOT;
+    PyObject *final = PyList_GetItem(terminal->final, state), *moves;
     Py_XINCREF(final);
     int may = final == NULL ? FAILED : PyObject_IsTrue(final);
     Py_XDECREF(final);
     if (may <= 0)
         return may == 0 ? NOT : FAILED;
-    moves = moves_from(table, state);
+    moves = moves_from(terminal, state);
     may = moves == NULL ? FAILED : PyTuple_Size(moves) ? MAY : MUST;
     Py_XDECREF(moves);
     return may;
 }
 
-/* Whether the objects of a class are tuples; if not, there is an exception. */
-int are_tuples(PyObject *class)
+/* Whether what a thread has read is a text of its terminal; -1 with an exception. */
+int ended(States *states, const Member *thread)
 {
-    if (PyType_IsSubtype((PyTypeObject *)class, &PyTuple_Type))
-        return 1;
-    PyErr_Format(PyExc_TypeError, "items and threads must be of classes of tuples, got %R", class);
-    return 0;
+    Terminal terminal;
+    if (!find_terminal(states, thread->terminal, &terminal))
+        return -1;
+    int ends = ending(&terminal, thread->at);
+    return ends == FAILED ? -1 : ends != NOT && has_enough(states, thread);
 }
 
-/* Return an object of a class of tuples; this takes over the reference to `fields`, or to NULL. */
-PyObject *named(PyObject *class, PyObject *fields)
+/* Move a thread with bounds to a state of its scanner. Returns 1; 0 if it cannot keep them; -1 with an
+   exception. */
+static int move_bounded(States *states, Member *thread, long to)
 {
-    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    PyObject *arguments = fields == NULL ? NULL : PyTuple_Pack(1, fields), *made = NULL;
-    if (arguments != NULL)
-        made = make((PyTypeObject *)class, arguments, NULL);
-    Py_XDECREF(arguments);
-    Py_XDECREF(fields);
-    return made;
-}
-
-/* Return a thread without bounds moved to a state of its scanner. */
-static PyObject *moved_thread(PyObject *class, PyObject *thread, long to)
-{
-    PyObject *at = PyLong_FromLong(to), *zero = PyTuple_GetItem(thread, LOW), *fields = NULL;
-    if (at != NULL)
-        fields = PyTuple_Pack(THREAD, PyTuple_GetItem(thread, TERMINAL), at, zero, zero, Py_None,
-                              PyTuple_GetItem(thread, ONWARD));
-    Py_XDECREF(at);
-    return named(class, fields);
+    PyObject *object = thread_object(states, thread), *moved = NULL;
+    Member read;
+    if (object != NULL)
+        moved = PyObject_CallFunction(states->move, "Ol", object, to);
+    int right = moved == NULL ? -1 : moved != Py_None;
+    if (right == 1 && (right = read_member(states, moved, &read) ? 1 : -1) == 1) {
+        if (read.terminal == thread->terminal && read.bounds == thread->bounds)
+            thread->read = read.read;
+        else {
+            PyErr_SetString(PyExc_ValueError, "a thread must keep its terminal and its bounds");
+            right = -1;
+        }
+    }
+    Py_XDECREF(moved);
+    Py_XDECREF(object);
+    return right;
 }
 
 /* Add what a thread becomes in another state of its scanner. Returns 0 with an exception. */
-static int add_moved(const Threads *threads, const Table *table, PyObject *thread, long to, Step *step)
+static int add_moved(States *states, const Terminal *terminal, const Member *thread, long to,
+                     Members *reached)
 {
-    PyObject *low = PyTuple_GetItem(thread, LOW), *moved = NULL;
-    int bounded = PyTuple_GetItem(thread, HIGH) != Py_None ? 1 : PyObject_IsTrue(low);
-    if (bounded >= 0)
-        moved = bounded ? PyObject_CallFunction(threads->move, "Ol", thread, to)
-                        : moved_thread(threads->class, thread, to);
-    int right = moved == Py_None, ends = NOT, enough = 0;
-    if (!right && is_tuple(moved, THREAD) && (ends = ending(table, to)) != FAILED) {
-        if (ends == MAY)
-            enough = PyObject_RichCompareBool(PyTuple_GetItem(moved, READ), low, Py_GE);
-        step->may_end |= ends == MUST || enough;
-        if (enough >= 0)
-            right = PyList_Append(step->members,
-                                  ends == MUST ? PyTuple_GetItem(thread, ONWARD) : moved) == 0;
-    }
-    Py_XDECREF(moved);
-    return right;
+    Member moved = *thread;
+    int kept = thread->bounds ? move_bounded(states, &moved, to) : 1;
+    if (kept <= 0)
+        return kept == 0;
+    moved.at = (int32_t)to;
+    int ends = ending(terminal, to);
+    if (ends == MUST)
+        moved = (Member){.terminal = ITEM, .onward = thread->onward, .stack = thread->stack};
+    return ends != FAILED && add_new(reached, &moved);
 }
 
-/* Read a byte by all members, a tuple of threads. Returns 0 with an exception. */
-static int read_byte(const Threads *threads, PyObject *members, int byte, Step *step)
+/* Read a byte by threads. Adds the members after it to `reached`, and narrows the bytes from `begin` to
+   `end` to those that lead to the same. Returns 0 with an exception. */
+int read_byte(States *states, const Members *threads, int byte, Members *reached, int *begin, int *end)
 {
-    int right = 1;
-    *step = (Step){PyList_New(0), 0, 255, 0};
-    if (step->members == NULL)
-        return 0;
-    for (Py_ssize_t i = 0; right && i < PyTuple_Size(members); i++) {
-        PyObject *thread = PyTuple_GetItem(members, i);
-        long at = is_tuple(thread, THREAD) ? number(thread, AT, LONG_MAX) : FAILED, to;
-        Table table;
-        if (at == FAILED || !find_table(threads->tables, thread, &table))
+    for (int32_t i = 0; i < threads->count; i++) {
+        const Member *thread = &threads->members[i];
+        Terminal terminal;
+        if (!find_terminal(states, thread->terminal, &terminal))
             return 0;
-        to = state_after(&table, at, byte, step);
-        right = to == NO || (to != FAILED && add_moved(threads, &table, thread, to, step));
-        Py_DECREF(table.object);
+        long to = state_after(&terminal, thread->at, byte, begin, end);
+        if (to == FAILED || (to != NO && !add_moved(states, &terminal, thread, to, reached)))
+            return 0;
     }
-    return right;
-}
-
-/* Return the members after a run of bytes that a piece begins with; the first and the last byte that
-   lead to the same in place of the run's last one; the run's length; and the bytes read by all. */
-static PyObject *read_run(PyObject *module, PyObject *args)
-{
-    Threads threads;
-    Step step = {NULL, 0, 255, 0};
-    PyObject *members, *result = NULL;
-    Py_buffer piece;
-    Py_ssize_t length = 0, read = 0;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "O!O!OOy*", &PyDict_Type, &threads.tables, &PyType_Type,
-                          &threads.class, &threads.move, &members, &piece))
-        return NULL;
-    int right = are_tuples(threads.class);
-    step.members = PyList_New(0);
-    members = right && step.members != NULL ? PySequence_Tuple(members) : NULL;
-    while (members != NULL && length < piece.len) {
-        Py_CLEAR(step.members);
-        read += PyTuple_Size(members);
-        right = read_byte(&threads, members, ((uint8_t *)piece.buf)[length++], &step);
-        Py_CLEAR(members);
-        if (right)
-            members = PyList_AsTuple(step.members);
-        if (members == NULL || step.may_end || step.begin < step.end || PyTuple_Size(members) == 0)
-            break;
-    }
-    if (members != NULL)
-        result = Py_BuildValue("Oiinn", step.members, step.begin, step.end, length, read);
-    Py_XDECREF(members);
-    Py_XDECREF(step.members);
-    PyBuffer_Release(&piece);
-    return result;
-}
-
-/* Mark the bytes that a thread takes in the next states of its state. Returns 0 with an exception. */
-static int mark(PyObject *tables, PyObject *thread, PyObject *unread, PyObject **states)
-{
-    long at = is_tuple(thread, THREAD) ? number(thread, AT, LONG_MAX) : FAILED;
-    Table table;
-    Move move;
-    if (at == FAILED || !find_table(tables, thread, &table))
-        return 0;
-    int right = 1;
-    if (table.text != NULL && at < table.length)
-        states[(uint8_t)table.text[at]] = unread;
-    PyObject *moves = table.text == NULL ? moves_from(&table, at) : PyTuple_New(0);
-    for (Py_ssize_t i = 0; moves != NULL && right && i < PyTuple_Size(moves); i++) {
-        right = read_move(moves, i, &move);
-        for (long byte = move.low; right && byte <= move.high; byte++)
-            states[byte] = unread;
-    }
-    right = right && moves != NULL;
-    Py_XDECREF(moves);
-    Py_DECREF(table.object);
-    return right;
-}
-
-/* Return the next states by byte: `onward` from `begin` to `end`, `unread` for other bytes that the
-   threads take, and None for all others. */
-static PyObject *next_states(PyObject *module, PyObject *args)
-{
-    PyObject *tables, *threads, *unread, *onward, *none, *list = NULL, *states[256] = {NULL};
-    unsigned char begin, end;
-    int right = 1;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "O!OObbO", &PyDict_Type, &tables, &threads, &unread, &begin, &end,
-                          &onward) || (threads = PySequence_Tuple(threads)) == NULL)
-        return NULL;
-    for (Py_ssize_t i = 0; right && i < PyTuple_Size(threads); i++)
-        right = mark(tables, PyTuple_GetItem(threads, i), unread, states);
-    Py_DECREF(threads);
-    for (int byte = begin; byte <= end; byte++)
-        states[byte] = onward;
-    none = right ? Py_BuildValue("[O]", Py_None) : NULL;
-    if (none != NULL)
-        list = PySequence_Repeat(none, 256);
-    Py_XDECREF(none);
-    for (int byte = 0; list != NULL && byte < 256; byte++) {
-        Py_XINCREF(states[byte]);
-        if (states[byte] != NULL)
-            PyList_SetItem(list, byte, states[byte]);
-    }
-    return list;
-}
-
-static PyMethodDef methods[] = {
-    {"next_states", next_states, METH_VARARGS, "Return the next states by byte; see _threads.c."},
-    {"read_run", read_run, METH_VARARGS, "Read a run of bytes by threads; see _threads.c."},
-    {NULL, NULL, 0, NULL},
-};
-
-/* Add the steps to the module. */
-int add_threads(PyObject *module)
-{
-    return PyModule_AddFunctions(module, methods);
+    return 1;
 }

@@ -1,9 +1,9 @@
-/* Read a trie of tokens from nodes on: by states that are Python objects, or along one text.
+/* Read a trie of tokens from nodes on: by the states of a parser, or along one text.
 
    `dlm.grammar.masks.walks` does the same in numpy where this is not built. A test holds both
    equal. The nodes are numbered level by level: the children of a node are side by side. */
 
-#include "_shared.h"
+#include "_parser.h"
 
 #include <string.h>
 
@@ -14,7 +14,6 @@ static const Py_ssize_t item_size[ARRAYS] = {1, 4, 4, 4, 4, 4};
 /* The arrays of a trie, which are checked when it is made and must not change afterwards. */
 typedef struct {
     PyObject_HEAD
-    PyObject *next;             /* the name of an attribute of states */
     Py_buffer arrays[ARRAYS];   /* what the pointers below point to */
     const uint8_t *byte;        /* the last byte of each node's text */
     const int32_t *first;       /* each node's first child */
@@ -76,11 +75,9 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *names)
     }
     memcpy(trie->arrays, a, sizeof a);
     trie->levels = levels;
-    trie->next = PyUnicode_InternFromString("next");
-    if (trie->next != NULL && fit(trie))
+    if (fit(trie))
         return (PyObject *)trie;
-    if (trie->next != NULL)
-        PyErr_SetString(PyExc_ValueError, "arrays of a trie must fit together");
+    PyErr_SetString(PyExc_ValueError, "arrays of a trie must fit together");
     Py_DECREF(trie);
     return NULL;
 }
@@ -91,7 +88,6 @@ static void end(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     for (int i = 0; i < ARRAYS; i++)
         PyBuffer_Release(&trie->arrays[i]);
-    Py_XDECREF(trie->next);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -109,151 +105,120 @@ static int read_node(const Trie *trie, const Py_buffer *nodes, Py_ssize_t i, int
     return 0;
 }
 
-/* A machine of states that are Python objects. The attribute `next` of a state holds the next
-   states by byte, as a list or a tuple, and `unread` where the function `after` is to be called. */
 typedef struct {
-    PyObject *after, *unread;
-} Machine;
-
-typedef struct {
-    PyObject *state, *next;  /* a state and its attribute, which the frame owns */
+    Cell *cell;              /* which the frame owns */
     int32_t child, end;      /* the children that are still to be read */
 } Frame;
 
-static void leave(Frame *frame)
+/* What a walk adds to, and what it needs. */
+typedef struct {
+    const Trie *trie;
+    States *states;
+    Work work;
+    Frame *frames;
+    Draft *draft;
+    int64_t reached;         /* nodes */
+} Walk;
+
+/* Find the state after a child, of which only that there is one is told if it has no children. Returns
+   1; 0 if there is none; -1 with an exception. */
+static int go_on(Walk *walk, Cell *cell, int32_t child, Cell **to)
 {
-    Py_DECREF(frame->state);
-    Py_XDECREF(frame->next);
+    uint8_t byte = walk->trie->byte[child];
+    *to = NULL;
+    if (!walk->trie->children[child])
+        return takes(walk->states, cell, byte, &walk->work);
+    return cell_after(walk->states, cell, byte, &walk->work, to) ? *to != NULL : -1;
 }
 
-/* Begin to read the children of a node; this takes over the reference to `state`. */
-static void enter(const Trie *trie, Frame *frame, int32_t node, PyObject *state)
+/* Read the nodes below a node from a state on. Returns 0 with an exception. */
+static int walk_below(Walk *walk, int32_t node, Cell *cell)
 {
-    frame->state = state, frame->next = PyObject_GetAttr(state, trie->next);
-    frame->child = trie->first[node], frame->end = trie->first[node] + trie->children[node];
-}
-
-/* Return a new reference to the state after a byte, or to None; NULL with an exception. */
-static PyObject *next_state(const Trie *trie, const Machine *machine, Frame *frame, uint8_t byte)
-{
-    PyObject *to = NULL, *number;
-    if (PyList_Check(frame->next))
-        to = PyList_GetItem(frame->next, byte);
-    else if (PyTuple_Check(frame->next))
-        to = PyTuple_GetItem(frame->next, byte);
-    else
-        PyErr_SetString(PyExc_TypeError, "next states must be a list or a tuple");
-    if (to != machine->unread) {
-        Py_XINCREF(to);
-        return to;
-    }
-    number = PyLong_FromLong(byte);
-    if (number == NULL)
-        return NULL;
-    to = PyObject_CallFunctionObjArgs(machine->after, frame->state, number, NULL);
-    Py_DECREF(number);
-    if (to == NULL)
-        return NULL;
-    Py_DECREF(frame->next);
-    frame->next = PyObject_GetAttr(frame->state, trie->next);  /* the call may have replaced it */
-    if (frame->next == NULL)
-        Py_CLEAR(to);
-    return to;
-}
-
-/* Read the nodes below a node from `state` on; add the tokens reached to `draft`.
-   Returns the number of nodes reached; -1 with an exception. */
-static int64_t walk_below(const Trie *trie, int32_t node, PyObject *state, const Machine *machine,
-                          Frame *frames, Draft *draft)
-{
-    int64_t reached = 0;
+    const Trie *trie = walk->trie;
     int32_t depth = 0;
 
-    Py_INCREF(state);
-    enter(trie, &frames[0], node, state);
+    walk->frames[0] = (Frame){(Cell *)Py_NewRef((PyObject *)cell), trie->first[node],
+                              trie->first[node] + trie->children[node]};
     while (depth >= 0) {
-        Frame *frame = &frames[depth];
-        if (frame->next != NULL && frame->child == frame->end) {
-            leave(frame);
+        Frame *frame = &walk->frames[depth];
+        if (frame->child == frame->end) {
+            leave_cell(frame->cell);
             depth--;
             continue;
         }
         int32_t child = frame->child++;
-        PyObject *to = frame->next ? next_state(trie, machine, frame, trie->byte[child]) : NULL;
-        if (to == Py_None) {
-            Py_DECREF(to);
-            continue;
-        }
-        if (to != NULL && depth + 1 == trie->levels) {
+        Cell *to;
+        int taken = go_on(walk, frame->cell, child, &to);
+        if (taken > 0 && depth + 1 == trie->levels) {
             PyErr_SetString(PyExc_ValueError, "arrays of a trie must fit together");
-            Py_CLEAR(to);
+            leave_cell(to);
+            taken = -1;
         }
-        if (to == NULL) {
+        if (taken < 0) {
             while (depth >= 0)
-                leave(&frames[depth--]);
-            return -1;
+                leave_cell(walk->frames[depth--].cell);
+            return 0;
         }
-        reached++;
+        if (!taken)
+            continue;
+        walk->reached++;
         const int32_t *token = trie->tokens + trie->token_first[child];
         for (int32_t i = 0; i < trie->token_count[child]; i++)
-            add_token(draft, token[i]);
-        if (trie->children[child])
-            enter(trie, &frames[++depth], child, to);
-        else
-            Py_DECREF(to);
+            add_token(walk->draft, token[i]);
+        if (to != NULL)
+            walk->frames[++depth] = (Frame){to, trie->first[child],
+                                            trie->first[child] + trie->children[child]};
     }
-    return reached;
+    return 1;
 }
 
-static int64_t walk_from(const Trie *trie, PyObject *nodes, PyObject *state, const Machine *machine,
-                         Frame *frames, Draft *draft)
+/* Read below nodes from a state on. Returns 0 with an exception. */
+static int walk_from(Walk *walk, PyObject *nodes, PyObject *state)
 {
     Py_buffer b;
-    int64_t reached = 0;
     int32_t node;
-    if (PyObject_GetBuffer(nodes, &b, PyBUF_CONTIG_RO) < 0)
-        return -1;
-    for (Py_ssize_t i = 0; reached >= 0 && i < (b.len + 3) / 4; i++) {
-        int64_t below = -1;
-        if (read_node(trie, &b, i, &node))
-            below = walk_below(trie, node, state, machine, frames, draft);
-        reached = below < 0 ? -1 : reached + below;
+    Cell *cell = cell_of_state(walk->states, state);
+    if (cell == NULL || PyObject_GetBuffer(nodes, &b, PyBUF_CONTIG_RO) < 0) {
+        leave_cell(cell);
+        return 0;
     }
+    int right = 1;
+    for (Py_ssize_t i = 0; right && i < (b.len + 3) / 4; i++)
+        right = read_node(walk->trie, &b, i, &node) && walk_below(walk, node, cell);
     PyBuffer_Release(&b);
-    return reached;
+    leave_cell(cell);
+    return right;
 }
 
 /* Read below nodes from states on; add the tokens reached to `draft`. `begin` is a list of pairs:
    nodes, and the state there. Returns the number of nodes reached; -1 with an exception. */
-int64_t read_below(PyObject *self, PyObject *begin, PyObject *after, PyObject *unread, Draft *draft)
+int64_t read_below(PyObject *self, PyObject *begin, PyObject *states, Draft *draft)
 {
     const Trie *trie = (const Trie *)self;
-    const Machine machine = {after, unread};
+    Walk walk = {.trie = trie, .states = (States *)states, .draft = draft};
     PyObject *nodes, *state;
-    int64_t reached = 0;
 
     if (trie->most_token >> 5 >= draft->width) {
         PyErr_SetString(PyExc_ValueError, "packed bits must have a place for each token");
         return -1;
     }
-    Frame *frames = PyMem_Malloc((size_t)trie->levels * sizeof(Frame));
-    if (frames == NULL) {
+    walk.frames = PyMem_Malloc((size_t)trie->levels * sizeof(Frame));
+    if (walk.frames == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; reached >= 0 && i < PyList_Size(begin); i++) {
+    int right = begin_work(walk.states, &walk.work);
+    for (Py_ssize_t i = 0; right && i < PyList_Size(begin); i++) {
         PyObject *pair = PyList_GetItem(begin, i);
-        int64_t from = -1;
         Py_INCREF(pair);
-        if (PyTuple_Check(pair) && PyArg_ParseTuple(pair, "OO", &nodes, &state))
-            from = walk_from(trie, nodes, state, &machine, frames, draft);
-        else if (!PyErr_Occurred())
+        right = PyTuple_Check(pair) && PyArg_ParseTuple(pair, "OO", &nodes, &state) &&
+                walk_from(&walk, nodes, state);
+        if (!right && !PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "a walk must begin with pairs of nodes and a state");
         Py_DECREF(pair);
-        reached = from < 0 ? -1 : reached + from;
     }
-    PyMem_Free(frames);
-    return reached;
+    PyMem_Free(walk.frames);
+    return end_work(walk.states, &walk.work) && right ? walk.reached : -1;
 }
 
 /* A list of numbers that grows. */

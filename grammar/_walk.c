@@ -99,7 +99,7 @@ stop:
 #include "_shared.h"
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 8
+#define VERSION 9
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -246,8 +246,7 @@ static PyMethodDef methods[] = {
 static int begin(PyObject *module)
 {
     Module *state = PyModule_GetState(module);
-    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 || add_closure(module) < 0 ||
-        add_threads(module) < 0)
+    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0)
         return -1;
     state->trie = make_trie_type(module);
     if (state->trie == NULL || PyModule_AddObjectRef(module, "Trie", (PyObject *)state->trie) < 0)
@@ -255,7 +254,11 @@ static int begin(PyObject *module)
     state->rows = make_rows_type(module);
     if (state->rows == NULL)
         return -1;
-    return PyModule_AddObjectRef(module, "Rows", (PyObject *)state->rows);
+    if (PyModule_AddObjectRef(module, "Rows", (PyObject *)state->rows) < 0)
+        return -1;
+    if (!make_state_types(module, state))
+        return -1;
+    return PyModule_AddObjectRef(module, "States", (PyObject *)state->states);
 }
 
 static void end(void *module)
@@ -265,6 +268,8 @@ static void end(void *module)
         return;
     Py_XDECREF((PyObject *)state->trie);
     Py_XDECREF((PyObject *)state->rows);
+    Py_XDECREF((PyObject *)state->states);
+    Py_XDECREF((PyObject *)state->cell);
     free_spare_memory(state);
 }
 

@@ -130,20 +130,20 @@ class Meter:
 
     def __init__(self):
         self.spent = 0  # units since it was made
-        self._limit = maxsize
+        self.limit = maxsize  # of `spent`
 
     @contextmanager
     def limited(self, units: int) -> Iterator[None]:
         """Allow `units` more units to be spent in a block of the program."""
-        outer, self._limit = self._limit, self.spent + units
+        outer, self.limit = self.limit, self.spent + units
         try:
             yield
         finally:
-            self._limit = outer
+            self.limit = outer
 
     def spend(self, units: int) -> None:
         """Count work that is about to be done. Raises `Unfinished` if the limit is reached."""
-        if self.spent >= self._limit:
+        if self.spent >= self.limit:
             raise Unfinished("a query of the grammar takes more than its share of a step")
         self.spent += units
 

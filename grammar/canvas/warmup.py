@@ -73,7 +73,7 @@ class Warmup:
             while not self.done and (left := begun + most - meter.spent) > 0:
                 with meter.limited(left):
                     self._advance(left)
-                enough = len(compiled.parser) > _STATES or compiled.masks.count > _MASKS
+                enough = len(compiled.parser.states) > _STATES or compiled.masks.count > _MASKS
                 self.done = enough or not (self._texts or self._reading)
         except Unfinished:
             pass  # the next call continues

@@ -26,7 +26,7 @@ class Below(NamedTuple):
 
     def for_native(self) -> tuple[Any, ...]:
         """Return the same as the arguments of a walk in C."""
-        return self.trie.native, self.begin, self.machine.after, self.machine.unread
+        return self.trie.native, self.begin, self.machine.states
 
     def add_to(self, words: UInt32[np.ndarray, " words"]) -> int:
         """Add the tokens to packed bits. Returns the number of nodes reached."""

@@ -228,12 +228,9 @@ class WalkTable:
 
 @runtime_checkable
 class Machine(Protocol):
-    """A machine with any number of states, which are objects.
+    """A machine with any number of states, which are objects."""
 
-    The sequence `next` of a state holds by byte what `after` returns for it, or `unread`.
-    """
-
-    unread: Any
+    states: Any  # the machine in C, if the extension is built
 
     def likely(self, state: Any) -> Bool[np.ndarray, " 256"]:
         """Return a superset of the bytes for which `after` is not None."""

@@ -6,13 +6,10 @@ module knows no text.
 
 from collections.abc import Sequence
 
-from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse.predictions import Prediction, Predictions
 from dlm.grammar.parse.states import Item, StackNode, Stacks, Thread
 
-_MOST_WORK = 20_000  # items reached from one state
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
 # Threads, and items at edges that read control tokens; whether the text may end; and the work.
@@ -26,26 +23,10 @@ class Closures:
         """`starts` holds the scanners' first states, by terminal."""
         self._predictions, self._stacks, self._starts = predictions, stacks, starts
 
-    def of(self, items: Sequence[Item]) -> Closure:
-        """Predict and complete `items` until nothing is new, and return what that leads to.
-
-        Raises `GrammarError` if it takes too much work.
-        """
-        predictions, stacks = self._predictions, self._stacks
-        if NATIVE is None:
-            closure = self._of(items)
-        else:
-            lookups = predictions.of_state, predictions.of_rule, stacks.of_rules, self._starts
-            closure = NATIVE.close_items(items, *lookups, Item, Thread, _MOST_WORK)
-        if closure is None:
-            raise GrammarError(
-                f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
-            )
-        return closure
-
-    def _of(self, items: Sequence[Item]) -> Closure | None:
-        """Return the closure of `items`; None if it takes too much work."""
-        predictions, pending, seen = self._predictions, [*items], {*items}
+    def of(self, items: Sequence[Item], most: int) -> Closure | None:
+        """Predict and complete `items` until nothing is new, and return what that leads to; None if
+        it takes more than `most` work."""
+        predictions, pending, seen = self._predictions, [*dict.fromkeys(items)], {*items}
         predicted: list[tuple[Prediction, StackNode | int]] = []  # with the stack, or the rule
         callers: dict[int, list[tuple[int, StackNode | int]]] = {}  # by rule
         may_end = False
@@ -66,7 +47,7 @@ class Closures:
                 if item not in seen:
                     seen.add(item)
                     pending.append(item)
-            if work > _MOST_WORK:
+            if work > most:
                 return None
         rules = [*callers]
         for rule in rules:  # the loop appends to it
@@ -78,7 +59,7 @@ class Closures:
                     rules.append(called)
                 callers[called].append((to, rule))
             work += prediction.size
-            if work > _MOST_WORK:
+            if work > most:
                 return None
         nodes = self._stacks.of_rules(callers) if callers else {}
         threads: list[Thread] = []

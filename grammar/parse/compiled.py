@@ -65,7 +65,9 @@ class Compiled:
     @property
     def nbytes(self) -> int:
         """Approximate memory in use."""
-        states = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.state_masks.nbytes
+        states = (
+            _STATE_BYTES * len(self.parser.states) + self.masks.nbytes + self.state_masks.nbytes
+        )
         caches = self.steps.nbytes + self.closing.nbytes + _MOVE_BYTES * len(self._moves)
         return self._network_bytes + states + caches
 

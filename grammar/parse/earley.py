@@ -1,35 +1,21 @@
-"""An Earley parser over a network. Each of its states is built once, then found by look-up.
+"""An Earley parser over a network.
 
 The parser reads bytes. It knows no vocabulary, only the ids of control tokens that rules name.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-from dlm.grammar.limits import LazyDict, LimitedCache, Meter
-from dlm.grammar.parse.closure import Closures
+from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.parse.construction import TerminalEdge, TokenEdge
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.predictions import Predictions
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.parse.states import (
-    UNREAD,
-    UNREAD_BYTES,
-    Item,
-    StackNode,
-    Stacks,
-    State,
-    Thread,
-    order,
-)
+from dlm.grammar.parse.state_table import state_table
+from dlm.grammar.parse.states import Item, StackNode, Stacks, State, Thread, order
 from dlm.grammar.parse.threads import Threads
 from dlm.grammar.regex.nodes import Terminal
 
-_REMEMBERED = 32_768  # states, before all are forgotten
-_RUNS = 1 << 14  # cached states after several bytes
-_THREADS = 8  # threads moved by a byte for a unit of work
 _FORCED = 1024  # bytes of a forced text
-AnyMember = TypeVar("AnyMember", Thread, Thread | Item)
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
 
@@ -74,53 +60,30 @@ class Parser:
 
         Raises `GrammarError` if the first state is too large.
         """
-        self.network, self._meter = network, meter
+        self.network = network
         scanners = LazyDict(lambda number: scan(network.terminals[number]))
-        starts = LazyDict(lambda number: scanners[number].start)
         self.scanners = scanners
-        self._states: dict[Thread | Item | frozenset[Thread | Item], State] = {}  # by kernel
-        self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
         self._threads, self._stacks = Threads(scanners), Stacks(network)
         self._costs = ByteCosts(scanners, self._stacks)
-        self._closures = Closures(Predictions(network, scanners), self._stacks, starts)
-        self._end = StackNode(ends=True)
-        self.start = self._state([Item(network.start[network.root], self._end)])
+        predictions = Predictions(network, scanners)
+        self.states = state_table(self._threads, predictions, self._stacks, self._costs, meter)
+        self.start = self.states.of([Item(network.start[network.root], StackNode(ends=True))])
 
     def __del__(self) -> None:
         """Break the reference cycles between states, to free them at once."""
         self._stacks.cut()
-        self._forget()
-
-    def __len__(self) -> int:
-        """Return the number of known states."""
-        return len(self._states)
+        self.states.clear()
 
     def after(self, state: State, token: int, piece: bytes) -> State | None:
         """Return the state after `token`; None if the grammar refuses it.
 
         `piece` holds the token's bytes: none for a control token.
         """
-        if not piece:
-            return self._after_token(state, token)
-        reached, place = state, 0
-        while place < len(piece):
-            onward = reached.next[piece[place]]
-            place += 1
-            if onward is UNREAD:
-                onward, length = self._after_run(reached, piece[place - 1 :])
-                place += length - 1
-            if onward is None:
-                return None
-            reached = onward
-        return reached
+        return self.states.after(state, piece) if piece else self._after_token(state, token)
 
     def after_byte(self, state: State, byte: int) -> State | None:
         """Return the state after a byte of text; None if the grammar refuses it."""
-        if state.next[byte] is UNREAD:
-            self._meter.spend(1 + len(state.threads) // 4)
-            members, begin, end, *_ = self._threads.read(state.threads, byte.to_bytes())
-            self._link(state, begin, end, self._state(members) if members else None)
-        return state.next[byte]
+        return self.states.after(state, byte.to_bytes())
 
     def after_text(self, state: State, text: bytes) -> State | None:
         """Return the state after a text, and keep those within it: others may begin alike."""
@@ -128,33 +91,6 @@ class Parser:
         for byte in text:
             reached = reached and self.after_byte(reached, byte)
         return reached
-
-    def _link(self, state: State, begin: int, end: int, onward: State | None) -> None:
-        """Set the state after the bytes from `begin` to `end`."""
-        if isinstance(state.next, list):
-            state.next[begin : end + 1] = [onward] * (end + 1 - begin)
-        else:
-            state.next = self._threads.next_states(state.threads, begin, end, onward)
-
-    def _after_run(self, state: State, piece: bytes) -> tuple[State | None, int]:
-        """Return the state after a run of bytes that `piece` begins with, and their number.
-
-        A run ends where a terminal may end, or after a byte in place of which another one leads to
-        the same state. The states before the last byte are not built.
-        """
-        key = state, piece
-        run = self._runs.get(key)
-        if run is None:
-            self._meter.spend(1 + len(state.threads) // 4)
-            members, begin, end, length, read = self._threads.read(state.threads, piece)
-            self._meter.add(read // _THREADS)
-            onward = self._state(members) if members else None
-            run = onward, length
-            if length == 1:
-                self._link(state, begin, end, onward)
-            else:
-                self._runs[key] = run
-        return run
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
         """Return the ranges of bytes that may follow, in the order of the grammar's rules."""
@@ -172,11 +108,11 @@ class Parser:
 
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""
-        return self._state([thread.onward])
+        return self.states.of([thread.onward])
 
     def only(self, state: State, threads: Sequence[Thread]) -> State:
         """Return `state` with only these of its threads, and no items."""
-        return state if len(threads) == len(state.threads) else self._state(threads)
+        return state if len(threads) == len(state.threads) else self.states.of(threads)
 
     def forced(self, state: State) -> str:
         """Return the text with which every continuation begins, up to a limit of length."""
@@ -237,10 +173,6 @@ class Parser:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
         return self._costs.cost(member)
 
-    def _ended(self, thread: Thread) -> bool:
-        """Whether the text read so far is a complete text of the terminal."""
-        return self.scanners[thread.terminal].final[thread.at] and thread.read >= thread.low
-
     def _after_token(self, state: State, token: int) -> State | None:
         items = [
             Item(edge.to, item.stack)
@@ -248,73 +180,7 @@ class Parser:
             for edge in self.network.edges_of(item.state)
             if isinstance(edge, TokenEdge) and token in edge.ids
         ]
-        return self._state(items) if items else None
-
-    def _state(self, kernel: Sequence[Thread | Item]) -> State:
-        """Return the state of these threads and items."""
-        kernel = _undominated(kernel) if len(kernel) > 1 else kernel
-        key = frozenset(kernel) if len(kernel) > 1 else kernel[0]
-        state = self._states.get(key)
-        if state is None:
-            if len(self._states) >= _REMEMBERED:
-                self._forget()
-            state = self._states[key] = self._closed([*dict.fromkeys(kernel)])
-        return state
-
-    def _forget(self) -> None:
-        """Forget all states: later ones are not shared with them."""
-        for state in self._states.values():
-            state.next = UNREAD_BYTES
-        self._states.clear()
-        self._runs.clear()
-        self._stacks.clear()
-
-    def _closed(self, kernel: Sequence[Thread | Item]) -> State:
-        """Build the state of `kernel`: predict and complete until nothing is new."""
-        threads: list[Thread] = []
-        begin: list[Item] = []
-        ended: list[Item] = []
-        for member in kernel:
-            if isinstance(member, Item):
-                begin.append(member)
-            else:
-                threads.append(member)
-                if self._ended(member):
-                    ended.append(member.onward)
-        begin += ended
-        if not begin:
-            return State(threads, [], kernel, False, self._costs)
-        predicted, items, may_end, work = self._closures.of(begin)
-        self._meter.add(work // 2)
-        if threads or len(kernel) > 1:  # what they predict may be there already
-            threads = [*dict.fromkeys([*threads, *predicted])]
-            items = [*dict.fromkeys(items)]
-        else:
-            threads = predicted
-        return State(_undominated(threads), items, kernel, may_end, self._costs)
-
-
-def _undominated(kernel: Sequence[AnyMember]) -> Sequence[AnyMember]:
-    """Return `kernel` without threads after which another one of it allows all the same texts.
-
-    Threads of one terminal in the same situation differ in the characters read. Once all have
-    enough, that with the fewest may still read the most. So a count over characters that also
-    follow it, or come before it, takes no more threads than its lower limit.
-    """
-    counted = [
-        member
-        for member in kernel
-        if isinstance(member, Thread) and member.high is not None and member.read >= member.low
-    ]
-    if len(counted) < 2:
-        return kernel
-    fewest: dict[tuple[object, ...], Thread] = {}  # by situation
-    for thread in counted:
-        situation = *thread[:2], *thread[3:]
-        if situation not in fewest or thread.read < fewest[situation].read:
-            fewest[situation] = thread
-    dominated = {*counted}.difference(fewest.values())
-    return [member for member in kernel if member not in dominated]
+        return self.states.of(items) if items else None
 
 
 def _length(text: list[bytes | int]) -> int:

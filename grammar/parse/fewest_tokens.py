@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.states import UNREAD, State
+from dlm.grammar.parse.states import State
 from dlm.grammar.vocabulary.markers import CONTROL
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
@@ -116,9 +116,7 @@ class FewestTokens:
                 children = trie.children_by(node, sorted(likely))
         onward: list[tuple[Place, int]] = []
         for byte, child in children:
-            after = state.next[byte]
-            if after is UNREAD:
-                after = parser.after_byte(state, byte)
+            after = parser.after_byte(state, byte)
             then = _APART if matched == _APART else self._matched(matched, byte)
             if after is not None and then is not None:
                 onward.append(((after, then), child))

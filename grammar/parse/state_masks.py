@@ -18,7 +18,7 @@ from dlm.grammar.masks.walks import Reached, walk
 from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
-from dlm.grammar.parse.states import UNREAD, State, Thread
+from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
@@ -31,8 +31,6 @@ _SIDE_BY_SIDE = 16  # alternatives for the next terminal that are looked up one 
 class StateMasks:
     """The masks of one grammar's states. It is the `Machine` of their walks."""
 
-    unread = UNREAD
-
     def __init__(
         self,
         parser: Parser,
@@ -44,7 +42,7 @@ class StateMasks:
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals, self._stops = terminals, stops
-        scanners = parser.scanners
+        scanners, self.states = parser.scanners, parser.states
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
 
     @property

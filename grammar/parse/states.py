@@ -84,6 +84,7 @@ class State:
     kernel: "Sequence[Thread | Item] | None"  # what it was built from; None once it is measured
     may_end: bool  # the text may end here
     costs: StateCosts
+    cell: Any = None  # the state in C, if the extension is built
     next: "Sequence[State | None]" = UNREAD_BYTES  # by byte; `UNREAD` where it is not known yet
     forced: str | None = None  # the text that must follow; None: not computed yet
     tokens: int | None = None  # the fewest tokens of the shortest text; None: not computed yet

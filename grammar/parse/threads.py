@@ -7,9 +7,8 @@ module knows terminals by their scanners, and no rules.
 from collections.abc import Sequence
 
 from dlm.grammar.limits import LazyDict
-from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.parse.states import UNREAD, UNREAD_BYTES, Item, State, Thread
+from dlm.grammar.parse.states import UNREAD_BYTES, Item, State, Thread
 
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
@@ -25,7 +24,8 @@ class Threads:
     def __init__(self, scanners: LazyDict[Scanner | LiteralScanner]):
         """`scanners` holds those of the terminals."""
         self._scanners = scanners
-        self._tables = LazyDict(lambda number: _table(scanners[number]))
+        self.starts = LazyDict(lambda number: scanners[number].start)  # first states, by terminal
+        self.tables = LazyDict(lambda number: _table(scanners[number]))  # terminals for C
 
     def read(self, threads: Sequence[Thread], piece: bytes) -> Reading:
         """Return the members after a run of bytes that `piece` begins with.
@@ -33,8 +33,6 @@ class Threads:
         A run ends where a terminal may end, or after a byte in place of which another one leads to
         the same members.
         """
-        if NATIVE is not None:
-            return NATIVE.read_run(self._tables, Thread, self.moved, threads, piece)
         members: list[Thread | Item] = []
         begin, end, length, read = 0, 255, 0, 0
         for byte in piece:
@@ -94,13 +92,15 @@ class Threads:
             return None
         return Thread(terminal, to, count, low, high, onward)
 
+    def ended(self, thread: Thread) -> bool:
+        """Whether the text read so far is a complete text of the terminal."""
+        return self._scanners[thread.terminal].final[thread.at] and thread.read >= thread.low
+
     def next_states(
         self, threads: Sequence[Thread], begin: int, end: int, onward: State | None
     ) -> list[State | None]:
         """Return the next states by byte: `onward` from `begin` to `end`, `UNREAD` for other bytes
         that the threads take, and none for all others."""
-        if NATIVE is not None:
-            return NATIVE.next_states(self._tables, threads, UNREAD, begin, end, onward)
         states: list[State | None] = [None] * 256
         for thread in threads:
             for low, high, _ in self._scanners[thread.terminal].moves(thread.at):

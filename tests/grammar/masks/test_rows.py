@@ -12,6 +12,7 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from in_c import both, needs_c
+from made_scanners import MadeScanner, NumberedMachine
 
 from dlm.grammar.masks import Below, GrammarMasks, Trie, made_of, new_rows, token_words, tokens_in
 from dlm.grammar.masks.bits import NATIVE
@@ -29,20 +30,8 @@ def tokens_of(rows, size, row):
     return tokens_in(np.frombuffer(rows.memory, np.uint32).reshape(-1, width)[row]).tolist()
 
 
-class Twice:
-    """A machine that reads `a` twice; a state is the number of bytes left."""
-
-    class State:
-        def __init__(self, left):
-            self.left, self.next = left, [Twice.unread] * 256
-
-    unread = object()
-
-    def likely(self, state):
-        return np.arange(256) == ord("a")
-
-    def after(self, state, byte):
-        return Twice.State(state.left - 1) if byte == ord("a") and state.left else None
+# A machine that reads `a` twice: a state is the number of bytes read.
+TWICE = [((97, 97, 1),), ((97, 97, 2),), ()]
 
 
 @examples(100)
@@ -88,7 +77,8 @@ def test_a_set_has_the_tokens_of_arrays_and_of_a_walk_but_not_those_taken_out(na
     with patch("dlm.grammar.masks.rows.NATIVE", native):
         rows: Any = new_rows(1, 9)
         for without, expected in ((None, [0, 1, 3]), (array([1, 4]), [0, 3])):
-            below = made_of(Below(trie, Twice(), [(ROOT, Twice.State(2))]))
+            machine = NumberedMachine(TWICE)
+            below = made_of(Below(trie, machine, [(ROOT, machine.at(0))]))
             row, reached = rows.row_of([array([3])], without, below)
             assert reached == 2
             assert tokens_of(rows, 32, row) == expected
@@ -97,23 +87,19 @@ def test_a_set_has_the_tokens_of_arrays_and_of_a_walk_but_not_those_taken_out(na
 
 @both
 def test_a_set_whose_walk_fails_leaves_no_trace(native):
-    trie, machine = Trie([b"a", b"aa", b"aaa"]), Twice()
-    begin = [(ROOT, Twice.State(2))]
+    trie, machine = Trie([b"a", b"aa", b"aaa"]), NumberedMachine(TWICE)
+    begin = [(ROOT, machine.at(0))]
+
+    def moves(scanner, state):
+        if state == 1:
+            raise KeyError(state)
+        return scanner.made[state]
+
     with patch("dlm.grammar.masks.rows.NATIVE", native):
         rows: Any = new_rows(1, 9)
-        count = 0
-
-        def fail(state, byte):
-            nonlocal count
-            count += 1
-            if count == 2:
-                raise KeyError(byte)
-            return Twice.after(machine, state, byte)
-
         for sets in ([array([3])], [np.array([6], np.uint32)]):
-            with patch.object(machine, "after", fail), pytest.raises(KeyError):
+            with patch.object(MadeScanner, "look_up", moves), pytest.raises(KeyError):
                 rows.row_of(sets, None, made_of(Below(trie, machine, begin)))
-            count = 0
             assert rows.count == 0
             assert not np.frombuffer(rows.memory, np.uint32).any()
         row, _ = rows.row_of([], None, made_of(Below(trie, machine, begin)))
@@ -122,14 +108,17 @@ def test_a_set_whose_walk_fails_leaves_no_trace(native):
 
 @needs_c
 def test_no_other_set_is_made_during_a_walk_in_c():
-    trie, machine, rows = Trie([b"a"]), Twice(), new_rows(1, 9)
+    trie, machine, rows = Trie([b"a"]), NumberedMachine(TWICE), new_rows(1, 9)
+    below = Below(trie, machine, [(ROOT, machine.at(0))])
 
-    def nested(state, byte):
+    def nested(scanner, state):
         return rows.row_of([array([2])], None, None)
 
-    walk = trie.native, [(ROOT, Twice.State(1))], nested, machine.unread
-    with pytest.raises(RuntimeError, match="another set of the table is being made"):
-        rows.row_of([], None, walk)
+    with (
+        patch.object(MadeScanner, "look_up", nested),
+        pytest.raises(RuntimeError, match="another set of the table is being made"),
+    ):
+        rows.row_of([], None, made_of(below))
     assert rows.row_of([array([2])], None, None) == (0, 0)
 
 
@@ -144,12 +133,11 @@ def test_what_is_no_set_and_no_walk_is_refused_in_c():
             rows.row_of([array([5])], wrong, None)
     with pytest.raises(ValueError, match="must be packed bits, or tokens of the vocabulary"):
         rows.row_of([], np.zeros(4, np.uint32), None)  # only numbers are taken out
-    machine = Twice()
-    right = trie.native, [], machine.after, machine.unread
-    for place, wrong in enumerate((rows, None)):
+    right = trie.native, [], NumberedMachine(TWICE).states
+    for place, wrong in enumerate((rows, None, rows)):
         with pytest.raises(TypeError):
             rows.row_of([], None, (*right[:place], wrong, *right[place + 1 :]))
-    for wrong in (right[:3], (), 3):
+    for wrong in (right[:2], (), 3):
         with pytest.raises(TypeError):
             rows.row_of([], None, wrong)
     for arguments in ((), ((), None, None), ([3], None, None), ([None], None, None)):

@@ -17,7 +17,7 @@ TESTS = (
     "test_bits.py",
     "test_rows.py",
     "test_walk_in_c.py",
-    *("../parse/test_threads.py", "../parse/test_closure.py"),
+    *("../parse/test_state_table.py", "../parse/test_states_in_c.py"),
 )
 LOADED = """
 import pytest, sys

@@ -7,7 +7,7 @@ import sysconfig
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from in_c import keeps_no_reference, needs_c
+from made_scanners import MadeScanner, NumberedMachine
 from processes import printed
 
 from dlm.grammar.masks import (
@@ -160,51 +161,21 @@ def test_arrays_that_do_not_fit_together_are_refused():
         NATIVE.walk_ranges(*right[:11], np.zeros(4, np.int64), short, *right[13:])
 
 
-class Place:
-    """A state of a machine, whose next states are read one by one."""
-
-    def __init__(self, number):
-        self.number, self.next = number, (NumberedMachine.unread,) * 256
-
-
-class NumberedMachine:
-    """A machine of numbered states, as an object for each."""
-
-    unread = object()
-
-    def __init__(self, moves, known=False):
-        """`known`: the next states are known before a walk asks for them."""
-        self._moves, self.places = moves, [Place(number) for number in range(len(moves))]
-        if known:
-            for place in self.places:
-                place.next = [self.after(place, byte) for byte in range(256)]
-
-    def likely(self, state):
-        return np.array([self.after(state, byte) is not None for byte in range(256)])
-
-    def after(self, state, byte):
-        moves = self._moves[state.number]
-        to = next((to for low, high, to in moves if low <= byte <= high), None)
-        after = None if to is None else self.places[to]
-        state.next = [after if b == byte else known for b, known in enumerate(state.next)]
-        return after
-
-
 @needs_c
 @examples(100)
-@given(PIECES, tables(), st.booleans(), st.data())
-def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, known, data):
+@given(PIECES, tables(), st.data())
+def test_walks_by_states_reach_the_same_tokens_in_c_and_in_numpy(pieces, made, data):
     trie, (moves, _) = Trie(pieces), made
+    moves = [(*some,) for some in moves]
     numbers = st.integers(0, len(moves) - 1)
     nodes = st.lists(st.integers(0, len(trie) - 1), max_size=5)
     begin = data.draw(st.lists(st.tuples(nodes, numbers), max_size=3))
-    found = []
-    for native in (NATIVE, None):
+    machine, found = NumberedMachine(moves), []
+    at = [(np.array(some, np.int32), machine.at(number)) for some, number in begin]
+    for native in (NATIVE, None, NATIVE):  # the last one knows the next states
         with patch("dlm.grammar.masks.rows.NATIVE", native):
-            machine = NumberedMachine(moves, known)
-            at = [(np.array(some, np.int32), machine.places[number]) for some, number in begin]
             found.append(read_below(trie, machine, at, -(-len(pieces) // 32)))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def read_below(trie, machine, begin, width=1):
@@ -214,76 +185,62 @@ def read_below(trie, machine, begin, width=1):
     return reached, tokens_in(np.frombuffer(rows.memory, np.uint32)).tolist()
 
 
+MOVES, START = [((0, 255, 0),)], np.zeros(1, np.int32)
+
+
+def fail(*_):
+    raise KeyError
+
+
 @needs_c
 def test_a_walk_by_states_ends_with_the_error_of_its_machine():
-    trie = Trie([b"ab", b"abc", b"b"])
-    machine, root = NumberedMachine([[(0, 255, 0)]]), np.zeros(1, np.int32)
-    with patch.object(machine, "after", side_effect=KeyError), pytest.raises(KeyError):
-        read_below(trie, machine, [(root, machine.places[0])])
-
-    def refuse(state, byte):
-        del state.next
-        raise KeyError(byte)
-
-    machine = NumberedMachine([[(0, 255, 0)]])
-    with patch.object(machine, "after", refuse), pytest.raises(KeyError):
-        read_below(trie, machine, [(root, machine.places[0])])
-    machine.places[0].next = {}
-    with pytest.raises(TypeError, match="must be a list or a tuple"):
-        read_below(trie, machine, [(root, machine.places[0])])
-    machine.places[0].next = []
-    with pytest.raises(IndexError):
-        read_below(trie, machine, [(root, machine.places[0])])
-    del machine.places[0].next
-    with pytest.raises(AttributeError):
-        read_below(trie, machine, [(root, machine.places[0])])
-    machine = NumberedMachine([[(0, 255, 0)]])
+    trie, machine = Trie([b"ab", b"abc", b"b"]), NumberedMachine(MOVES)
+    with patch.object(MadeScanner, "look_up", fail):
+        machine = NumberedMachine(MOVES)
+        with pytest.raises(KeyError):
+            read_below(trie, machine, [(START, machine.at(0))])
+    machine = NumberedMachine(MOVES)
     for nodes in (np.full(1, len(trie), np.int32), np.full(1, -1, np.int32), b"123"):
         with pytest.raises(ValueError, match="must be within the trie"):
-            read_below(trie, machine, [(nodes, machine.places[0])])
+            read_below(trie, machine, [(nodes, machine.at(0))])
     with pytest.raises(ValueError, match="must have a place for each token"):
-        read_below(Trie([b"a"] * 33), machine, [(root, machine.places[0])])
-    with pytest.raises(TypeError, match="must begin with pairs"):
-        read_below(trie, machine, [root])
-    assert read_below(trie, machine, [(root, machine.places[0])]) == (4, [0, 1, 2])
+        read_below(Trie([b"a"] * 33), machine, [(START, machine.at(0))])
+    for begin in ([START], [(START,)], [(None, machine.at(0))], [(START, 1)]):
+        with pytest.raises((TypeError, AttributeError)):
+            read_below(trie, machine, begin)
+    assert read_below(trie, machine, [(START, machine.at(0))]) == (4, [0, 1, 2])
 
 
 @needs_c
 def test_nodes_that_change_during_a_walk_by_states_are_looked_at_again():
-    trie, machine = Trie([b"ab", b"b"]), NumberedMachine([[(0, 255, 0)]])
-    nodes, after = np.zeros(2, np.int32), machine.after
+    nodes = np.zeros(2, np.int32)
 
-    def move(state, byte):
+    def moves(scanner, state):
         nodes[1] = 1 << 30
-        return after(state, byte)
+        return MOVES[0]
 
-    with (
-        patch.object(machine, "after", move),
-        pytest.raises(ValueError, match="must be within the trie"),
-    ):
-        read_below(trie, machine, [(nodes, machine.places[0])])
+    with patch.object(MadeScanner, "look_up", moves):
+        trie, machine = Trie([b"ab", b"b"]), NumberedMachine(MOVES)
+        with pytest.raises(ValueError, match="must be within the trie"):
+            read_below(trie, machine, [(nodes, machine.at(0))])
 
 
 @needs_c
-@pytest.mark.parametrize("fault", [None, KeyError])
+@pytest.mark.parametrize("fault", [False, True])
 def test_a_walk_by_states_keeps_no_reference(fault):
     trie, rows = Trie([b"ab", b"abc", b"b"]), new_rows(1, 9)
-    begin = np.zeros(1, np.int32)
-    machine = NumberedMachine([[(0, 255, 0)]], known=True)
-    place = machine.places[0]
-    after = Mock(side_effect=fault, return_value=None)
+    known = NumberedMachine(MOVES)
+    state = known.at(0)
 
     def walk_both():
-        read_below(trie, machine, [(begin, place)])  # knows the next states
-        unread = Place(1)
-        walk = trie.native, [(begin, place), (begin, unread)], after, unread.next[0]
-        with pytest.raises(KeyError) if fault else nullcontext():
-            rows.row_of([begin], begin, walk)
-        after.reset_mock()
+        read_below(trie, known, [(START, state)])
+        with patch.object(MadeScanner, "look_up", fail if fault else MadeScanner.look_up):
+            unread = NumberedMachine(MOVES)
+            walk = trie.native, [(START, unread.at(0))], unread.states
+            with pytest.raises(KeyError) if fault else nullcontext():
+                rows.row_of([START], START, walk)
 
-    assert keeps_no_reference(
-        walk_both, lambda: (trie.native, begin, place, place.next, after, rows)
-    )
+    assert keeps_no_reference(walk_both, lambda: (trie.native, START, MOVES[0], state, known, rows))
 
 
 @needs_c
@@ -337,11 +294,9 @@ def test_arrays_that_are_no_trie_are_refused():
             NATIVE.Trie(*right[:place], argument, *right[place + 1 :])
     with pytest.raises(TypeError):
         NATIVE.Trie(*right, levels=1)
-    machine = NumberedMachine([[(0, 255, 0)]])
-    shallow = NATIVE.Trie(*right[:-1], 1)
-    begin = [(np.zeros(1, np.int32), machine.places[0])]
+    machine, shallow = NumberedMachine(MOVES), NATIVE.Trie(*right[:-1], 1)
     with pytest.raises(ValueError, match="must fit together"):
-        new_rows(1, 1).row_of([], None, (shallow, begin, machine.after, machine.unread))
+        new_rows(1, 1).row_of([], None, (shallow, [(START, machine.at(0))], machine.states))
 
 
 @examples(100)
@@ -416,12 +371,10 @@ def test_without_the_extension_numpy_walks(tmp_path):
 @needs_compiler
 def test_an_extension_of_another_version_is_left_out(tmp_path):
     source = (ROOT / "grammar" / "_walk.c").read_text()
-    assert "#define VERSION 8" in source
-    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 8", "#define VERSION 99"))
+    assert "#define VERSION 9\n" in source
+    (tmp_path / "_walk.c").write_text(source.replace("#define VERSION 9", "#define VERSION 99"))
     include = f"-I{sysconfig.get_paths()['include']}"
     flags = "-shared", "-fPIC", include, f"-I{ROOT / 'grammar'}"
-    others = (
-        str(ROOT / "grammar" / name) for name in ("_trie.c", "_rows.c", "_threads.c", "_closure.c")
-    )
+    others = (str(path) for path in (ROOT / "grammar").glob("_*.c") if path.name != "_walk.c")
     compiled(tmp_path / "_walk.c", tmp_path / "_walk.abi3.so", *flags, *others)
     assert loaded(tmp_path, DLM_NATIVE="1").startswith("numpy: the C extension has version 99")

@@ -158,7 +158,7 @@ def test_many_keys_beyond_those_needed_take_few_readings_and_short_budgets_are_k
     matcher = Matcher(compiled)
     tokens = [opened, *vocabulary.encode(f"call:f{{{members}}}"), closed, *vocabulary.stops]
     assert matcher.accept_all(tokens) == len(tokens)
-    assert len(compiled.parser) < 6 * len(tokens)
+    assert len(compiled.parser.states) < 6 * len(tokens)
     matcher = Matcher(compiled)
     assert matcher.accept_all([opened, *vocabulary.encode("call:f{a:1,a:2,")]) == 16
     left = len("b:0,c:0}") + 2

@@ -1,0 +1,226 @@
+"""The table of parser states in C: what it refuses, and references that it keeps."""
+
+from types import SimpleNamespace
+
+import pytest
+from in_c import keeps_no_reference, needs_c
+from made_scanners import ENDED
+
+from dlm.grammar.limits import Meter
+from dlm.grammar.masks.bits import NATIVE
+from dlm.grammar.parse.construction import TerminalEdge
+from dlm.grammar.parse.predictions import Prediction
+from dlm.grammar.parse.states import Item, StackNode, State, Thread
+
+NOTHING = Prediction([], [], [], [], False, 0)
+MOVES = [((97, 98, 0), (99, 99, 1)), ()]
+
+
+class Failing(dict[int, object]):
+    def __missing__(self, key):
+        raise ZeroDivisionError
+
+
+def fail(*_):
+    raise ZeroDivisionError
+
+
+def returning(value):
+    return lambda *_: value
+
+
+class Doubtful:
+    def __bool__(self):
+        raise ZeroDivisionError
+
+
+class Unhashable(StackNode):
+    __hash__ = None
+
+
+TABLE = ([MOVES[0], None], [False, True], lambda state: MOVES[1])
+SHARED = StackNode([Item(0, ENDED), Item(1, ENDED)])
+PREDICTION = Prediction([TerminalEdge(0, 0)], [0], [(0, 1)], [1], True, 1)
+LAST = NOTHING._replace(reads=[TerminalEdge(0, 1, 1, 5)])
+
+
+class Calls:
+    """Stacks, whose nodes of rules are all the same."""
+
+    def of_rules(self, callers):
+        return dict.fromkeys(callers, ENDED)
+
+    def clear(self):
+        pass
+
+
+RIGHT = {
+    "tables": {0: TABLE},
+    "starts": {0: 0},
+    "move": lambda thread, to: thread._replace(at=to),
+    "of_state": [PREDICTION, LAST].__getitem__,
+    "of_rule": [LAST].__getitem__,
+    "stacks": Calls(),
+    "costs": None,
+    "meter": Meter(),
+    "classes": (State, Thread, Item),
+    "refuse": fail,
+    "limits": (100, 1000),
+    "kernel": [Item(0, SHARED)],
+    "text": b"ac",
+}
+
+
+def read(arguments):
+    *making, kernel, text = arguments.values()
+    table = NATIVE.States(*making)
+    return table.after(table.of(kernel), text)
+
+
+def wrong_arguments():
+    """Return an argument in place of a right one, and what it raises."""
+    wrong = [
+        ("tables", None, TypeError),
+        ("tables", {}, KeyError),
+        ("tables", Failing(), ZeroDivisionError),
+        ("tables", {0: None}, TypeError),
+        ("tables", {0: (1, 2, 3)}, TypeError),
+        ("tables", {0: TABLE[:2]}, TypeError),
+        ("tables", {0: ([None, None], TABLE[1], fail)}, ZeroDivisionError),
+        ("tables", {0: ([None, None], TABLE[1], returning([]))}, TypeError),
+        ("tables", {0: ([None, None], TABLE[1], None)}, TypeError),
+        ("tables", {0: ([], TABLE[1], fail)}, IndexError),
+        ("tables", {0: (TABLE[0], [], fail)}, IndexError),
+        ("tables", {0: (TABLE[0], [Doubtful(), True], fail)}, ZeroDivisionError),
+        ("starts", {}, KeyError),
+        ("starts", None, TypeError),
+        ("starts", {0: -1}, ValueError),
+        ("starts", {0: "a"}, TypeError),
+        ("starts", {0: 1 << 70}, OverflowError),
+        ("starts", {0: 7}, IndexError),
+        ("move", fail, ZeroDivisionError),
+        ("move", None, TypeError),
+        ("move", returning(1), TypeError),
+        ("move", returning((1, ENDED)), ValueError),
+        ("move", returning(Thread(1, 0, 0, 1, 5, Item(1, ENDED))), ValueError),
+        ("move", returning(Thread(0, 0, 0, 0, None, Item(1, ENDED))), ValueError),
+        ("stacks", None, AttributeError),
+        ("meter", None, AttributeError),
+        ("meter", SimpleNamespace(spent="1", limit=9), TypeError),
+        ("classes", (fail, Thread, Item), ZeroDivisionError),
+        ("classes", (State, dict, Item), TypeError),
+        ("classes", (State, Thread, None), TypeError),
+        ("classes", (State, Thread), TypeError),
+        ("limits", (1, "1"), TypeError),
+        ("limits", (100, 0), ZeroDivisionError),
+        ("kernel", None, TypeError),
+        ("kernel", [], ValueError),
+        ("kernel", [None], TypeError),
+        ("kernel", [(0,)], TypeError),
+        ("kernel", [Item(None, ENDED)], TypeError),
+        ("kernel", [Item(0, None)], AttributeError),
+        ("kernel", [Thread(0, -1, 0, 0, None, Item(0, ENDED))], ValueError),
+        ("kernel", [Thread(0, 0, 1 << 70, 0, None, Item(0, ENDED))], OverflowError),
+        ("kernel", [Thread(0, 9, 0, 0, None, Item(0, ENDED))], IndexError),
+        ("kernel", [Thread([], 0, 0, 0, None, Item(0, ENDED))], TypeError),
+        ("kernel", [Thread(0, 0, 0, [], None, Item(0, ENDED))], TypeError),
+        ("text", "ac", TypeError),
+    ]
+    for moves in ((97, 99), None, (97, 256, 0), (-1, 98, 0), (97, 98, -2), ("a", 98, 0)):
+        error = ValueError if isinstance(moves, tuple) and len(moves) == 3 else TypeError
+        error = TypeError if moves == ("a", 98, 0) else error
+        wrong.append(("tables", {0: ([(moves,), None], TABLE[1], fail)}, error))
+    for waiting in (None, [], (1,)):
+        stack = StackNode()
+        stack.waiting = waiting
+        wrong.append(("kernel", [Item(0, stack)], TypeError))
+    stack = StackNode()
+    stack.ends = Doubtful()
+    wrong.append(("kernel", [Item(0, stack)], ZeroDivisionError))
+    for nodes, error in ((None, TypeError), ({}, KeyError)):
+        stacks = Calls()
+        stacks.of_rules = returning(nodes)
+        wrong.append(("stacks", stacks, error))
+    for name in ("of_state", "of_rule"):
+        wrong += [(name, fail, ZeroDivisionError), (name, None, TypeError)]
+        wrong += [(name, returning(value), TypeError) for value in (None, [], PREDICTION[:5])]
+        for field in ("reads", "tokens", "calls", "onward"):
+            changed = PREDICTION._replace(**{field: (1,)})
+            wrong.append((name, returning(changed), TypeError))
+        for field, value, error in [
+            ("calls", [None], TypeError),
+            ("calls", [(0,)], TypeError),
+            ("calls", [([], 0)], TypeError),
+            ("calls", [(-1, 0)], ValueError),
+            ("calls", [(0, "a")], TypeError),
+            ("reads", [None], TypeError),
+            ("reads", [(0, 0)], TypeError),
+            ("reads", [TerminalEdge(-5, 0)], ValueError),
+            ("reads", [TerminalEdge(1 << 30, 0)], ValueError),
+            ("tokens", [None], TypeError),
+            ("onward", ["a"], TypeError),
+            ("size", None, TypeError),
+            ("size", -1, ValueError),
+            ("size", 1 << 70, OverflowError),
+            ("ends", Doubtful(), ZeroDivisionError),
+        ]:
+            wrong.append((name, returning(LAST._replace(**{field: value})), error))
+    return wrong
+
+
+@needs_c
+@pytest.mark.parametrize(("name", "value", "error"), [("text", b"ac", None), *wrong_arguments()])
+def test_wrong_arguments_are_refused_in_c_and_keep_no_reference(name, value, error):
+    arguments = RIGHT | {name: value}
+
+    def call():
+        if error is None:
+            assert read(arguments) is not None
+        else:
+            with pytest.raises(error):
+                read(arguments)
+
+    things = SHARED, ENDED, PREDICTION, PREDICTION.reads, LAST, Thread, Item, TABLE, *TABLE
+    assert keeps_no_reference(call, lambda: (*things, *RIGHT["kernel"], *arguments.values()))
+
+
+@needs_c
+def test_a_state_of_another_kind_is_refused_in_c():
+    table = NATIVE.States(*[*RIGHT.values()][:-2])
+    for state, error in ((None, AttributeError), (SimpleNamespace(cell=1), TypeError)):
+        with pytest.raises(error):
+            table.after(state, b"a")
+    with pytest.raises(TypeError):
+        NATIVE.States(*[*RIGHT.values()][:-2], named=1)
+    with pytest.raises(TypeError):
+        NATIVE.States()
+
+
+@needs_c
+@pytest.mark.parametrize("name", ["of_state", "of_rule", "move", "ask"])
+def test_a_table_that_changes_while_it_is_read_is_read_safely(name):
+    """The functions that a step calls forget all states, and read others."""
+    tables, calls = {}, []
+
+    def disturb():
+        if calls and len(calls) < 20:
+            calls.append(name)
+            table.clear()
+            table.of([Item(1, SHARED)])
+
+    def disturbing(called, function):
+        def call(*arguments):
+            if called == name:
+                disturb()
+            return function(*arguments)
+
+        return call
+
+    tables[0] = [MOVES[0], None], [False, True], disturbing("ask", lambda state: MOVES[1])
+    changed = {key: disturbing(key, RIGHT[key]) for key in ("of_state", "of_rule", "move")}
+    table = NATIVE.States(*[*(RIGHT | changed | {"tables": tables}).values()][:-2])
+    start = table.of(RIGHT["kernel"])
+    calls.append("begin")
+    for text in (b"a", b"ac", b"aac", b"bca"):
+        assert table.after(start, text) is not None
+    table.clear()
