@@ -72,8 +72,11 @@ static int note_range(Cell *cell, int low, int high, uint8_t byte, int taken, Ce
     int number = ranges_up_to(cell, byte);
     Range *known = range_at(cell, byte);
     if (known != NULL) {
-        if (known->to == NULL && to != NULL)
+        Cell *before = known->to;
+        if (to != NULL && before != to) {
             known->to = (Cell *)Py_NewRef((PyObject *)to);
+            leave_cell(before);
+        }
         return 1;
     }
     if (number && cell->ranges[number - 1].high >= low)
@@ -151,8 +154,10 @@ void forget_cells(States *states)
     long room = states->room;
     states->cells = NULL, states->count = states->room = 0;
     for (long i = 0; i < room; i++)
-        if (cells[i])
+        if (cells[i]) {
+            cells[i]->forgotten = 1;
             cut(cells[i]);
+        }
     for (long i = 0; i < room; i++)
         leave_cell(cells[i]);
     PyMem_Free(cells);
@@ -260,7 +265,7 @@ static int read_anew(States *states, Cell *cell, uint8_t byte, int make, Work *w
     Members reached = {0};
     int begin = 0, end = 255;
     int right = count_step(states, cell, work) &&
-                read_byte(states, &cell->threads, byte, &reached, &begin, &end);
+                read_byte(states, &cell->threads, byte, &reached, &begin, &end, work);
     int taken = reached.count > 0;
     if (right && taken && make)
         right = (*to = cell_of(states, &reached, work)) != NULL;
@@ -268,12 +273,13 @@ static int read_anew(States *states, Cell *cell, uint8_t byte, int make, Work *w
     return right && note_range(cell, begin, end, byte, taken, *to) ? taken : -1;
 }
 
-/* Find the cell after a byte: a new reference, or NULL if it is refused. Returns 0 with an exception. */
+/* Find the cell after a byte: a new reference, or NULL if it is refused. A forgotten one is not returned:
+   it may be made anew. Returns 0 with an exception. */
 int cell_after(States *states, Cell *cell, uint8_t byte, Work *work, Cell **to)
 {
     const Range *range = range_at(cell, byte);
     *to = NULL;
-    if (range == NULL || (range->taken && range->to == NULL))
+    if (range == NULL || (range->taken && (range->to == NULL || range->to->forgotten)))
         return read_anew(states, cell, byte, 1, work, to) >= 0;
     *to = range->to;
     Py_XINCREF((PyObject *)*to);

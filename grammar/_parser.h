@@ -47,9 +47,10 @@ struct Cell {
     Members kernel;     /* what the state was built from */
     Members threads, items;
     int may_end;        /* the text may end here */
+    int forgotten;      /* the table does not hold it any more */
     Range *ranges;      /* known next cells, in the order of their bytes */
     int range_count, range_room;
-    PyObject *face;     /* the state in Python; NULL: there is none yet */
+    PyObject *face;     /* the state in Python; NULL: there is none yet, or the cell is forgotten */
 };
 
 /* A terminal. Its text, if it is a literal: then a thread's state is the number of bytes read. Else
@@ -138,7 +139,8 @@ int drop_dominated(const States *states, Members *list);
 /* Of _threads.c. */
 int find_terminal(States *states, int32_t number, Terminal *terminal);
 int ended(States *states, const Member *thread);
-int read_byte(States *states, const Members *threads, int byte, Members *reached, int *begin, int *end);
+int read_byte(States *states, const Members *threads, int byte, Members *reached, int *begin, int *end,
+              Work *work);
 
 /* Of _closure.c. */
 int close_items(States *states, const Members *begin, Members *threads, Members *items, int *may_end,

@@ -74,7 +74,8 @@ static PyObject *objects(const States *states, const Members *members)
     return list;
 }
 
-/* Return the state of a cell in Python, whose reference this takes over. */
+/* Return the state of a cell in Python, whose reference this takes over. The work to make it is counted
+   with the next that is done. */
 static PyObject *face_of(States *states, Cell *cell)
 {
     PyObject *face = cell->face;
@@ -82,6 +83,7 @@ static PyObject *face_of(States *states, Cell *cell)
         PyObject *threads = objects(states, &cell->threads), *items = objects(states, &cell->items);
         PyObject *kernel = objects(states, &cell->kernel);
         PyObject *may_end = cell->may_end ? Py_True : Py_False;
+        states->parts += cell->threads.count + cell->items.count + cell->kernel.count;
         if (threads && items && kernel)
             face = PyObject_CallFunctionObjArgs(states->state, threads, items, kernel, may_end,
                                                 states->costs, (PyObject *)cell, NULL);
@@ -91,7 +93,7 @@ static PyObject *face_of(States *states, Cell *cell)
         if (face != NULL && cell->face != NULL) {  /* another thread was faster */
             Py_DECREF(face);
             face = Py_NewRef(cell->face);
-        } else if (face != NULL)
+        } else if (face != NULL && !cell->forgotten)  /* nothing would free both of them */
             cell->face = Py_NewRef(face);
     } else
         Py_INCREF(face);

@@ -8,6 +8,8 @@
 enum { MOVES, FINAL, ASK, TABLE };                   /* of a terminal that is no literal */
 enum { FIRST_BYTE, LAST_BYTE, TO, MOVE };
 enum { MOST_TERMINALS = 1 << 24 };
+enum { MOVES_OF_PART = 8 };      /* of work: moves that are read */
+enum { CALL = 4 };               /* parts of work, for a call of a function in Python */
 enum { NO = -1, FAILED = -2 };   /* in place of a state; FAILED: with an exception */
 enum { NOT, MAY, MUST };         /* whether a text of a terminal ends in a state */
 
@@ -138,7 +140,7 @@ static int narrow(int *begin, int *end, int low, int high, int byte)
 }
 
 /* Return the state that `byte` leads to from `at`, NO or FAILED. */
-static long state_after(const Terminal *terminal, long at, int byte, int *begin, int *end)
+static long state_after(const Terminal *terminal, long at, int byte, int *begin, int *end, Work *work)
 {
     if (terminal->text != NULL) {
         int taken = at < terminal->length ? (uint8_t)terminal->text[at] : NO;
@@ -146,14 +148,15 @@ static long state_after(const Terminal *terminal, long at, int byte, int *begin,
     }
     PyObject *moves = moves_from(terminal, at);
     long to = moves == NULL ? FAILED : NO;
-    int side = -1;
-    for (Py_ssize_t i = 0; to == NO && side < 0 && i < PyTuple_Size(moves); i++) {
+    Py_ssize_t i = 0;
+    for (int side = -1; to == NO && side < 0 && i < PyTuple_Size(moves); i++) {
         Move move;
         if (!read_move(moves, i, &move))
             to = FAILED;
         else if ((side = narrow(begin, end, (int)move.low, (int)move.high, byte)) == 0)
             to = move.to;
     }
+    work->parts += i / MOVES_OF_PART;
     Py_XDECREF(moves);
     return to;
 }
@@ -224,14 +227,17 @@ static int add_moved(States *states, const Terminal *terminal, const Member *thr
 
 /* Read a byte by threads. Adds the members after it to `reached`, and narrows the bytes from `begin` to
    `end` to those that lead to the same. Returns 0 with an exception. */
-int read_byte(States *states, const Members *threads, int byte, Members *reached, int *begin, int *end)
+int read_byte(States *states, const Members *threads, int byte, Members *reached, int *begin, int *end,
+              Work *work)
 {
     for (int32_t i = 0; i < threads->count; i++) {
         const Member *thread = &threads->members[i];
         Terminal terminal;
         if (!find_terminal(states, thread->terminal, &terminal))
             return 0;
-        long to = state_after(&terminal, thread->at, byte, begin, end);
+        long to = state_after(&terminal, thread->at, byte, begin, end, work);
+        if (to != NO && thread->bounds)
+            work->parts += CALL;
         if (to == FAILED || (to != NO && !add_moved(states, &terminal, thread, to, reached)))
             return 0;
     }

@@ -230,11 +230,56 @@ def test_the_oldest_states_are_forgotten_and_still_lead_on(native):
             assert 0 < len(table) <= 8
 
 
+class Node(StackNode):
+    __slots__ = ("__weakref__",)
+
+
+@both
+def test_forgotten_states_are_freed_once_nobody_holds_them(native):
+    with states_by(native):
+        table, _ = table_of([LiteralScanner(b"abc")], [READING], [])
+        node = Node(ends=True)
+        held = table.of([Item(0, node)])
+        for _ in range(3):
+            table.clear()
+            assert table.after(held, b"a") is not None  # the next clear() forgets it
+        reference = weakref.ref(node)
+        del held, node
+        table.clear()
+        gc.collect()
+        assert reference() is None
+
+
+@both
+def test_a_forgotten_state_is_made_anew_for_a_state_that_led_to_it(native):
+    with states_by(native):
+        table, start = reading(b"abc")
+        table.clear()
+        before = table.after(start, b"a")
+        table.clear()
+        after = table.after(start, b"a")
+        assert after is not None
+        assert table.after(start, b"a") is after
+        assert contents(after) == contents(before)
+
+
+@needs_c
+@pytest.mark.parametrize("kind", ["moves", "bounds"])
+def test_steps_of_many_threads_count_their_moves_and_bounds_as_work(kind):
+    meter = Meter()
+    if kind == "moves":
+        moves, bounds = [(*((byte, byte, 0) for byte in range(200)),)], (0, None)
+    else:
+        moves, bounds = [((199, 199, 0),)], (0, 1 << 20)
+    table, _ = table_of([MadeScanner(moves, [False], [True])], {}, [], meter)
+    state = table.of([Thread(0, 0, 0, *bounds, Item(i, ENDED)) for i in range(320)])
+    before = meter.spent
+    assert table.after(state, b"\xc7") is not None
+    assert meter.spent - before > 320 // 5  # about 0.6 ms or more
+
+
 @both
 def test_a_table_that_ends_frees_its_states(native):
-    class Node(StackNode):
-        __slots__ = ("__weakref__",)
-
     gc.collect()
     gc.disable()
     try:
