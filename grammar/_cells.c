@@ -6,12 +6,13 @@
 
 enum { KERNEL_PARTS = 8 };  /* of a unit of work, for a state; and for each member that it reaches */
 
-/* Forget the next cells of a cell, and its object. */
+/* Forget the next cells of a cell that leaves the table, and its object. */
 static void cut(Cell *cell)
 {
     Range *ranges = cell->ranges;
     int count = cell->range_count;
     PyObject *face = cell->face;
+    cell->is_kept = 0;
     cell->ranges = NULL, cell->range_count = cell->range_room = 0, cell->face = NULL;
     for (int i = 0; i < count; i++)
         leave_cell(ranges[i].to);
@@ -66,17 +67,17 @@ static Range *range_at(const Cell *cell, uint8_t byte)
 }
 
 /* Note whether the bytes from `low` to `high`, with `byte` among them, are taken, and the cell that they
-   lead to, if it is made. Returns 0 with an exception if there is no memory. */
+   lead to, if it is made. A cell that the table does not keep refers to none: nothing would cut them
+   apart later. Returns 0 with an exception if there is no memory. */
 static int note_range(Cell *cell, int low, int high, uint8_t byte, int taken, Cell *to)
 {
     int number = ranges_up_to(cell, byte);
     Range *known = range_at(cell, byte);
+    if (!cell->is_kept)
+        to = NULL;
     if (known != NULL) {
-        Cell *before = known->to;
-        if (to != NULL && before != to) {
+        if (known->to == NULL && to != NULL)
             known->to = (Cell *)Py_NewRef((PyObject *)to);
-            leave_cell(before);
-        }
         return 1;
     }
     if (number && cell->ranges[number - 1].high >= low)
@@ -154,10 +155,8 @@ void forget_cells(States *states)
     long room = states->room;
     states->cells = NULL, states->count = states->room = 0;
     for (long i = 0; i < room; i++)
-        if (cells[i]) {
-            cells[i]->forgotten = 1;
+        if (cells[i])
             cut(cells[i]);
-        }
     for (long i = 0; i < room; i++)
         leave_cell(cells[i]);
     PyMem_Free(cells);
@@ -207,7 +206,7 @@ static int close_cell(States *states, Cell *cell, Work *work)
     return right;
 }
 
-/* Return the cell of a kernel, which is empty then: a new reference; NULL with an exception. */
+/* Return the cell of a kernel, which may be empty then: a new reference; NULL with an exception. */
 Cell *cell_of(States *states, Members *kernel, Work *work)
 {
     Cell *cell = NULL;
@@ -216,10 +215,8 @@ Cell *cell_of(States *states, Members *kernel, Work *work)
         return NULL;
     for (int32_t i = 0; i < kernel->count; i++)
         hash += hash_of(&kernel->members[i]);
-    if (states->room && (cell = states->cells[slot_of(states, kernel, hash)]) != NULL) {
-        free_members(kernel);
+    if (states->room && (cell = states->cells[slot_of(states, kernel, hash)]) != NULL)
         return (Cell *)Py_NewRef((PyObject *)cell);
-    }
     if (states->count >= states->most_states && !forget_states(states))
         return NULL;
     const Module *module = PyType_GetModuleState(Py_TYPE((PyObject *)states));
@@ -233,13 +230,15 @@ Cell *cell_of(States *states, Members *kernel, Work *work)
         leave_cell(cell);
         return NULL;
     }
-    long slot = slot_of(states, &cell->kernel, hash);  /* what was called may have changed the cells */
-    if (states->cells[slot] != NULL) {
-        leave_cell(cell);
-        return (Cell *)Py_NewRef((PyObject *)states->cells[slot]);
+    Cell **slot = &states->cells[slot_of(states, &cell->kernel, hash)];
+    if (*slot != NULL) {  /* what was called made it meanwhile */
+        Cell *known = (Cell *)Py_NewRef((PyObject *)*slot);
+        leave_cell(cell);  /* this may clear the table */
+        return known;
     }
-    states->cells[slot] = (Cell *)Py_NewRef((PyObject *)cell);
+    *slot = (Cell *)Py_NewRef((PyObject *)cell);
     states->count++;
+    cell->is_kept = 1;
     return cell;
 }
 
@@ -269,17 +268,21 @@ static int read_anew(States *states, Cell *cell, uint8_t byte, int make, Work *w
     int taken = reached.count > 0;
     if (right && taken && make)
         right = (*to = cell_of(states, &reached, work)) != NULL;
+    right = right && note_range(cell, begin, end, byte, taken, *to);
     free_members(&reached);
-    return right && note_range(cell, begin, end, byte, taken, *to) ? taken : -1;
+    if (right)
+        return taken;
+    leave_cell(*to);
+    *to = NULL;
+    return -1;
 }
 
-/* Find the cell after a byte: a new reference, or NULL if it is refused. A forgotten one is not returned:
-   it may be made anew. Returns 0 with an exception. */
+/* Find the cell after a byte: a new reference, or NULL if it is refused. Returns 0 with an exception. */
 int cell_after(States *states, Cell *cell, uint8_t byte, Work *work, Cell **to)
 {
     const Range *range = range_at(cell, byte);
     *to = NULL;
-    if (range == NULL || (range->taken && (range->to == NULL || range->to->forgotten)))
+    if (range == NULL || (range->taken && range->to == NULL))
         return read_anew(states, cell, byte, 1, work, to) >= 0;
     *to = range->to;
     Py_XINCREF((PyObject *)*to);

@@ -133,11 +133,13 @@ static Prediction *read_prediction(States *states, PyObject *object)
     long size = PyLong_AsLong(PyTuple_GetItem(object, SIZE));
     if (ends < 0 || (size == -1 && PyErr_Occurred()))
         return NULL;
-    Prediction *made = NULL;
-    if (count <= INT32_MAX / (Py_ssize_t)sizeof(Edge) && size >= 0 && size <= INT32_MAX)
-        made = PyMem_Calloc(1, sizeof *made + (size_t)count * sizeof(Edge));
+    if (count > INT32_MAX / (Py_ssize_t)sizeof(Edge) || size < 0 || size > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the size of a prediction must be a small number");
+        return NULL;
+    }
+    Prediction *made = PyMem_Calloc(1, sizeof *made + (size_t)count * sizeof(Edge));
     if (made == NULL) {
-        PyErr_SetString(PyExc_ValueError, "a prediction must have a size and fit into memory");
+        PyErr_NoMemory();
         return NULL;
     }
     made->users = 1, made->ends = ends, made->size = size;
@@ -145,9 +147,12 @@ static Prediction *read_prediction(States *states, PyObject *object)
     int right = 1;
     for (int list = READS; right && list <= ONWARD; list++) {
         PyObject *edges = PyTuple_GetItem(object, list);
-        for (Py_ssize_t i = 0; right && i < PyList_Size(edges) && at < count; i++)
-            if ((right = read_edge(states, list, PyList_GetItem(edges, i), &made->edges[at])))
-                at++;
+        for (Py_ssize_t i = 0; right && i < PyList_Size(edges) && at < count; i++) {
+            PyObject *edge = Py_NewRef(PyList_GetItem(edges, i));  /* reading it may change the list */
+            right = read_edge(states, list, edge, &made->edges[at]);
+            at += right;
+            Py_DECREF(edge);
+        }
         made->begin[list + 1] = at;
     }
     if (right)
@@ -184,7 +189,7 @@ static Prediction *prediction_of(States *states, Predictions *kept, const Place 
     return NULL;
 }
 
-/* A prediction with its stack; or with the number of its rule, whose stack is not known yet. */
+/* A prediction with its stack; or, while that is not known yet, with the number of its rule. */
 typedef struct {
     Prediction *prediction;
     PyObject *stack;
@@ -237,10 +242,11 @@ static int reach(Closure *c, const Place *state, PyObject *stack)
 static int note_call(Closure *c, const Edge *call, PyObject *owner)
 {
     PyObject *rule = PyLong_FromLong(call->number), *after = place_object(&call->to), *pair = NULL;
-    PyObject *callers = rule == NULL ? NULL : PyDict_GetItemWithError(c->callers, rule);
-    int right = after != NULL && (pair = PyTuple_Pack(2, after, owner)) != NULL;
-    Py_XINCREF(callers);
-    if (right && callers == NULL && !PyErr_Occurred() && (callers = PyList_New(0)) != NULL)
+    PyObject *callers = NULL;
+    int right = rule && after && (pair = PyTuple_Pack(2, after, owner)) != NULL;
+    if (right && (callers = PyDict_GetItemWithError(c->callers, rule)) != NULL)
+        Py_INCREF(callers);
+    else if (right && !PyErr_Occurred() && (callers = PyList_New(0)) != NULL)
         right = PyDict_SetItem(c->callers, rule, callers) == 0 && PyList_Append(c->rules, rule) == 0;
     right = right && callers != NULL && PyList_Append(callers, pair) == 0;
     Py_XDECREF(callers);

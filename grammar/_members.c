@@ -15,7 +15,7 @@ static uint64_t mixed(uint64_t value)
     return value ^ (value >> 29);
 }
 
-/* Whether two numbers that are objects are equal. Comparing them cannot fail. */
+/* Whether two large numbers are equal; NULL stands for none. Comparing them cannot fail. */
 static int same_number(PyObject *a, PyObject *b)
 {
     return a == b || (a != NULL && b != NULL && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
@@ -42,6 +42,10 @@ int read_place(PyObject *number, Place *place)
         return 0;
     if (!beyond)
         return 1;
+    if (!PyLong_CheckExact(number)) {
+        PyErr_Format(PyExc_TypeError, "a state must be a whole number, got %R", number);
+        return 0;
+    }
     place->large = number, place->number = PyObject_Hash(number);
     return 1;
 }
@@ -74,15 +78,18 @@ static void put(Members *list, int32_t i)
     list->slots[slot] = i + 1;
 }
 
-/* Make slots for twice as many members as there are. Returns 0 if there is no memory. */
+/* Make slots for twice as many members as there are. Returns 0 with an exception if there is no
+   memory. */
 static int index_all(Members *list)
 {
     int32_t room = 2 * FEW;
     while (room < 4 * list->count)
         room *= 2;
     int32_t *slots = PyMem_Calloc((size_t)room, sizeof *slots);
-    if (slots == NULL)
+    if (slots == NULL) {
+        PyErr_NoMemory();
         return 0;
+    }
     PyMem_Free(list->slots);
     list->slots = slots, list->slots_room = room;
     for (int32_t i = 0; i < list->count; i++)
@@ -106,7 +113,7 @@ int32_t find(const Members *list, const Member *member)
     return -1;
 }
 
-/* Add a member that is not there yet. Returns 0 with an exception if there is no memory. */
+/* Add a member, unless it is there. Returns 0 with an exception if there is no memory. */
 int add_new(Members *list, const Member *member)
 {
     if (find(list, member) >= 0)
@@ -125,10 +132,8 @@ int add_new(Members *list, const Member *member)
     Py_XINCREF(member->onward.large);
     if (list->slots != NULL && 2 * list->count <= list->slots_room)
         put(list, list->count - 1);
-    else if (list->count > FEW && !index_all(list)) {
-        PyErr_NoMemory();
-        return 0;
-    }
+    else if (list->count > FEW)
+        return index_all(list);
     return 1;
 }
 
@@ -148,21 +153,23 @@ void free_members(Members *list)
 /* Return the number of a pair of bounds; -1 with an exception. */
 int bounds_of(States *states, PyObject *low, PyObject *high)
 {
-    PyObject *pair = PyTuple_Pack(2, low, high), *number = NULL;
-    long known = -1;
-    if (pair != NULL && PyTuple_Size(pair) == 2)
-        number = PyDict_GetItemWithError(states->numbers, pair);
-    if (number != NULL)
-        known = PyLong_AsLong(number);
-    else if (pair != NULL && !PyErr_Occurred()) {
-        long next = (long)PyList_Size(states->pairs);
-        number = PyLong_FromLong(next);
-        if (number != NULL && PyDict_SetItem(states->numbers, pair, number) == 0 &&
-            PyList_Append(states->pairs, pair) == 0)
-            known = next;
+    if (!PyLong_Check(low) || (high != Py_None && !PyLong_Check(high))) {
+        PyErr_Format(PyExc_TypeError, "bounds must be whole numbers, got %R and %R", low, high);
+        return -1;
+    }
+    PyObject *pair = PyTuple_Pack(2, low, high);
+    if (pair == NULL)
+        return -1;
+    PyObject *number = PyDict_GetItemWithError(states->numbers, pair);
+    long known = number == NULL ? -1 : PyLong_AsLong(number);
+    if (number == NULL && !PyErr_Occurred() && PyList_Append(states->pairs, pair) == 0) {
+        known = (long)PyList_Size(states->pairs) - 1;
+        number = PyLong_FromLong(known);
+        if (number == NULL || PyDict_SetItem(states->numbers, pair, number) < 0)
+            known = -1;
         Py_XDECREF(number);
     }
-    Py_XDECREF(pair);
+    Py_DECREF(pair);
     return (int)known;
 }
 
@@ -262,10 +269,12 @@ int read_member(States *states, PyObject *object, Member *member)
     if (PyTuple_Check(object) && PyTuple_Size(object) == THREAD_FIELDS) {
         item = PyTuple_GetItem(object, ONWARD);
         member->read = PyLong_AsLongLong(PyTuple_GetItem(object, READ));
-        member->bounds = bounds_of(states, PyTuple_GetItem(object, LOW), PyTuple_GetItem(object, HIGH));
-        if (member->bounds < 0 || (member->read == -1 && PyErr_Occurred()) ||
+        if ((member->read == -1 && PyErr_Occurred()) ||
             !read_small(PyTuple_GetItem(object, TERMINAL), &member->terminal) ||
             !read_small(PyTuple_GetItem(object, AT), &member->at))
+            return 0;
+        member->bounds = bounds_of(states, PyTuple_GetItem(object, LOW), PyTuple_GetItem(object, HIGH));
+        if (member->bounds < 0)
             return 0;
     }
     if (!is_tuple(item, ITEM_FIELDS) || !read_place(PyTuple_GetItem(item, STATE), &member->onward))

@@ -47,10 +47,10 @@ struct Cell {
     Members kernel;     /* what the state was built from */
     Members threads, items;
     int may_end;        /* the text may end here */
-    int forgotten;      /* the table does not hold it any more */
+    int is_kept;        /* by the table; else it has no object, and its ranges have no cells */
     Range *ranges;      /* known next cells, in the order of their bytes */
     int range_count, range_room;
-    PyObject *face;     /* the state in Python; NULL: there is none yet, or the cell is forgotten */
+    PyObject *face;     /* the state in Python; NULL: there is none yet */
 };
 
 /* A terminal. Its text, if it is a literal: then a thread's state is the number of bytes read. Else

@@ -25,7 +25,7 @@ int begin_work(States *states, Work *work)
 {
     int64_t spent = units_of(states, SPENT_NAME);
     int64_t most = spent < 0 ? -1 : units_of(states, LIMIT_NAME);
-    *work = (Work){0, most - spent};
+    *work = (Work){0, most > spent ? most - spent : 0};
     return most >= 0 || !PyErr_Occurred();
 }
 
@@ -93,7 +93,7 @@ static PyObject *face_of(States *states, Cell *cell)
         if (face != NULL && cell->face != NULL) {  /* another thread was faster */
             Py_DECREF(face);
             face = Py_NewRef(cell->face);
-        } else if (face != NULL && !cell->forgotten)  /* nothing would free both of them */
+        } else if (face != NULL && cell->is_kept)  /* else nothing would free both of them */
             cell->face = Py_NewRef(face);
     } else
         Py_INCREF(face);

@@ -2,7 +2,6 @@
 
 #include "_parser.h"
 
-#include <limits.h>
 #include <string.h>
 
 enum { MOVES, FINAL, ASK, TABLE };                   /* of a terminal that is no literal */

@@ -1,5 +1,9 @@
 """The table of parser states in C: what it refuses, and references that it keeps."""
 
+import gc
+import sys
+import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +35,13 @@ def returning(value):
 
 class Doubtful:
     def __bool__(self):
+        raise ZeroDivisionError
+
+
+class Large(int):
+    """A number whose hash cannot be computed."""
+
+    def __hash__(self):
         raise ZeroDivisionError
 
 
@@ -111,6 +122,7 @@ def wrong_arguments():
         ("classes", (State, dict, Item), TypeError),
         ("classes", (State, Thread, None), TypeError),
         ("classes", (State, Thread), TypeError),
+        ("meter", SimpleNamespace(spent=(1 << 63) - 1, limit=-2), AttributeError),
         ("limits", (1, "1"), TypeError),
         ("limits", (100, 0), ZeroDivisionError),
         ("kernel", None, TypeError),
@@ -124,6 +136,9 @@ def wrong_arguments():
         ("kernel", [Thread(0, 9, 0, 0, None, Item(0, ENDED))], IndexError),
         ("kernel", [Thread([], 0, 0, 0, None, Item(0, ENDED))], TypeError),
         ("kernel", [Thread(0, 0, 0, [], None, Item(0, ENDED))], TypeError),
+        ("kernel", [Thread(0, 0, 0, "1", None, Item(0, ENDED))], TypeError),
+        ("kernel", [Thread(0, 0, 0, 0, "1", Item(0, ENDED))], TypeError),
+        ("kernel", [Item(Large(1 << 70), ENDED)], TypeError),
         ("text", "ac", TypeError),
     ]
     for moves in ((97, 99), None, (97, 256, 0), (-1, 98, 0), (97, 98, -2), ("a", 98, 0)):
@@ -224,3 +239,147 @@ def test_a_table_that_changes_while_it_is_read_is_read_safely(name):
     for text in (b"a", b"ac", b"aac", b"bca"):
         assert table.after(start, text) is not None
     table.clear()
+
+
+class Index:
+    """A number that does something when it is read."""
+
+    def __init__(self, value, do):
+        self.value, self.do = value, do
+
+    def __index__(self):
+        self.do()
+        return self.value
+
+
+class Node(StackNode):
+    """A stack node that can be watched."""
+
+    __slots__ = ("__weakref__",)
+
+
+def made(**changed):
+    """Return a table like the right one, but for some arguments."""
+    return NATIVE.States(*[*(RIGHT | changed).values()][:-2])
+
+
+REPEATED = NOTHING._replace(reads=[TerminalEdge(0, 0)])
+
+
+@needs_c
+def test_states_that_a_table_forgot_do_not_keep_later_ones():
+    freed = []
+    table = made(tables=[b"a" * 9], of_state=returning(REPEATED))
+    node = Node(ends=True)
+    references = [weakref.ref(node, freed.append)]
+    first = table.of([Item(0, node)])
+    table.clear()
+    after = table.after(first, b"a")
+    table.clear()
+    assert [thread.at for thread in after.threads] == [1]
+    assert [thread.at for thread in table.after(first, b"aa").threads] == [2]
+    assert [thread.at for thread in table.after(after, b"a").threads] == [2]
+    assert [thread.at for thread in table.after(after, b"").threads] == [1]
+    table.clear()
+    del first, after, node
+    assert freed == references
+
+
+@needs_c
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_long_chain_of_states_is_freed(forget):
+    """Each one leads to the next, the first is kept, and the stack is small."""
+
+    def chain():
+        table = made(tables=[b"a" * 40_000], of_state=returning(REPEATED), limits=(1 << 20, 9))
+        first = state = table.of([Item(0, ENDED)])
+        for _ in range(40_000):
+            if forget:
+                table.clear()
+            state = table.after(state, b"a")
+        del table, state
+        freed.append([thread.at for thread in first.threads])
+
+    freed = []
+    before = threading.stack_size(1 << 18)
+    try:
+        thread = threading.Thread(target=chain)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert freed == [[0]]
+
+
+@needs_c
+def test_a_state_that_was_made_twice_may_clear_the_table_when_it_is_freed():
+    class Fresh(Calls):
+        """Stacks, whose nodes of rules are new."""
+
+        def of_rules(self, callers):
+            node = Node(ends=True)
+            references.append(weakref.ref(node, lambda _: table.clear()))
+            if len(references) == 1:
+                table.of(RIGHT["kernel"])
+            return dict.fromkeys(callers, node)
+
+    for _ in range(20):
+        references = []
+        table = made(stacks=Fresh())
+        state = table.of(RIGHT["kernel"])
+        assert len(references) == 2
+        assert len(table) == 0
+        assert table.after(state, b"ac") is not None
+        table.clear()
+
+
+@needs_c
+def test_an_edge_is_read_safely_while_its_list_changes():
+    edges = []
+
+    def change():
+        edges.clear()
+        edges.append((0, states.pop(), 0, None))  # in the memory of the one before, if that is free
+
+    states = [7]
+    edges.append((Index(0, change), states[0] - 2, 0, None))
+    table = made(of_state=returning(NOTHING._replace(reads=edges)))
+    assert [thread.onward.state for thread in table.of([Item(0, ENDED)]).threads] == [5]
+
+
+@needs_c
+def test_allocations_that_fail_raise_a_memory_error_and_lose_nothing():
+    testing = pytest.importorskip("_testcapi")
+    if not hasattr(testing, "set_nomemory"):
+        pytest.skip("this interpreter's allocations cannot be made to fail")
+    wide = [TerminalEdge(0, 1, 0, high) for high in range(1, 40)]
+    many = [PREDICTION._replace(reads=wide, onward=[1, 1 << 70]), LAST]
+    changed = {"of_state": lambda state: many[state & 1], "move": lambda thread, to: thread}
+    kernel, text, failed = RIGHT["kernel"], RIGHT["text"], 0
+
+    def things():
+        return [SHARED, ENDED, *changed.values(), *many, *wide, *kernel, State, Thread, Item]
+
+    def step(table):
+        return table.after(table.of(kernel), text)
+
+    counts = None
+    gc.collect()
+    for size in range(1, 10_000):
+        table, right = made(**changed), False
+        testing.set_nomemory(size, size + 1)
+        try:
+            step(table)
+            right = True
+        except MemoryError:
+            failed += 1
+        finally:
+            testing.remove_mem_hooks()
+        assert step(table) is step(table)
+        table.clear()
+        del table
+        before, counts = counts, [*map(sys.getrefcount, things())]
+        assert before in (None, counts)
+        if right:
+            break
+    assert failed > 100
