@@ -173,15 +173,18 @@ class AnyText:
 
     def below(
         self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
-    ) -> tuple[Reached, Owners]:
+    ) -> tuple[Reached, Owners] | None:
         """Return all nodes below those of `reached` in `state`, after which such text follows.
 
-        `start`: they were reached from before the opening quote.
+        `start`: they were reached from before the opening quote. Returns None if other characters
+        than those of such text lead to one of them.
         """
         at = np.flatnonzero(reached.states == state)
         nodes, (places, walked) = reached.nodes[at], self._walks[start]
         node_places = self._trie.places[nodes]
         begin, end = np.searchsorted(places, (node_places, node_places + self._trie.sizes[nodes]))
+        if np.any(begin == end):
+            return None
         indices, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
         like, counts = np.array(scanner.like(self.scanner, state), np.int32), reached.counts
         if len(counts):
@@ -197,15 +200,19 @@ def completed(
     reached: Reached,
     owner: Owners,
     start: bool,
-) -> tuple[Reached, Owners]:
+) -> tuple[Reached, Owners] | None:
     """Return `reached` and `owner`, completed by `AnyText.below` of each state that has one.
 
-    `any_text` maps the characters of any text to it. `start` is that of `AnyText.below`.
+    `any_text` maps the characters of any text to it. `start` is that of `AnyText.below`. Returns
+    None if one of these has no result.
     """
     parts = [(reached, owner)]
     for state in np.flatnonzero(np.bincount(reached.states)).tolist():
         if (shared := any_text.get(scanner.repeated(state))) is not None:
-            parts.append(shared.below(scanner, state, reached, owner, start))
+            below = shared.below(scanner, state, reached, owner, start)
+            if below is None:
+                return None
+            parts.append(below)
     reached_parts, owners = zip(*parts, strict=True)
     nodes, states, counts = (
         np.concatenate([getattr(part, name) for part in reached_parts])

@@ -176,12 +176,12 @@ class TerminalTokens:
 
     def _counts(self, state: int, bounds: Bounds) -> CharacterCounts | None:
         """Return counts of characters if they alone tell what `bounds` exclude; else None."""
-        scanner, any_text = self._scanner, self._all.any_text.get(EVERY)
-        if any_text is None or not isinstance(scanner, Scanner):
+        scanner, counts = self._scanner, self._all.counts
+        if not counts or not isinstance(scanner, Scanner):
             return None
         if not counts_alone(scanner, state, bounds):
             return None
-        return self._all.counts[scanner.quoted and state == scanner.start]
+        return counts[scanner.quoted and state == scanner.start]
 
     @cached_property
     def _exceptions(self) -> Exceptions | None:
@@ -311,11 +311,12 @@ class TerminalTokens:
         for begin in range(0, len(new), _AT_ONCE):
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
-            table = self._table if sharing is None else self._stopping
-            reached, owner = table.walk(self._trie, some, counting)
+            walked = None
             if sharing is not None:
+                walked = self._stopping.walk(self._trie, some, counting)
                 start = state == scanner.start
-                reached, owner = completed(self._all.any_text, sharing, reached, owner, start)
+                walked = completed(self._all.any_text, sharing, *walked, start)
+            reached, owner = walked or self._table.walk(self._trie, some, counting)
             meter.add(_GROUP)
             new_branches = branches(scanner, reached, owner, len(some), self._trie)
             for root, branch in zip(some, new_branches, strict=True):

@@ -6,19 +6,30 @@ import numpy as np
 import pytest
 
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks import WalkTable, tokens_in
+from dlm.grammar.masks import Trie, WalkTable, tokens_in
 from dlm.grammar.parse import Terminals
 from dlm.grammar.regex import Spelling, Terminal, automaton_of
 
 PATTERNS = (
-    "[\\s\\S]*", "[\\s\\S]+", '(?:a|"|é|\\\\)*', "/.*", ".*a.*", "(?:aa|b)*", "a?b?", "a+"
+    "[\\s\\S]*", "[\\s\\S]+", '(?:a|"|é|\\\\)*', "/.*", ".*a.*", "(?:aa|b)*", "a?b?", "a+",
+    "[^a]{2}.*",  # a line, perhaps after the end of another one
 )  # fmt: skip
+# Tokens with escapes, and with halves of characters and of surrogate pairs.
+PIECES = (
+    b"\\n", b'b\\n"', b"a\\\\", b"\\ud83d", b"\\ud83d\\ude00a", b"\\u00e9b", b"\\u2028c",
+    b"a\xc3", b"\xa9b",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trie(vocabulary):
+    return Trie([*vocabulary.pieces, *PIECES])
 
 
 @pytest.mark.parametrize("spelling", Spelling)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_bounded_sets_are_those_of_a_walk(vocabulary, pattern, spelling):
-    shared, alone = (Terminals(vocabulary.trie, len(vocabulary)) for _ in range(2))
+def test_bounded_sets_are_those_of_a_walk(vocabulary, trie, pattern, spelling):
+    shared, alone = (Terminals(trie, len(vocabulary) + len(PIECES)) for _ in range(2))
     shared.share_any_text()  # the walks of `alone` know no counts of characters
     scanner = shared.scanner(Terminal(automaton_of(pattern, True), 0, None, spelling))
     terminal, walked, meter = shared.tokens(scanner), alone.tokens(scanner), Meter()
