@@ -1,6 +1,7 @@
 """Steps of one grammar: the parser's state, and the keys of the JSON text, after each token."""
 
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 import numpy as np
 from jaxtyping import Int32
@@ -15,8 +16,8 @@ from dlm.grammar.parse.uniqueness import Detour, Uniqueness
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _DETOURS = 4096  # cached detours
-_KEYS = 1 << 14  # cached keys after a token; those with sets of names that are new count more
-_KEY_BYTES, _NAMES = 600, 8  # approximate memory of one, and names that take as much
+_MOST_BYTES = 10 << 20  # of memory of cached keys after a token
+_KEYS_BYTES, _OPEN_BYTES, _NAME_BYTES = 600, 8, 75  # approximate memory of parts of them
 _COMPARED = 5  # keys and items that the text is compared with, for a unit of work
 
 
@@ -34,12 +35,12 @@ class Steps:
         self._always_watched = self.may_run_out or bool(vocabulary.quoted.doubling)
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_DETOURS)
         self._keys: dict[tuple[Keys, int], Keys] = {}  # by the keys before a token
-        self._kept = 0  # entries of `_keys`, with what their names count
+        self._keys_bytes = 0  # approximate memory of `_keys`
 
     @property
     def nbytes(self) -> int:
         """Approximate memory of caches."""
-        return self.uniqueness.nbytes + _KEY_BYTES * self._kept
+        return self.uniqueness.nbytes + self._keys_bytes
 
     def first_keys(self) -> Keys | None:
         """Return the keys before the text."""
@@ -71,12 +72,12 @@ class Steps:
         """Return the keys after a token, and keep them: texts of a grammar have many in common."""
         after = keys.after(self._pieces[token])
         if after is not None:
-            names = after.open[-1] if after.open and after.open is not keys.open else None
-            self._kept += 1 + (len(names) // _NAMES if isinstance(names, frozenset) else 0)
-            if self._kept > _KEYS:
+            size = _new_bytes(keys, after)
+            if self._keys_bytes + size > _MOST_BYTES:
                 self._keys.clear()
-                self._kept = 0
+                self._keys_bytes = 0
             self._keys[keys, token] = after
+            self._keys_bytes += size
         return after
 
     def _leads_on(self, state: State, keys: Keys) -> bool:
@@ -133,6 +134,20 @@ class Steps:
             piece = pieces[token][:size].lower()
             if any(text.startswith(piece) for text in digits):
                 yield token
+
+
+def _new_bytes(before: Keys, after: Keys) -> int:
+    """Return the approximate memory of the keys `after` a token, without what those `before` hold.
+
+    No array of distinct items is open.
+    """
+    size = _KEYS_BYTES + len(after.key or before.key or b"")
+    if after.open is not before.open:
+        size += _OPEN_BYTES * len(after.open)
+        for names, old in zip_longest(after.open, before.open):
+            if names is not old and isinstance(names, frozenset):
+                size += _NAME_BYTES * len(names)
+    return size
 
 
 def _members(tokens: Int32[np.ndarray, " tokens"], words: np.ndarray) -> list[int]:
