@@ -96,7 +96,7 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-C_FILES := $(addprefix grammar/_,walk.c trie.c rows.c threads.c closure.c shared.h)
+C_FILES := $(wildcard grammar/_*.[ch])
 
 # Whatever asks for torch later must find this one.
 $(TORCHED): pyproject.toml setup.py $(C_FILES) constraints.txt

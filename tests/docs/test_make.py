@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+C_FILES = [f"grammar/{path.name}" for path in sorted((ROOT / "grammar").glob("_*.[ch]"))]
 
 
 @pytest.fixture
 def planned(tmp_path):
     """Run `make --dry-run` in a fresh checkout, with programs on the PATH: the lines to run."""
-    names = "walk.c", "trie.c", "rows.c", "threads.c", "closure.c", "shared.h"
-    sources = (f"grammar/_{name}" for name in names)
-    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", *sources):
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", *C_FILES):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     programs = tmp_path / "programs"
@@ -73,6 +72,14 @@ def test_nothing_is_installed_after_development_until_the_project_changes(
     os.utime(tmp_path / "pyproject.toml", (later, later))
     extra = "serve" if target == "demo" else "dev"
     assert installs(planned(target)) == [["torch"], ["--editable", f"'.[{extra}]'"]]
+
+
+@pytest.mark.parametrize("name", C_FILES)
+def test_the_extension_is_built_again_after_a_change_of_each_of_its_files(planned, tmp_path, name):
+    touch(planned("suite"), tmp_path)
+    later = time.time() + 1
+    os.utime(tmp_path / name, (later, later))
+    assert installs(planned("suite"))
 
 
 def test_development_after_an_answer_installs_the_rest(planned, tmp_path):
