@@ -1,7 +1,6 @@
 """SGLang's server on the CPU, with models of random weights: with the plugin or without."""
 
 import json
-import lzma
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import jsonschema
 import pytest
 import sdar
 import torch
+from measure.schemas import read_schemas
 from served_process import ServedProcess
 from transformers import AutoTokenizer
 from weightless import Knowing, Noise, Weightless
@@ -45,7 +45,7 @@ FLAGS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
+    parser.addoption("--schemas", metavar="FILE", help="real schemas, as JSON lines, .jsonl or .xz")
 
 
 class Server(ServedProcess):
@@ -199,8 +199,7 @@ def schemas(request: pytest.FixtureRequest) -> list[Any]:
     path = request.config.getoption("--schemas")
     if path is None:
         return SCHEMAS
-    with lzma.open(path, "rt") as file:
-        return [row["schema"] for row in Random(0).sample([json.loads(line) for line in file], 180)]
+    return [row["schema"] for row in Random(0).sample(read_schemas(Path(path)), 180)]
 
 
 def fails_alone(server: Server) -> None:

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--held-out", type=int, default=200, metavar="N", help="prompts")
     parser.addoption("--mixed", type=int, default=40, metavar="N", help="requests, some aborted")
-    parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
+    parser.addoption("--schemas", metavar="FILE", help="real schemas, as JSON lines, .jsonl or .xz")
 
 
 def environment(plugin: bool, **more: str) -> dict[str, str]:

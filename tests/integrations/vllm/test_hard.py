@@ -1,14 +1,15 @@
 """Hard cases: a model of random weights, real schemas, aborts, a full cache, hostile schemas."""
 
 import json
-import lzma
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from time import perf_counter
 
 import jsonschema
 import pytest
 from conftest import TINY, served
+from measure.schemas import read_schemas
 
 MANY = {
     "type": "array",
@@ -38,9 +39,7 @@ def needed(refusal):
 
 
 def real_schemas(path, count):
-    with lzma.open(path, "rt") as file:
-        rows = [json.loads(line) for line in file]
-    return [row["schema"] for row in Random(0).sample(rows, count)]
+    return [row["schema"] for row in Random(0).sample(read_schemas(Path(path)), count)]
 
 
 def test_a_model_of_random_weights_keeps_real_schemas_in_tight_and_loose_budgets(
