@@ -15,6 +15,8 @@ from dlm.grammar.regex.characters import Ranges
 class Node:
     """Part of a rule: a set of texts, which may have control tokens between characters."""
 
+    __slots__ = ()  # else those of its subclasses spare no memory
+
 
 class Spelling(Enum):
     """Encoding of a terminal's characters as bytes."""

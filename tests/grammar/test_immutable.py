@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dlm.grammar.immutable import immutable
+from dlm.grammar.regex import Literal
 
 
 @immutable()
@@ -37,6 +38,7 @@ def test_an_object_is_copied_with_another_field_and_pickled():
     assert pickle.loads(pickle.dumps(Pair(1))) == Pair(1)
 
 
-def test_an_object_has_no_attributes_but_its_fields():
+@pytest.mark.parametrize("made", [Pair(1), Literal("a")])
+def test_an_object_has_no_attributes_but_its_fields(made):
     with pytest.raises(AttributeError):
-        object.__setattr__(Pair(1), "other", 3)
+        object.__setattr__(made, "other", 3)
