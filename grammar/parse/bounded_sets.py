@@ -66,7 +66,7 @@ def _by_count(tokens: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nd
 def counts_alone(scanner: Scanner, state: int, bounds: Bounds) -> bool:
     """Whether `bounds` exclude what follows `state` by the number of its characters alone.
 
-    Only texts in JSON's spelling are known, from before or after a character.
+    False within a character, and in another spelling than JSON's, since both are not counted.
     """
     at, (low, high) = scanner.between(state), bounds
     if not scanner.escaped or (at is None and state != scanner.start):

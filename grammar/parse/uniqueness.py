@@ -50,9 +50,7 @@ class Uniqueness:
         self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
         # By terminal, its scanner's state, and the least and most characters that follow.
         self._varieties = LimitedCache[tuple[int, int, int, int | None], int](_VARIETIES)
-        # By state: at least how many strings may be read, and rests of literals.
-        self._most_strings = LimitedCache[State, int](_VARIETIES)
-        self._literals = LimitedCache[State, list[bytes]](_VARIETIES)
+        self._strings = LimitedCache[State, int](_VARIETIES)  # how many may be read, at least
 
     @property
     def nbytes(self) -> int:
@@ -97,15 +95,12 @@ class Uniqueness:
         rivals = keys.rivals
         if not rivals:
             return True
-        literals = self._literals.get(state)
-        if literals is None:
-            literals = self._literals[state] = [*self._literals_at(state)]
-        if literals and keys.has_new_key(literals):
+        if keys.has_new_key(self._literals_at(state)):
             return True
-        strings = self._most_strings.get(state)
+        strings = self._strings.get(state)
         if strings is None:
             strings = max(map(self._variety, state.threads), default=0)
-            self._most_strings[state] = strings
+            self._strings[state] = strings
         return strings > rivals
 
     def _literals_at(self, state: State) -> Iterator[bytes]:
