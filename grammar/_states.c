@@ -203,15 +203,16 @@ static int set_up(States *states)
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *tables, *starts, *move, *of_state, *of_rule, *stacks, *costs, *meter, *state, *thread;
-    PyObject *item, *refuse;
+    PyObject *item, *classes, *refuse;
     long most_states, most_work;
     if (names != NULL && PyDict_Size(names)) {
         PyErr_SetString(PyExc_TypeError, "states take no arguments by name");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOOOOOO(OO!O!)O(ll)", &tables, &starts, &move, &of_state, &of_rule,
-                          &stacks, &costs, &meter, &state, &PyType_Type, &thread, &PyType_Type, &item,
-                          &refuse, &most_states, &most_work))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO!O(ll)", &tables, &starts, &move, &of_state, &of_rule, &stacks,
+                          &costs, &meter, &PyTuple_Type, &classes, &refuse, &most_states,
+                          &most_work) ||
+        !PyArg_ParseTuple(classes, "OO!O!", &state, &PyType_Type, &thread, &PyType_Type, &item))
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)thread, &PyTuple_Type) ||
         !PyType_IsSubtype((PyTypeObject *)item, &PyTuple_Type)) {

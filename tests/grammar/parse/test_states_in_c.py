@@ -122,6 +122,7 @@ def wrong_arguments():
         ("classes", (State, dict, Item), TypeError),
         ("classes", (State, Thread, None), TypeError),
         ("classes", (State, Thread), TypeError),
+        ("classes", [State, Thread, Item], TypeError),  # it may change
         ("meter", SimpleNamespace(spent=(1 << 63) - 1, limit=-2), AttributeError),
         ("limits", (1, "1"), TypeError),
         ("limits", (100, 0), ZeroDivisionError),
