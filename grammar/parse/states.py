@@ -207,10 +207,10 @@ class Stacks:
                 continue
             pending.pop()
             if node.order is None:
-                node.put_in_order()
                 costs = [cost for item in node.waiting if (cost := self.cost(item)) is not None]
                 if costs:
                     node.cost, node.best = min(costs), self._nearest(node.waiting)
+                node.put_in_order()  # last: for other threads it is measured now
 
     def _measure_cyclic(self, nodes: list[StackNode]) -> None:
         """Set the costs of nodes that may call each other, by Dijkstra's algorithm, then their best

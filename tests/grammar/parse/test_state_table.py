@@ -5,6 +5,7 @@ import weakref
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from random import Random
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -23,7 +24,7 @@ from dlm.grammar.parse.construction import TerminalEdge
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.predictions import Prediction
 from dlm.grammar.parse.scanner import LiteralScanner
-from dlm.grammar.parse.states import Item, StackNode, Thread
+from dlm.grammar.parse.states import Item, StackNode, Stacks, Thread
 
 HUGE = 1 << 70  # a situation of a group of many parts
 STATES, RULES, TERMINALS = [0, 1, 2, HUGE, HUGE + 1], 3, 3
@@ -295,3 +296,18 @@ def test_a_table_that_ends_frees_its_states(native):
             assert freed == [reference]
     finally:
         gc.enable()
+
+
+def test_a_stack_node_that_another_thread_measures_has_no_cost_before_it_is_known():
+    during: list[int | None] = []
+
+    def cost_of(state):
+        if state == 7 and not during:  # as another thread may do meanwhile
+            during.append(None)
+            during[0] = stacks.cost(item)
+        return 1
+
+    stacks = Stacks(SimpleNamespace(cost_of=cost_of))  # pyright: ignore[reportArgumentType]
+    item = Item(1, StackNode([Item(7, ENDED)]))
+    assert stacks.cost(item) == 2
+    assert during == [2]
