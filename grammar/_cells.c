@@ -84,18 +84,13 @@ static int note_range(Cell *cell, int low, int high, uint8_t byte, int taken, Ce
         low = cell->ranges[number - 1].high + 1;
     if (number < cell->range_count && cell->ranges[number].low <= high)
         high = cell->ranges[number].low - 1;
-    if (cell->range_count == cell->range_room) {
-        int room = cell->range_room ? 2 * cell->range_room : 2;
-        Range *grown = PyMem_Realloc(cell->ranges, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return 0;
-        }
-        cell->ranges = grown, cell->range_room = room;
-    }
-    memmove(&cell->ranges[number + 1], &cell->ranges[number],
-            (size_t)(cell->range_count - number) * sizeof(Range));
-    cell->ranges[number] = (Range){(uint8_t)low, (uint8_t)high, (uint8_t)taken, to};
+    Range *ranges = with_room(cell->ranges, cell->range_count, &cell->range_room, sizeof *ranges);
+    if (ranges == NULL)
+        return 0;
+    cell->ranges = ranges;
+    memmove(&ranges[number + 1], &ranges[number],
+            (size_t)(cell->range_count - number) * sizeof *ranges);
+    ranges[number] = (Range){(uint8_t)low, (uint8_t)high, (uint8_t)taken, to};
     cell->range_count++;
     Py_XINCREF((PyObject *)to);
     return 1;
@@ -125,8 +120,8 @@ static long slot_of(const States *states, const Members *kernel, uint64_t hash)
     return slot;
 }
 
-/* Make room for another cell. Returns 0 with an exception if there is no memory. */
-static int make_room(States *states)
+/* Make slots for another cell. Returns 0 with an exception if there is no memory. */
+static int make_slots(States *states)
 {
     if (2 * states->count < states->room)
         return 1;
@@ -226,7 +221,7 @@ Cell *cell_of(States *states, Members *kernel, Work *work)
         return NULL;
     cell->hash = hash, cell->kernel = *kernel;
     memset(kernel, 0, sizeof *kernel);
-    if (!close_cell(states, cell, work) || !make_room(states)) {
+    if (!close_cell(states, cell, work) || !make_slots(states)) {
         leave_cell(cell);
         return NULL;
     }

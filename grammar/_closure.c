@@ -208,21 +208,6 @@ typedef struct {
     int may_end;
 } Closure;
 
-/* Make room for one more of `count` elements of `size` bytes. Returns 0 with an exception. */
-static int make_room(void **array, int32_t count, int32_t *room, size_t size)
-{
-    if (count < *room)
-        return 1;
-    int32_t more = *room ? 2 * *room : 16;
-    void *grown = PyMem_Realloc(*array, (size_t)more * size);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    *array = grown, *room = more;
-    return 1;
-}
-
 /* Read an item later, if it was not reached before. Returns 0 with an exception. */
 static int reach(Closure *c, const Place *state, PyObject *stack)
 {
@@ -232,9 +217,11 @@ static int reach(Closure *c, const Place *state, PyObject *stack)
         return 0;
     if (c->seen.count == before)
         return 1;
-    if (!make_room((void **)&c->pending, c->pending_count, &c->pending_room, sizeof *c->pending))
+    int32_t *pending = with_room(c->pending, c->pending_count, &c->pending_room, sizeof *pending);
+    if (pending == NULL)
         return 0;
-    c->pending[c->pending_count++] = before;
+    c->pending = pending;
+    pending[c->pending_count++] = before;
     return 1;
 }
 
@@ -260,12 +247,14 @@ static int note_call(Closure *c, const Edge *call, PyObject *owner)
    number of its rule. Returns 0 with an exception. */
 static int predict(Closure *c, Prediction *prediction, PyObject *owner)
 {
-    if (!make_room((void **)&c->predicted, c->predicted_count, &c->predicted_room,
-                   sizeof *c->predicted)) {
+    Predicted *predicted = with_room(c->predicted, c->predicted_count, &c->predicted_room,
+                                     sizeof *predicted);
+    if (predicted == NULL) {
         leave(prediction);
         return 0;
     }
-    c->predicted[c->predicted_count++] = (Predicted){prediction, Py_NewRef(owner)};
+    c->predicted = predicted;
+    predicted[c->predicted_count++] = (Predicted){prediction, Py_NewRef(owner)};
     c->work += prediction->size;
     for (int32_t i = prediction->begin[CALLS]; i < prediction->begin[CALLS + 1]; i++)
         if (!note_call(c, &prediction->edges[i], owner))

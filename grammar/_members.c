@@ -113,21 +113,30 @@ int32_t find(const Members *list, const Member *member)
     return -1;
 }
 
+/* Return an array with room for one more than its `count` elements of `size` bytes, which may be
+   another one; NULL with an exception if there is no memory: then it stays as it is. */
+void *with_room(void *array, int32_t count, int32_t *room, size_t size)
+{
+    if (count < *room)
+        return array;
+    int32_t more = *room ? 2 * *room : 4;
+    void *grown = PyMem_Realloc(array, (size_t)more * size);
+    if (grown == NULL)
+        return PyErr_NoMemory();
+    *room = more;
+    return grown;
+}
+
 /* Add a member, unless it is there. Returns 0 with an exception if there is no memory. */
 int add_new(Members *list, const Member *member)
 {
     if (find(list, member) >= 0)
         return 1;
-    if (list->count == list->room) {
-        int32_t room = list->room ? 2 * list->room : 4;
-        Member *grown = PyMem_Realloc(list->members, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return 0;
-        }
-        list->members = grown, list->room = room;
-    }
-    list->members[list->count++] = *member;
+    Member *members = with_room(list->members, list->count, &list->room, sizeof *members);
+    if (members == NULL)
+        return 0;
+    list->members = members;
+    members[list->count++] = *member;
     Py_INCREF(member->stack);
     Py_XINCREF(member->onward.large);
     if (list->slots != NULL && 2 * list->count <= list->slots_room)
@@ -184,11 +193,12 @@ int has_enough(const States *states, const Member *thread)
     return !beyond && thread->read >= least;
 }
 
-/* Whether the number of characters that a thread may read has a limit. */
-static int is_limited(const States *states, const Member *thread)
+/* Whether a member is a thread that has read as many characters as it must, and has a limit. */
+static int is_counted(const States *states, const Member *member)
 {
-    return thread->bounds &&
-           PyTuple_GetItem(PyList_GetItem(states->pairs, thread->bounds), 1) != Py_None;
+    return member->terminal != ITEM && member->bounds &&
+           PyTuple_GetItem(PyList_GetItem(states->pairs, member->bounds), 1) != Py_None &&
+           has_enough(states, member);
 }
 
 /* Take out threads after which another one allows all the same texts: of those of one terminal that
@@ -201,8 +211,7 @@ int drop_dominated(const States *states, Members *list)
     int right = 1;
 
     for (int32_t i = 0; i < list->count; i++)
-        counted += list->members[i].terminal != ITEM && is_limited(states, &list->members[i]) &&
-                   has_enough(states, &list->members[i]);
+        counted += is_counted(states, &list->members[i]);
     if (counted < 2)
         return 1;
     char *dominated = PyMem_Calloc((size_t)list->count, 1);
@@ -213,8 +222,7 @@ int drop_dominated(const States *states, Members *list)
     }
     for (int32_t i = 0; right && i < list->count; i++) {
         Member situation = list->members[i];
-        if (situation.terminal == ITEM || !is_limited(states, &situation) ||
-            !has_enough(states, &situation))
+        if (!is_counted(states, &situation))
             continue;
         situation.read = 0;
         int32_t j = find(&fewest, &situation);

@@ -31,7 +31,6 @@ typedef struct {
 } Members;
 
 typedef struct Prediction Prediction;
-
 typedef struct Cell Cell;
 
 /* The bytes from `low` to `high` are refused, or lead to one cell. */
@@ -49,7 +48,7 @@ struct Cell {
     int may_end;        /* the text may end here */
     int is_kept;        /* by the table; else it has no object, and its ranges have no cells */
     Range *ranges;      /* known next cells, in the order of their bytes */
-    int range_count, range_room;
+    int32_t range_count, range_room;
     PyObject *face;     /* the state in Python; NULL: there is none yet */
 };
 
@@ -127,6 +126,7 @@ PyObject *place_object(const Place *place);
 uint64_t hash_of(const Member *member);
 int same_member(const Member *a, const Member *b);
 int32_t find(const Members *list, const Member *member);
+void *with_room(void *array, int32_t count, int32_t *room, size_t size);
 int add_new(Members *list, const Member *member);
 void free_members(Members *list);
 int read_member(States *states, PyObject *object, Member *member);

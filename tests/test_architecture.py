@@ -237,7 +237,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar": 910,
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
-    "grammar/masks": 890,
+    "grammar/masks": 900,
     "grammar/parse": 6_750,
     "grammar/regex": 2_700,
     "grammar/rules": 1_670,

@@ -9,6 +9,7 @@ from dlm.grammar.masks.bits import (
     token_words,
     tokens_in,
     unpacked,
+    without_tokens,
 )
 from dlm.grammar.masks.rows import Below, NumpyRows, SetRows, made_of, new_rows
 from dlm.grammar.masks.table import GrammarMasks, Mask

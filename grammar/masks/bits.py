@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from jaxtyping import UInt32
+from jaxtyping import Int32, UInt32
 
 from dlm.grammar.native import load
 
@@ -62,6 +62,18 @@ def token_words(tokens: Collection[int] | np.ndarray, size: int) -> UInt32[np.nd
     numbers = tokens if isinstance(tokens, np.ndarray) else [*tokens]
     add_tokens(words, [np.asarray(numbers, np.int32)])
     return words
+
+
+def without_tokens(
+    tokens: np.ndarray, removed: np.ndarray, size: int
+) -> Int32[np.ndarray, " tokens"] | UInt32[np.ndarray, " words"]:
+    """Return a set of tokens out of `size` without the numbers `removed`: as numbers if it is few.
+
+    The set is given as numbers (int32), or as packed bits.
+    """
+    words = tokens.copy() if tokens.dtype == np.uint32 else token_words(tokens, size)
+    words &= ~token_words(removed, size)
+    return as_numbers_if_few(words)
 
 
 def _set_bits(words: UInt32[np.ndarray, " words"], numbers: np.ndarray, size: int) -> None:

@@ -6,7 +6,7 @@ alone, whatever they are. They are counted once for any text, in all spellings o
 
 import numpy as np
 
-from dlm.grammar.masks.bits import as_numbers_if_few, token_words
+from dlm.grammar.masks.bits import without_tokens
 from dlm.grammar.masks.trie import Trie
 from dlm.grammar.masks.walks import Reached, TokenSet
 from dlm.grammar.parse.branches import Bounds
@@ -51,10 +51,8 @@ class CharacterCounts:
             tokens, counts = self._tokens
             missing.append(tokens[np.searchsorted(counts, high, "right") :])
             kept &= at <= high
-        words = unbounded.tokens
-        words = words.copy() if words.dtype == np.uint32 else token_words(words, size)
-        words &= ~token_words(np.concatenate(missing), size)
-        return TokenSet(as_numbers_if_few(words), unbounded.ends[kept])
+        left = without_tokens(unbounded.tokens, np.concatenate(missing), size)
+        return TokenSet(left, unbounded.ends[kept])
 
 
 def _by_count(tokens: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

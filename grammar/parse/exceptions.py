@@ -9,7 +9,7 @@ import numpy as np
 
 from dlm.grammar.json_escapes import spellings
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks.bits import as_numbers_if_few, token_words
+from dlm.grammar.masks.bits import without_tokens
 from dlm.grammar.masks.trie import Nodes, Trie
 from dlm.grammar.masks.walks import TokenSet
 from dlm.grammar.regex.automaton import Automaton, Transition
@@ -125,9 +125,8 @@ def without(base: TokenSet, missing: Nodes, trie: Trie, size: int) -> TokenSet:
         return TokenSet(base.tokens.view(), base.ends.view())
     begin = np.sort(trie.places[missing])
     end = begin + trie.sizes[trie.preorder.node[begin]]
-    words = base.tokens.copy() if base.tokens.dtype == np.uint32 else token_words(base.tokens, size)
     below = [trie.preorder.tokens_below(place) for place in begin.tolist()]
-    words &= ~token_words(np.concatenate(below), size)
+    tokens = without_tokens(base.tokens, np.concatenate(below), size)
     ends = trie.places[base.ends]
     kept = ends >= np.append(end, 0)[np.searchsorted(begin, ends, "right") - 1]
-    return TokenSet(as_numbers_if_few(words), base.ends[kept])
+    return TokenSet(tokens, base.ends[kept])

@@ -229,18 +229,20 @@ def test_nodes_that_change_during_a_walk_by_states_are_looked_at_again():
 @pytest.mark.parametrize("fault", [False, True])
 def test_a_walk_by_states_keeps_no_reference(fault):
     trie, rows = Trie([b"ab", b"abc", b"b"]), new_rows(1, 9)
-    known = NumberedMachine(MOVES)
-    state = known.at(0)
+    machine = NumberedMachine(MOVES)
+    state = machine.at(0)
 
     def walk_both():
-        read_below(trie, known, [(START, state)])
+        read_below(trie, machine, [(START, state)])
         with patch.object(MadeScanner, "look_up", fail if fault else MadeScanner.look_up):
             unread = NumberedMachine(MOVES)
             walk = trie.native, [(START, unread.at(0))], unread.states
             with pytest.raises(KeyError) if fault else nullcontext():
                 rows.row_of([START], START, walk)
 
-    assert keeps_no_reference(walk_both, lambda: (trie.native, START, MOVES[0], state, known, rows))
+    assert keeps_no_reference(
+        walk_both, lambda: (trie.native, START, MOVES[0], state, machine, rows)
+    )
 
 
 @needs_c

@@ -203,17 +203,17 @@ def reading(text=b"", meter=None):
 def test_work_beyond_the_limit_of_a_meter_is_unfinished_and_goes_on_later(native):
     meter = Meter()
     with states_by(native):
-        text, found = bytes(range(1, 256)) * 4, None
+        text, last = bytes(range(1, 256)) * 4, None
         table, start = reading(text, meter)
         for _ in range(1000):
             with suppress(Unfinished), meter.limited(1):
-                found = table.after(start, text)
-            if found is not None:
+                last = table.after(start, text)
+            if last is not None:
                 break
-        assert found is not None
+        assert last is not None
         spent = meter.spent
         assert spent > 0
-        assert table.after(start, text) is found
+        assert table.after(start, text) is last
         assert meter.spent == spent  # what is known takes no work
 
 
