@@ -48,13 +48,11 @@ class SharedCache:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             key = (function, args, *sorted(kwargs.items())) if kwargs else (function, args)
-            with self._lock:
-                entry = self._entries.get(key)
-                if entry is not None:
-                    self._entries.move_to_end(key)
-                    return entry[0]
+            known = self.get(key)
+            if known is not None:
+                return known[0]
             result = function(*args, **kwargs)
-            self._keep(key, result, _ENTRY + size_of(args, kwargs, result))
+            self.keep(key, (result,), size_of(args, kwargs, result))
             return result
 
         return call
@@ -64,7 +62,18 @@ class SharedCache:
             self._entries.clear()
             self.nbytes = 0
 
-    def _keep(self, key: Hashable, result: Any, size: int) -> None:
+    def get(self, key: Hashable) -> Any:
+        """Return what is kept for `key`; None: nothing."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def keep(self, key: Hashable, result: Any, size: int) -> None:
+        """Keep a result of `size` bytes, its key included."""
+        size += _ENTRY
         if size > self.most_bytes // 2:
             return
         with self._lock:

@@ -1,6 +1,6 @@
 """Rules of one grammar, by name, and the references among them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 from dlm.grammar.regex.nodes import (
@@ -11,6 +11,7 @@ from dlm.grammar.regex.nodes import (
     Node,
     Reference,
     Repetition,
+    SpecialToken,
     mapped,
 )
 
@@ -38,18 +39,21 @@ class Rules:
     def add(self, node: Node, stem: str = "rule") -> Reference:
         return self.define(self.new(stem), node)
 
-    def include(self, other: "Rules") -> Reference:
-        """Add the rules of another grammar under new names, and return a reference to its root."""
+    def include(self, other: "Rules", tokens: Mapping[int, int] | None = None) -> Reference:
+        """Add the rules of another grammar under new names, and return a reference to its root.
+        Special tokens are replaced as `tokens` has it."""
         names = {name: self.add(EMPTY, "rule") for name in other.nodes}
+
+        def renamed(node: Node) -> Node:
+            if isinstance(node, Reference):
+                return names[node.name]
+            if tokens and isinstance(node, SpecialToken):
+                return SpecialToken(frozenset(tokens.get(token, token) for token in node.ids))
+            return mapped(node, renamed)
+
         for name, node in other.nodes.items():
-            self.define(names[name], _renamed(node, names))
+            self.define(names[name], renamed(node))
         return names[other.root]
-
-
-def _renamed(node: Node, names: dict[str, Reference]) -> Node:
-    if isinstance(node, Reference):
-        return names[node.name]
-    return mapped(node, lambda part: _renamed(part, names))
 
 
 def references(node: Node) -> Iterator[str]:

@@ -1,10 +1,15 @@
-"""Arguments of a tool's calls as rules, exact or wider than the tool's schema."""
+"""Arguments of a tool's calls as rules, exact or wider than the tool's schema.
 
-from functools import partial
+Agents send the same tools with each request, so rules that were written once are kept.
+"""
+
+import json
+from hashlib import sha256
 from typing import Any, NamedTuple
 
-from dlm.grammar.calls.markups import Markup
+from dlm.grammar.calls.markups import MARKUPS
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.limits import SharedCache, size_of
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.regex.nodes import Node
 from dlm.grammar.rules.rules import Rules
@@ -12,59 +17,70 @@ from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.objects import PropertyOrder
 from dlm.grammar.schema.structures import TooManyError
-from dlm.grammar.schema.writer import write
+from dlm.grammar.schema.writer import Written, write
 from dlm.grammar.specs.finished_calls import judges_arguments_alone
 from dlm.grammar.specs.tool_forms import KIND, is_pattern, unenforced
-from dlm.grammar.vocabulary.pieces import CallMarkers, GemmaMarkers
+from dlm.grammar.vocabulary.pieces import GemmaMarkers
 
 _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
+_KEPT = SharedCache(128 << 20)  # of tools with automata that they share, each counted
+QUOTE = 0  # stands for the token of Gemma's quotes, which differs between vocabularies
 
 
 class CallPart(NamedTuple):
-    """Part of a call as rules, or all of it."""
+    """A call of one tool as rules."""
 
     node: Node
     exact: bool = True  # it allows nothing that the tool's schema refuses
     faithful: bool = True  # what is read of it fits the schema if what was written does
 
 
+class WrittenArguments(NamedTuple):
+    """Rules of one tool's arguments, in which `QUOTE` stands for Gemma's quotes."""
+
+    rules: Rules
+    exact: bool  # as in `CallPart`
+    faithful: bool
+
+
 class Arguments(NamedTuple):
-    """Arguments of one tool."""
+    """Arguments of one tool, to be written in the form of calls `form`."""
 
     name: str  # of the tool
     schema: dict[str, Any]
     where: str  # JSON pointer of the schema
     strict: bool
+    form: str
+    order: PropertyOrder
 
-    def written(
-        self,
-        markup: Markup,
-        markers: CallMarkers | None,
-        rules: Rules,
-        order: PropertyOrder,
-        most_work: int,
-    ) -> CallPart:
-        """Add the rules of the arguments in a form to `rules`, and return their node.
+    def written(self, most_work: int) -> WrittenArguments:
+        """Return the arguments as rules, which must not be changed.
 
         Keywords that the rules cannot enforce are left to a check of the finished arguments, unless
         the tool is strict. Raises `InvalidGrammarError` with the tool's name, and
         `TooMuchWorkError` if the schema takes more than `most_work` and that is less than the limit
         for a schema.
         """
-        before = len(rules.nodes)
-        write_as = partial(
-            write,
-            dialect=Dialect(quote=markers.quote if isinstance(markers, GemmaMarkers) else None),
-            rules=rules,
-            unenforced="check",
-            where=self.where,
-            form=markup.arguments,
-            property_order=order,
-            most_work=most_work,
-        )
+        text = sha256(json.dumps(self.schema).encode()).digest()
+        key = text, self.strict, self.form, self.order
+        written, too_much = _KEPT.get(key), (*key, most_work)
+        if written is not None:
+            return written
+        if _KEPT.get(too_much):
+            raise TooMuchWorkError(KIND, f"it takes more than {most_work} steps", self.where)
         try:
-            written = write_as(self.schema)
+            written = self._write(most_work)
+        except TooMuchWorkError:
+            _KEPT.keep(too_much, True, 0)
+            raise
+        _KEPT.keep(key, written, size_of(written))
+        return written
+
+    def _write(self, most_work: int) -> WrittenArguments:
+        markup = MARKUPS[self.form]
+        try:
+            rules, written = self._rules(self.schema, most_work)
             inexact = written.inexact
         except InvalidGrammarError as error:
             much = isinstance(error, TooMuchWorkError)
@@ -78,10 +94,23 @@ class Arguments(NamedTuple):
                 raise InvalidGrammarError(KIND, reason, error.where or self.where) from error
             if self.strict:
                 raise unenforced(self.name, self.where, inexact) from error
-            for rule in list(rules.nodes)[before:]:
-                del rules.nodes[rule]
-            written = write_as(_ANY)
+            rules, written = self._rules(_ANY, most_work)
         if inexact and self.strict:
             raise unenforced(self.name, self.where, inexact)
         faithful = markup.exact or (not written.ambiguous and judges_arguments_alone(self.schema))
-        return CallPart(written.node, not inexact, faithful)
+        return WrittenArguments(rules, not inexact, faithful)
+
+    def _rules(self, schema: dict[str, Any], most_work: int) -> tuple[Rules, Written]:
+        rules, markup = Rules(), MARKUPS[self.form]
+        written = write(
+            schema,
+            dialect=Dialect(quote=QUOTE if markup.markers is GemmaMarkers else None),
+            rules=rules,
+            unenforced="check",
+            where=self.where,
+            form=markup.arguments,
+            property_order=self.order,
+            most_work=most_work,
+        )
+        rules.nodes[rules.root] = written.node
+        return rules, written

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.limits import TooMuchEffortError, at_most
+from dlm.grammar.limits import LimitedCache, TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
@@ -25,7 +25,7 @@ from dlm.grammar.specs.python_types import (
     schema_of_type,
     type_name,
 )
-from dlm.grammar.specs.spec import Spec
+from dlm.grammar.specs.spec import WRITTEN, Spec
 from dlm.grammar.vocabulary.pieces import CallMarkers
 
 _OPTIONS: dict[str, tuple[str | None, ...]] = {
@@ -35,11 +35,12 @@ _OPTIONS: dict[str, tuple[str | None, ...]] = {
     "property_order": (*PROPERTY_ORDERS, None),
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
-_WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
-_LOCAL = {_WRITTEN, "_adapter"}  # attributes that are not copied
 AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 _LARGE = 320  # values in a schema, beyond which all is left to `rules`
 _EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
+# By `key`, whether the rules of a schema allow more than it does: applications send the same
+# schemas again and again, and an accepted one is not written again to see whether it is.
+_ACCEPTED = LimitedCache[Hashable, bool](4096)
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,18 @@ class JsonSchema(Spec):
                 raise InvalidGrammarError(self.kind, f"{option} must be {right}, got {value!r:.40}")
         if _is_larger(self.parsed, _LARGE):
             return  # `AT_ONCE` would seldom suffice
+        inexact = _ACCEPTED.get(self._key)
+        if inexact is not None:
+            vars(self)["_inexact"] = inexact
+            return
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
-            vars(self)[_WRITTEN] = self._write(AT_ONCE)
+            vars(self)[WRITTEN] = self._write(AT_ONCE)
+            _ACCEPTED[self._key] = self._inexact
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in vars(self).items() if name not in _LOCAL}
+        state = super().__getstate__()
+        state.pop("_adapter", None)
+        return state
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
@@ -133,7 +141,7 @@ class JsonSchema(Spec):
     @cached_property
     def _inexact(self) -> bool:
         """Whether the rules allow more than the schema does."""
-        rules = vars(self)[_WRITTEN] = self._write(MOST_WORK)
+        rules = vars(self)[WRITTEN] = self._write(MOST_WORK)
         return bool(rules.inexact)
 
     @property
@@ -170,7 +178,7 @@ class JsonSchema(Spec):
 
     def rules(self, markers: CallMarkers | None = None) -> Rules:
         # The caller may change the rules, so they are written anew for each call after the first.
-        return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
+        return vars(self).pop(WRITTEN, None) or self._write(MOST_WORK)
 
     @property
     def portable(self) -> "JsonSchema":

@@ -10,11 +10,20 @@ from typing import Any, ClassVar
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.vocabulary.pieces import CallMarkers, TokenPieces
 
+WRITTEN = "_written"  # the attribute with rules that are written, until they are taken
+
 
 class Spec(ABC):
     """A constraint that a user may choose. Frozen, and validated by its constructor."""
 
     kind: ClassVar[str]  # the name in error messages
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets. The first one compiles the spec, and so takes the rules
+        that are written already."""
+        state = dict(vars(self))
+        vars(self).pop(WRITTEN, None)
+        return state
 
     @property
     @abstractmethod

@@ -30,7 +30,7 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
-from dlm.grammar.specs.call_arguments import Arguments, CallPart
+from dlm.grammar.specs.call_arguments import QUOTE, Arguments, CallPart, WrittenArguments
 from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
@@ -142,7 +142,7 @@ class Tools(Spec):
             if self.custom.get(name) is not None:
                 continue  # a grammar is read in `rules` alone, since it may take long
             try:
-                self._call(name, self._any_markers, Rules(), AT_ONCE // len(self._offered))
+                self._arguments(name, AT_ONCE // len(self._offered))
             except TooMuchWorkError:
                 continue  # `rules` tries again with more work
             except InvalidGrammarError as error:
@@ -229,7 +229,7 @@ class Tools(Spec):
         """Return a copy in a form. Its schemas are read again only if it does not write JSON."""
         written = copy(self)
         object.__setattr__(written, "format", OTHER_NAMES.get(form, form))
-        of_form = ["_fidelity", "_content_is_wide", "_in_forms"]
+        of_form = ["_fidelity", "_content_is_wide", "_in_forms", "_written"]
         if self._refusal is not None or written._markup.arguments is not MARKUPS[_JSON].arguments:
             of_form.append("_refusal")
         for name in of_form:
@@ -310,7 +310,7 @@ class Tools(Spec):
             reason = f"this model's vocabulary lacks the control tokens of the form {self._form}"
             raise self._error(reason, "/format")
         markers = None if kind is None else markers  # those of another form mean nothing here
-        written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
+        written = [self._call(name, markers, rules) for name in self._offered]
         fidelity = {name: call[1:] for name, call in zip(self._offered, written, strict=True)}
         object.__setattr__(self, "_fidelity", fidelity)
         options = [call.node for call in written]
@@ -334,9 +334,7 @@ class Tools(Spec):
             return concatenation(Terminal(text), optional(calls))
         return concatenation(optional(Terminal(Automaton.lengths(1, None))), optional(calls))
 
-    def _call(
-        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
-    ) -> CallPart:
+    def _call(self, name: str, markers: CallMarkers | None, rules: Rules) -> CallPart:
         """Add the rules of a tool's call to `rules`, and return the call."""
         if isinstance(markers, GemmaMarkers) and (spec := self.custom.get(name)) is not None:
             quote = SpecialToken(frozenset((markers.quote,)))
@@ -348,11 +346,24 @@ class Tools(Spec):
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
             return CallPart(gemma_call(name, node, markers))
-        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
-        arguments = Arguments(name, self.parameters[name], where, name in self._strict).written(
-            self._markup, markers, rules, self.property_order, most_work
-        )
-        return arguments._replace(node=self._markup.write(name, arguments.node, markers))
+        written = self._arguments(name, MOST_WORK)
+        quote = {QUOTE: markers.quote} if isinstance(markers, GemmaMarkers) else None
+        node = self._markup.write(name, rules.include(written.rules, quote), markers)
+        return CallPart(node, written.exact, written.faithful)
+
+    def _arguments(self, name: str, most_work: int) -> WrittenArguments:
+        """Return a tool's arguments as rules, as `Arguments.written` does."""
+        if name not in self._written:
+            where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+            schema, strict = self.parameters[name], name in self._strict
+            arguments = Arguments(name, schema, where, strict, self._form, self.property_order)
+            self._written[name] = arguments.written(most_work)
+        return self._written[name]
+
+    @cached_property
+    def _written(self) -> dict[str, WrittenArguments]:
+        """Arguments of tools as rules, as far as they are written; other processes get them too."""
+        return {}
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. Calls that begin with control tokens are not

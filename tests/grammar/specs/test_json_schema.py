@@ -1,6 +1,7 @@
 """JSON schemas as users give them: errors at once, checks of finished values."""
 
 import json
+import pickle
 from datetime import date
 from typing import Any
 
@@ -10,6 +11,10 @@ from readers import misread
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
+from dlm.grammar.limits import LimitedCache
+from dlm.grammar.specs import json_schema
+
+WRITE = json_schema.write
 
 
 class Invoice(BaseModel):
@@ -225,3 +230,48 @@ def test_a_json_object_is_any_object_and_nothing_else():
         spec.value("[]")
     with pytest.raises(InvalidGrammarError, match="max_whitespace must be from 1 to 1000, got 0"):
         JsonObject(max_whitespace=0)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Schemas that are written as rules."""
+    written = []
+
+    def noted(schema, **options):
+        written.append(schema)
+        return WRITE(schema, **options)
+
+    monkeypatch.setattr(json_schema, "write", noted)
+    monkeypatch.setattr(json_schema, "_ACCEPTED", LimitedCache(4096))
+    return written
+
+
+def test_an_accepted_schema_that_comes_again_is_written_for_its_rules_alone(written):
+    schema = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
+    first = JsonSchema(schema).rules()
+    assert len(written) == 1
+    again = JsonSchema(schema)
+    assert len(written) == 1
+    assert not again.checked
+    assert again.rules().nodes == first.nodes
+    assert len(written) == 2
+    JsonSchema(schema, property_order="schema")
+    assert len(written) == 3
+
+
+def test_a_keyword_beyond_rules_is_refused_or_checked_each_time(written):
+    schema = {"type": "array", "items": {"type": "string"}, "not": {"uniqueItems": True}}
+    for _ in range(2):
+        assert JsonSchema(schema, unenforced="check").checked
+        with pytest.raises(InvalidGrammarError, match="two items are equal"):
+            JsonSchema(schema)
+    assert len(written) == 3
+
+
+def test_the_first_process_that_gets_a_schema_gets_its_rules(written):
+    spec = JsonSchema({"type": "object", "properties": {"first process": {"type": "null"}}})
+    there, later = (pickle.loads(pickle.dumps(spec)) for _ in range(2))
+    rules = there.rules()
+    assert len(written) == 1
+    assert later.rules().nodes == rules.nodes == spec.rules().nodes
+    assert len(written) == 3

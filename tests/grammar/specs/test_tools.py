@@ -1,6 +1,7 @@
 """Answers of text or tool calls: options, accepted answers, and parsed answers."""
 
 import json
+import pickle
 import random
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
+from dlm.grammar.limits import SharedCache
 from dlm.grammar.specs import call_arguments
 from dlm.grammar.vocabulary import MistralListMarkers, MistralMarkers
 
@@ -240,15 +242,71 @@ def test_what_no_form_can_have_is_refused_before_a_form_is_chosen():
         Tools([broken])
 
 
-def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(monkeypatch):
+@pytest.fixture
+def counts(monkeypatch):
+    """Schemas of tools that are written as rules, by their pointers."""
     counts = []
-    monkeypatch.setattr(
-        call_arguments, "write", lambda *args, **more: counts.append(1) or WRITE(*args, **more)
-    )
+
+    def counted(*args, where, **more):
+        counts.append(where)
+        return WRITE(*args, where=where, **more)
+
+    monkeypatch.setattr(call_arguments, "write", counted)
+    monkeypatch.setattr(call_arguments, "_KEPT", SharedCache(1 << 20))
+    return counts
+
+
+def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(counts):
     spec = Tools(TOOLS)
     for form in ("gemma4", "hermes", "llama", "mistral", "mistral_list"):
         assert spec.in_form(form).format == (None if form == "gemma4" else form)
     assert len(counts) == len(TOOLS)
+
+
+@pytest.mark.parametrize("format", ["gemma4", "hermes", "qwen3_coder"])
+def test_tools_that_came_before_are_not_read_again(counts, format):
+    new = function("new", at={"type": "integer"})
+    first = Tools(TOOLS, format=format)
+    expected = first.rules(MARKERS).nodes
+    assert Tools(TOOLS, format=format).rules(MARKERS).nodes == expected
+    Tools(TOOLS[::-1], format=format, choice="required").rules(MARKERS)
+    Tools([new, *TOOLS], format=format).rules(MARKERS)
+    places = [f"/tools/{i}/function/parameters" for i in (0, 1, 0)]
+    assert counts == places
+    strict = {"type": "function", "function": {**new["function"], "strict": True}}
+    Tools([strict], format=format)
+    Tools([new], format=format, property_order="any")
+    assert len(counts) == 5
+
+
+def test_the_first_process_that_gets_tools_gets_what_is_written_of_them(counts, monkeypatch):
+    tools = Tools(TOOLS)
+    there, later = (pickle.loads(pickle.dumps(tools)) for _ in range(2))
+    monkeypatch.setattr(call_arguments, "_KEPT", SharedCache(1 << 20))  # as in another process
+    counts.clear()
+    there.rules(MARKERS)
+    assert not counts
+    later.rules(MARKERS)
+    assert len(counts) == len(TOOLS)
+
+
+def test_a_schema_that_takes_too_much_at_once_is_tried_once(counts):
+    large = function("f", a={"enum": [f"text {i}" for i in range(3000)]})
+    for _ in range(2):
+        spec = Tools([large], format="hermes")
+        assert len(counts) == 1
+    spec.rules(None)
+    assert len(counts) == 2
+    spec.rules(None)
+    Tools([large], format="hermes")
+    assert len(counts) == 2
+
+
+def test_a_tool_that_is_refused_is_refused_each_time_with_its_own_place(counts):
+    for i, tools in enumerate(([], TOOLS)):
+        with pytest.raises(InvalidGrammarError, match=f"/tools/{i * 2}/function") as caught:
+            Tools([*tools, function("broken", a={"$ref": "#/nowhere"})], format="hermes")
+        assert "broken" in str(caught.value)
 
 
 def test_two_names_of_one_form_make_equal_specs():
