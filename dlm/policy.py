@@ -187,7 +187,7 @@ class _Place(Enum):
     PROSE = auto()  # parts that make no grammar
 
 
-_COUNTED = frozenset((_Place.SCHEMA, _Place.NAMES, _Place.DATA))
+_COUNTED = _Place.SCHEMA, _Place.NAMES, _Place.DATA
 
 
 def _within_schema(keyword: str) -> _Place:
