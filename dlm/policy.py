@@ -215,6 +215,8 @@ def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
     while waiting:
         depth, value, place = waiting.pop()
         yield depth, value, place in _COUNTED
+        if isinstance(value, str):
+            continue
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 within = place
