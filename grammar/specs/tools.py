@@ -353,12 +353,13 @@ class Tools(Spec):
 
     def _arguments(self, name: str, most_work: int) -> WrittenArguments:
         """Return a tool's arguments as rules, as `Arguments.written` does."""
-        if name not in self._written:
+        written = self._written  # another thread may take it from `self`
+        if name not in written:
             where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
             schema, strict = self.parameters[name], name in self._strict
             arguments = Arguments(name, schema, where, strict, self._form, self.property_order)
-            self._written[name] = arguments.written(most_work)
-        return self._written[name]
+            written[name] = arguments.written(most_work)
+        return written[name]
 
     @cached_property
     def _written(self) -> dict[str, WrittenArguments]:
