@@ -34,7 +34,7 @@ from dlm.grammar.specs.call_arguments import QUOTE, Arguments, CallPart, Written
 from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
 from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
-from dlm.grammar.specs.spec import Spec
+from dlm.grammar.specs.spec import WRITTEN, Spec
 from dlm.grammar.specs.tool_forms import (
     INPUT,
     functions_of,
@@ -353,13 +353,14 @@ class Tools(Spec):
 
     def _arguments(self, name: str, most_work: int) -> WrittenArguments:
         """Return a tool's arguments as rules, as `Arguments.written` does."""
-        written = self._written  # another thread may take it from `self`
-        if name not in written:
-            where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
-            schema, strict = self.parameters[name], name in self._strict
-            arguments = Arguments(name, schema, where, strict, self._form, self.property_order)
-            written[name] = arguments.written(most_work)
-        return written[name]
+        if (written := self._written.get(name)) is not None:
+            return written
+        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+        schema, strict = self.parameters[name], name in self._strict
+        arguments = Arguments(name, schema, where, strict, self._form, self.property_order)
+        written = arguments.written(most_work)
+        vars(self)[WRITTEN] = {**self._written, name: written}  # another thread may pickle the old
+        return written
 
     @cached_property
     def _written(self) -> dict[str, WrittenArguments]:
