@@ -5,9 +5,10 @@ does: such a text is reasoning as soon as the marker is complete, and an answer 
 differs from the marker. The module knows the markers and limits, and no grammar.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
+from dlm.grammar.immutable import immutable
 from dlm.grammar.vocabulary.markers import Reasoning
 
 
@@ -21,9 +22,9 @@ class Phase(Enum):
     ENDED = auto()  # a stop token was read
 
 
-@dataclass(frozen=True, slots=True)
+@immutable()
 class Prefix:
-    """The reasoning of one text so far. Immutable."""
+    """The reasoning of one text so far."""
 
     reasoning: Reasoning | None  # None: the text begins with the answer
     phase: Phase
