@@ -13,7 +13,7 @@ from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.json_escapes import SHORT, numbered
-from dlm.grammar.limits import LimitedCache
+from dlm.grammar.limits import RESULTS, LimitedCache
 from dlm.grammar.parse.lengths import Lengths
 from dlm.grammar.parse.segments import clipped, scalars, split, utf16, within
 from dlm.grammar.regex.automaton import Automaton, Transition
@@ -283,13 +283,7 @@ class Scanner:
             longer = edges[begin:]
         leads = self._lead_moves.get(longer)
         if leads is None:
-            characters = scalars(longer)
-            moves = (
-                (mark | low, mark | high, self._state(within("utf8", remaining)))
-                for size, mark, least, most in _LEADS
-                if (segments := clipped(characters, 0, most, least))
-                for low, high, remaining in split(segments, 64, size)
-            )
+            moves = ((low, high, self._state(key)) for low, high, key in _lead_bytes(longer))
             leads = self._lead_moves[longer] = tuple(_merged(moves))
         return leads
 
@@ -299,22 +293,36 @@ class Scanner:
 
     def _new_state(self, key: tuple) -> int:
         with self._lock:  # grammars that share it may be built in several threads
-            if key not in self._numbers:
+            number = self._numbers.get(key)
+            if number is None:
+                number, at = len(self._keys), key[0] == "at"
                 self._keys.append(key)
                 self.known_moves.append(None)
                 self._endings.append(None)
-                at = key[0] == "at"
-                accepts = at and key[1] in self._accepts
-                self.final.append(key == ("done",) or (accepts and not self.quoted))
+                accepts = at and not self.quoted and key[1] in self._accepts
+                self.final.append(accepts or key == ("done",))
                 self.boundary.append(at)
-                self._numbers[key] = len(self._keys) - 1  # last: it may be read at any time
-            return self._numbers[key]
+                self._numbers[key] = number  # last: it may be read at any time
+            return number
 
     def _edges(self, q: int) -> Sequence[Transition]:
         return scalars(self.automaton.edges[q])
 
     def _spell(self, point: int) -> bytes:
         return _escaped(point) if self.escaped else chr(point).encode()
+
+
+@RESULTS.remembered
+def _lead_bytes(edges: tuple[Transition, ...]) -> tuple[tuple[int, int, tuple], ...]:
+    """Return the first bytes of UTF-8 sequences by which edges from U+0080 on are read, and the key
+    of the state after each."""
+    characters = scalars(edges)
+    return tuple(
+        (mark | low, mark | high, within("utf8", remaining))
+        for size, mark, least, most in _LEADS
+        if (segments := clipped(characters, 0, most, least))
+        for low, high, remaining in split(segments, 64, size)
+    )
 
 
 def lengths_of(automaton: Automaton, spelling: Spelling) -> Lengths:
