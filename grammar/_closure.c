@@ -315,12 +315,35 @@ static int follow_all(Closure *c, long most)
     return 1;
 }
 
+/* Return the stack of the only rule that is called, by rule, if there is one call of it, from a stack.
+   Returns NULL if not, or with an exception. */
+static PyObject *one_stack(Closure *c)
+{
+    PyObject *rule = PyList_GetItem(c->rules, 0), *pair, *node = NULL, *nodes = NULL;
+    PyObject *callers = PyDict_GetItemWithError(c->callers, rule);
+    if (callers == NULL || PyList_Size(c->rules) > 1 || PyList_Size(callers) > 1)
+        return NULL;
+    pair = PyList_GetItem(callers, 0);
+    if (PyLong_Check(PyTuple_GetItem(pair, 1)))
+        return NULL;
+    PyObject *item = named(c->states->item, Py_NewRef(pair));
+    if (item != NULL)
+        node = PyObject_CallMethodObjArgs(c->states->stacks, c->states->names[OF_CALLER_NAME], item, NULL);
+    if (node != NULL && (nodes = PyDict_New()) != NULL && PyDict_SetItem(nodes, rule, node) < 0)
+        Py_CLEAR(nodes);
+    Py_XDECREF(node);
+    Py_XDECREF(item);
+    return nodes;
+}
+
 /* Put the stacks of rules in the place of their numbers. Returns 0 with an exception. */
 static int find_stacks(Closure *c)
 {
-    if (!PyDict_Size(c->callers))
+    if (!PyList_Size(c->rules))
         return 1;
-    PyObject *nodes = PyObject_CallMethod(c->states->stacks, "of_rules", "O", c->callers);
+    PyObject *nodes = one_stack(c);
+    if (nodes == NULL && !PyErr_Occurred())
+        nodes = PyObject_CallMethod(c->states->stacks, "of_rules", "O", c->callers);
     int right = nodes != NULL;
     for (int32_t i = 0; right && i < c->predicted_count; i++) {
         PyObject *owner = c->predicted[i].stack;

@@ -73,8 +73,8 @@ typedef struct {
     int32_t count, room;   /* `room` is a power of two, or 0 */
 } Predictions;
 
-/* Attributes of stack nodes, states and meters. */
-enum { WAITING_NAME, ENDS_NAME, CELL_NAME, SPENT_NAME, LIMIT_NAME, NAMES };
+/* Attributes of stack nodes, states, meters and stacks. */
+enum { WAITING_NAME, ENDS_NAME, CELL_NAME, SPENT_NAME, LIMIT_NAME, OF_CALLER_NAME, NAMES };
 
 /* The states of one grammar. */
 typedef struct {

@@ -46,10 +46,12 @@ int end_work(States *states, Work *work)
     return !PyErr_Occurred();
 }
 
-/* Return the cell of a state in Python: a new reference; NULL with an exception. */
+/* Return the cell of a state in Python, or a cell itself: a new reference; NULL with an exception. */
 Cell *cell_of_state(States *states, PyObject *state)
 {
     const Module *module = PyType_GetModuleState(Py_TYPE((PyObject *)states));
+    if (Py_IS_TYPE(state, module->cell))
+        return (Cell *)Py_NewRef(state);
     PyObject *cell = PyObject_GetAttr(state, states->names[CELL_NAME]);
     if (cell == NULL || Py_IS_TYPE(cell, module->cell))
         return (Cell *)cell;
@@ -58,15 +60,21 @@ Cell *cell_of_state(States *states, PyObject *state)
     return NULL;
 }
 
-/* Return a list of members as objects in Python. */
-static PyObject *objects(const States *states, const Members *members)
+/* Return a list of members as objects in Python. Those that `others` has, in the same order, are the
+   same objects as in its own list, `made`. */
+static PyObject *objects(const States *states, const Members *members, const Members *others,
+                         PyObject *made)
 {
-    PyObject *list = PyList_New(0);
+    PyObject *list = PyList_New(0), *object;
+    int32_t known = 0;
     for (int32_t i = 0; list != NULL && i < members->count; i++) {
         const Member *member = &members->members[i];
-        PyObject *object = member->terminal == ITEM
-                               ? item_object(states, &member->onward, member->stack)
-                               : thread_object(states, member);
+        if (made != NULL && known < others->count && same_member(member, &others->members[known]))
+            object = Py_NewRef(PyList_GetItem(made, known++));
+        else if (member->terminal == ITEM)
+            object = item_object(states, &member->onward, member->stack);
+        else
+            object = thread_object(states, member);
         if (object == NULL || PyList_Append(list, object) < 0)
             Py_CLEAR(list);
         Py_XDECREF(object);
@@ -80,8 +88,9 @@ static PyObject *face_of(States *states, Cell *cell)
 {
     PyObject *face = cell->face;
     if (face == NULL) {
-        PyObject *threads = objects(states, &cell->threads), *items = objects(states, &cell->items);
-        PyObject *kernel = objects(states, &cell->kernel);
+        PyObject *threads = objects(states, &cell->threads, NULL, NULL);
+        PyObject *items = objects(states, &cell->items, NULL, NULL);
+        PyObject *kernel = objects(states, &cell->kernel, &cell->threads, threads);
         PyObject *may_end = cell->may_end ? Py_True : Py_False;
         states->parts += cell->threads.count + cell->items.count + cell->kernel.count;
         if (threads && items && kernel)
@@ -101,9 +110,9 @@ static PyObject *face_of(States *states, Cell *cell)
     return face;
 }
 
-static PyObject *of(PyObject *self, PyObject *kernel)
+/* Return the cell of a kernel in Python: a new reference; NULL with an exception. */
+static Cell *cell_of_objects(States *states, PyObject *kernel)
 {
-    States *states = (States *)self;
     Members members = {0};
     Member member;
     Work work = {0, 0};
@@ -122,7 +131,18 @@ static PyObject *of(PyObject *self, PyObject *kernel)
         PyErr_SetString(PyExc_ValueError, "a state must have a thread or an item");
     free_members(&members);
     Py_XDECREF(list);
-    return cell == NULL ? NULL : face_of(states, cell);
+    return cell;
+}
+
+static PyObject *of(PyObject *self, PyObject *kernel)
+{
+    Cell *cell = cell_of_objects((States *)self, kernel);
+    return cell == NULL ? NULL : face_of((States *)self, cell);
+}
+
+static PyObject *for_walk(PyObject *self, PyObject *kernel)
+{
+    return (PyObject *)cell_of_objects((States *)self, kernel);
 }
 
 static PyObject *after(PyObject *self, PyObject *args)
@@ -189,7 +209,8 @@ static void end(PyObject *self)
 /* Set what does not depend on the arguments. Returns 0 with an exception. */
 static int set_up(States *states)
 {
-    static const char *const names[NAMES] = {"waiting", "ends", "cell", "spent", "limit"};
+    static const char *const names[NAMES] = {"waiting", "ends", "cell", "spent", "limit",
+                                              "of_caller"};
     PyObject *zero = PyLong_FromLong(0);
     states->numbers = PyDict_New(), states->pairs = PyList_New(0);
     int right = zero && states->numbers && states->pairs;
@@ -237,6 +258,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *names)
 
 static PyMethodDef methods[] = {
     {"of", of, METH_O, "Return the state of threads and items; see _states.c."},
+    {"for_walk", for_walk, METH_O, "Return the cell of threads and items; see _states.c."},
     {"after", after, METH_VARARGS, "Return the state after some bytes; see _states.c."},
     {"clear", clear, METH_NOARGS, "Forget all states and stack nodes; see _states.c."},
     {NULL, NULL, 0, NULL},

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 9  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 10  # that of `VERSION` in _walk.c
 
 
 def load() -> tuple[Any, str]:

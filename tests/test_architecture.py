@@ -238,7 +238,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
     "grammar/masks": 900,
-    "grammar/parse": 6_750,
+    "grammar/parse": 6_800,
     "grammar/regex": 2_700,
     "grammar/rules": 1_670,
     "grammar/schema": 5_800,

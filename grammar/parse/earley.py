@@ -4,6 +4,7 @@ The parser reads bytes. It knows no vocabulary, only the ids of control tokens t
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.parse.construction import TerminalEdge, TokenEdge
@@ -108,7 +109,11 @@ class Parser:
 
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""
-        return self.states.of([thread.onward])
+        return self.states.of((thread.onward,))
+
+    def walk_after(self, thread: Thread) -> Any:
+        """Return the state after the thread's terminal as `Below` takes it."""
+        return self.states.for_walk((thread.onward,))
 
     def only(self, state: State, threads: Sequence[Thread]) -> State:
         """Return `state` with only these of its threads, and no items."""

@@ -28,7 +28,10 @@ class Prediction(NamedTuple):
 
 
 class Predictions:
-    """The predictions of one network, made when they are asked for."""
+    """The predictions of one network, made when they are asked for.
+
+    The extension keeps its own: it calls `read` and `read_rule`.
+    """
 
     def __init__(self, network: Network, scanners: LazyDict[Scanner | LiteralScanner]):
         """`scanners` holds those of the network's terminals."""
@@ -41,7 +44,7 @@ class Predictions:
         """Return the prediction of one state."""
         prediction = self._states.get(state)
         if prediction is None:
-            prediction = self._read(state)
+            prediction = self.read(state)
             self._keep(self._states, state, prediction)
         return prediction
 
@@ -49,11 +52,15 @@ class Predictions:
         """Return the prediction of a rule's beginning, with all states reached from there."""
         prediction = self._rules.get(rule)
         if prediction is None:
-            prediction = self.of_state(self._network.start[rule])
-            if prediction.onward:
-                prediction = self._with_all(self._network.start[rule])
+            prediction = self.read_rule(rule)
             self._keep(self._rules, rule, prediction)
         return prediction
+
+    def read_rule(self, rule: int) -> Prediction:
+        """Make the prediction of a rule's beginning, which is not kept; its states' are."""
+        start = self._network.start[rule]
+        prediction = self.of_state(start)
+        return self._with_all(start) if prediction.onward else prediction
 
     def _with_all(self, start: int) -> Prediction:
         """Return the prediction of `start` with all states reached from there."""
@@ -83,7 +90,8 @@ class Predictions:
         kept[number] = prediction
         self._size += 1 + prediction.size
 
-    def _read(self, state: int) -> Prediction:
+    def read(self, state: int) -> Prediction:
+        """Make the prediction of one state, which is not kept."""
         network, scanners = self._network, self._scanners
         reads: list[TerminalEdge] = []
         tokens: list[int] = []

@@ -6,6 +6,7 @@ their remaining bytes.
 """
 
 from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -114,7 +115,10 @@ class StateMasks:
             parts.append(within.tokens)
             if len(within.ends):
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
-        if control := self._parser.named(state) | self._stops.after(state):
+        control = self._stops.after(state)
+        if state.items:
+            control = control | self._parser.named(state)
+        if control:
             parts.append(np.fromiter(control, np.int32))
         below = Below(self._vocabulary.trie, self, begin) if begin else None
         row, reached = self._masks.row_of(parts, below=below)
@@ -123,8 +127,9 @@ class StateMasks:
 
     def _after_next(
         self, onward: State, ends: Nodes, parts: list[np.ndarray]
-    ) -> list[tuple[Nodes, State]]:
-        """Return trie nodes at which the terminals after `onward` end, with the states after them.
+    ) -> list[tuple[Nodes, Any]]:
+        """Return trie nodes at which the terminals after `onward` end, with the states after them
+        as `Below` takes them.
 
         `onward` is the state at the nodes `ends`. Tokens that stay within the next terminal are
         added to `parts`. They are cached for all grammars, since many have the same pairs of
@@ -140,7 +145,7 @@ class StateMasks:
             below = self.tokens[following.terminal].below(ends, self._meter)
             parts.append(below.tokens)
             if len(below.ends):
-                begin.append((below.ends, self._parser.after_terminal(following)))
+                begin.append((below.ends, self._parser.walk_after(following)))
         if bounded:
             begin.append((ends, self._parser.only(onward, bounded)))
         return begin
@@ -178,7 +183,10 @@ class StateMasks:
         States that differ in the characters read are likely to have the same. Others are their own
         keys, which is quicker; their masks share a row too if the tokens are equal.
         """
-        if all(low == 0 and high is None for _, _, _, low, high, _ in state.threads):
+        for _, _, _, low, high, _ in state.threads:
+            if low or high is not None:
+                break
+        else:
             return state
         threads = ((t.terminal, t.at, self._bounds(t), t.onward) for t in state.threads)
         return frozenset((*threads, *state.items)), state.may_end

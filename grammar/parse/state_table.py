@@ -4,7 +4,7 @@ The extension does the same where it is built (`grammar/_states.c`). A test hold
 """
 
 from collections.abc import Sequence
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LimitedCache, Meter
@@ -32,6 +32,13 @@ class StateTable(Protocol):
         """Return the state of these threads and items."""
         ...
 
+    def for_walk(self, kernel: Sequence[Thread | Item]) -> Any:
+        """Return the state of these threads and items as `Below` takes it.
+
+        That is quicker than `of`: in C, no object of Python is made of the state.
+        """
+        ...
+
     def after(self, state: State, piece: bytes) -> State | None:
         """Return the state after some bytes of text; None if the grammar refuses them."""
         ...
@@ -51,8 +58,8 @@ def state_table(
         threads.tables,
         threads.starts,
         threads.moved,
-        predictions.of_state,
-        predictions.of_rule,
+        predictions.read,
+        predictions.read_rule,
         stacks,
         costs,
         meter,
@@ -90,6 +97,8 @@ class PythonStates:
                 self.clear()
             state = self._states[key] = self._closed([*dict.fromkeys(kernel)])
         return state
+
+    for_walk = of
 
     def after(self, state: State, piece: bytes) -> State | None:
         reached, place = state, 0

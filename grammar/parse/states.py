@@ -152,6 +152,13 @@ class Stacks:
             self._measure(stack)
         return None if stack.cost is None else rule_cost + stack.cost
 
+    def of_caller(self, item: Item) -> StackNode:
+        """Return the stack node of a rule that is called once."""
+        node = self._nodes.get(item)
+        if node is None:
+            node = self._nodes[item] = StackNode((item,))
+        return node
+
     def of_rules(
         self, callers: dict[int, list[tuple[int, StackNode | int]]]
     ) -> dict[int, StackNode]:
@@ -188,9 +195,10 @@ class Stacks:
 
     def _shared(self, waiting: list[Item]) -> StackNode:
         """Return the node of these callers."""
-        if len(waiting) > 1:
-            waiting = [*dict.fromkeys(waiting)]
-        key = waiting[0] if len(waiting) == 1 else frozenset(waiting)
+        waiting = [*dict.fromkeys(waiting)]
+        if len(waiting) == 1:
+            return self.of_caller(waiting[0])
+        key = frozenset(waiting)
         node = self._nodes.get(key)
         if node is None:
             node = self._nodes[key] = StackNode(waiting)

@@ -42,7 +42,8 @@ def table_of(scanners, of_state, of_rule, meter: Meter | None = None) -> tuple[A
     The predictions of states and rules are looked up in `of_state` and `of_rule`.
     """
     stacks = Stacks(SimpleNamespace(cost_of=lambda state: 1))  # pyright: ignore[reportArgumentType]
-    predictions: Any = SimpleNamespace(of_state=of_state.__getitem__, of_rule=of_rule.__getitem__)
+    state, rule = of_state.__getitem__, of_rule.__getitem__
+    predictions: Any = SimpleNamespace(of_state=state, of_rule=rule, read=state, read_rule=rule)
     threads, costs = Threads(LazyDict(scanners.__getitem__)), SimpleNamespace()
     return state_table(threads, predictions, stacks, costs, meter or Meter()), stacks  # pyright: ignore[reportArgumentType]
 
@@ -57,6 +58,9 @@ class NumberedMachine:
 
     def at(self, number: int) -> State:
         return self.states.of([Thread(0, number, 0, 0, None, Item(0, ENDED))])
+
+    def for_walk(self, number: int) -> Any:
+        return self.states.for_walk([Thread(0, number, 0, 0, None, Item(0, ENDED))])
 
     def likely(self, state):
         return np.array([self.after(state, byte) is not None for byte in range(256)])

@@ -61,6 +61,9 @@ class Calls:
     def of_rules(self, callers):
         return dict.fromkeys(callers, ENDED)
 
+    def of_caller(self, item):
+        return ENDED
+
     def clear(self):
         pass
 
@@ -198,6 +201,47 @@ def test_wrong_arguments_are_refused_in_c_and_keep_no_reference(name, value, err
 
     things = SHARED, ENDED, PREDICTION, PREDICTION.reads, LAST, Thread, Item, TABLE, *TABLE
     assert keeps_no_reference(call, lambda: (*things, *RIGHT["kernel"], *arguments.values()))
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("of_caller", "error"),
+    [(lambda item: ENDED, None), (fail, ZeroDivisionError), (None, TypeError)],
+)
+def test_a_rule_that_is_called_once_asks_for_the_stack_of_its_caller(of_caller, error):
+    once, stacks = [NOTHING._replace(calls=[(0, 7)]), LAST], Calls()
+    stacks.of_caller, stacks.of_rules = of_caller, fail  # pyright: ignore[reportAttributeAccessIssue]
+    arguments = RIGHT | {"stacks": stacks, "of_state": once.__getitem__}
+    items = []
+
+    def call():
+        table = NATIVE.States(*[*arguments.values()][:-2])
+        if error is None:
+            (thread,) = table.of([Item(0, SHARED)]).threads
+            assert thread.onward == Item(1, ENDED)
+        else:
+            with pytest.raises(error):
+                table.of([Item(0, SHARED)])
+
+    things = SHARED, ENDED, LAST, Item, *once, *RIGHT["kernel"], *arguments.values()
+    assert keeps_no_reference(call, lambda: things)
+    if error is None:
+        stacks.of_caller = lambda item: items.append(item) or ENDED
+        call()
+        assert items == [Item(7, SHARED)]
+        assert isinstance(items[0], Item)
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(None, TypeError), ([], ValueError), ([1], TypeError)]
+)
+def test_a_state_for_a_walk_needs_threads_or_items(kernel, error):
+    table = NATIVE.States(*[*RIGHT.values()][:-2])
+    assert table.for_walk(RIGHT["kernel"]) is table.for_walk(RIGHT["kernel"])
+    assert table.for_walk(RIGHT["kernel"]) is table.of(RIGHT["kernel"]).cell
+    with pytest.raises(error):
+        table.for_walk(kernel)
 
 
 @needs_c
@@ -349,14 +393,15 @@ def test_an_edge_is_read_safely_while_its_list_changes():
 
 
 @needs_c
-def test_allocations_that_fail_raise_a_memory_error_and_lose_nothing():
+@pytest.mark.parametrize("stack", [SHARED, ENDED])  # ENDED: a rule is called once
+def test_allocations_that_fail_raise_a_memory_error_and_lose_nothing(stack):
     testing = pytest.importorskip("_testcapi")
     if not hasattr(testing, "set_nomemory"):
         pytest.skip("this interpreter's allocations cannot be made to fail")
     wide = [TerminalEdge(0, 1, 0, high) for high in range(1, 40)]
     many = [PREDICTION._replace(reads=wide, onward=[1, 1 << 70]), LAST]
     changed = {"of_state": lambda state: many[state & 1], "move": lambda thread, to: thread}
-    kernel, text, failed = RIGHT["kernel"], RIGHT["text"], 0
+    kernel, text, failed = [Item(0, stack)], RIGHT["text"], 0
 
     def things():
         return [SHARED, ENDED, *changed.values(), *many, *wide, *kernel, State, Thread, Item]
