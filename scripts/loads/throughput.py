@@ -44,6 +44,7 @@ from dlm.logits.canvas_logits import CANDIDATES
 
 PASS = 0.009  # seconds
 _PASSES = 12  # until all tokens of a canvas are known
+_SOFTCAP = 30.0  # DiffusionGemma's
 _UNSURE = 32  # tokens that it ranks at a position whose token is not known
 _ROUNDS, _STEPS = 5, 120  # rounds of each engine, in turns, and steps in each
 _WARM = 160  # steps before the first round, in which most masks are made
@@ -64,7 +65,8 @@ def _unsure(right: Tensor, known: Tensor, rng: torch.Generator) -> VocabPass:
     share /= share.sum()
     result.entropy[rows] = torch.special.entr(share).sum()
     tokens, rank = tokens.sort(dim=1)
-    result.ids[rows, :_UNSURE], result.logits[rows, :_UNSURE] = tokens.int(), share.log()[rank]
+    logits = _SOFTCAP * (share.log() / _SOFTCAP).atanh()
+    result.ids[rows, :_UNSURE], result.logits[rows, :_UNSURE] = tokens.int(), logits[rank]
     return result
 
 
@@ -73,6 +75,8 @@ class Clock(Weightless):
 
     A prompt is a single token, the number of its script.
     """
+
+    softcap = _SOFTCAP
 
     def __init__(self, vocab_size: int, scripts: Sequence[Tensor]):
         super().__init__(vocab_size, L)
