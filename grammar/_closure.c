@@ -202,7 +202,9 @@ typedef struct {
     int32_t pending_count, pending_room;
     Predicted *predicted;
     int32_t predicted_count, predicted_room;
-    PyObject *callers;       /* lists by rule, in the order of their first calls */
+    const Edge *call;        /* the first call of a rule; NULL: there is none */
+    PyObject *caller;        /* its stack */
+    PyObject *callers;       /* lists by rule, in the order of their first calls; NULL up to one call */
     PyObject *rules;         /* rules in that order */
     long work;
     int may_end;
@@ -225,8 +227,8 @@ static int reach(Closure *c, const Place *state, PyObject *stack)
     return 1;
 }
 
-/* Note a call of a rule from a stack, or from another rule. Returns 0 with an exception. */
-static int note_call(Closure *c, const Edge *call, PyObject *owner)
+/* Add a call to the lists of calls. Returns 0 with an exception. */
+static int add_call(Closure *c, const Edge *call, PyObject *owner)
 {
     PyObject *rule = PyLong_FromLong(call->number), *after = place_object(&call->to), *pair = NULL;
     PyObject *callers = NULL;
@@ -241,6 +243,22 @@ static int note_call(Closure *c, const Edge *call, PyObject *owner)
     Py_XDECREF(after);
     Py_XDECREF(rule);
     return right;
+}
+
+/* Note a call of a rule from a stack, or from another rule. Most closures have one at most, for which no
+   list is made. Returns 0 with an exception. */
+static int note_call(Closure *c, const Edge *call, PyObject *owner)
+{
+    if (c->call == NULL) {
+        c->call = call, c->caller = owner;  /* the predictions keep both */
+        return 1;
+    }
+    if (c->callers == NULL) {
+        c->callers = PyDict_New(), c->rules = PyList_New(0);
+        if (c->callers == NULL || c->rules == NULL || !add_call(c, c->call, c->caller))
+            return 0;
+    }
+    return add_call(c, call, owner);
 }
 
 /* Keep a prediction, whose reference this takes over, and note its calls. `owner` is its stack, or the
@@ -297,6 +315,12 @@ static int follow(Closure *c, int32_t number)
     return !made->ends || complete(c, item.stack);
 }
 
+/* Return the number of rules that are called. */
+static Py_ssize_t called_rules(const Closure *c)
+{
+    return c->rules ? PyList_Size(c->rules) : c->call != NULL;
+}
+
 /* Predict and complete all items, then predict the rules that they call; stops beyond `most` work.
    Returns 0 with an exception. */
 static int follow_all(Closure *c, long most)
@@ -304,52 +328,45 @@ static int follow_all(Closure *c, long most)
     while (c->pending_count && c->work <= most)
         if (!follow(c, c->pending[--c->pending_count]))
             return 0;
-    for (Py_ssize_t i = 0; c->work <= most && i < PyList_Size(c->rules); i++) {
-        PyObject *rule = PyList_GetItem(c->rules, i);
-        const Place key = {PyLong_AsLong(rule), NULL};
+    for (Py_ssize_t i = 0; c->work <= most && i < called_rules(c); i++) {
+        const Place key = {c->rules ? PyLong_AsLong(PyList_GetItem(c->rules, i)) : c->call->number, NULL};
         States *states = c->states;
-        Prediction *made = prediction_of(states, &states->by_rule, &key, states->of_rule);
-        if (made == NULL || !predict(c, made, rule))
+        PyObject *rule = place_object(&key);
+        Prediction *made = NULL;
+        if (rule != NULL)
+            made = prediction_of(states, &states->by_rule, &key, states->of_rule);
+        int right = made != NULL && predict(c, made, rule);
+        Py_XDECREF(rule);
+        if (!right)
             return 0;
     }
     return 1;
 }
 
-/* Return the stack of the only rule that is called, by rule, if there is one call of it, from a stack.
-   Returns NULL if not, or with an exception. */
-static PyObject *one_stack(Closure *c)
+/* Return the stack of a rule that is called once: a new reference; NULL with an exception. */
+static PyObject *stack_of_call(const Closure *c)
 {
-    PyObject *rule = PyList_GetItem(c->rules, 0), *pair, *node = NULL, *nodes = NULL;
-    PyObject *callers = PyDict_GetItemWithError(c->callers, rule);
-    if (callers == NULL || PyList_Size(c->rules) > 1 || PyList_Size(callers) > 1)
-        return NULL;
-    pair = PyList_GetItem(callers, 0);
-    if (PyLong_Check(PyTuple_GetItem(pair, 1)))
-        return NULL;
-    PyObject *item = named(c->states->item, Py_NewRef(pair));
+    const States *states = c->states;
+    PyObject *item = item_object(states, &c->call->to, c->caller), *stack = NULL;
     if (item != NULL)
-        node = PyObject_CallMethodObjArgs(c->states->stacks, c->states->names[OF_CALLER_NAME], item, NULL);
-    if (node != NULL && (nodes = PyDict_New()) != NULL && PyDict_SetItem(nodes, rule, node) < 0)
-        Py_CLEAR(nodes);
-    Py_XDECREF(node);
+        stack = PyObject_CallMethodObjArgs(states->stacks, states->names[OF_CALLER_NAME], item, NULL);
     Py_XDECREF(item);
-    return nodes;
+    return stack;
 }
 
 /* Put the stacks of rules in the place of their numbers. Returns 0 with an exception. */
 static int find_stacks(Closure *c)
 {
-    if (!PyList_Size(c->rules))
+    if (c->call == NULL)
         return 1;
-    PyObject *nodes = one_stack(c);
-    if (nodes == NULL && !PyErr_Occurred())
-        nodes = PyObject_CallMethod(c->states->stacks, "of_rules", "O", c->callers);
+    PyObject *nodes = c->callers == NULL ? stack_of_call(c) :
+                      PyObject_CallMethod(c->states->stacks, "of_rules", "O", c->callers);
     int right = nodes != NULL;
     for (int32_t i = 0; right && i < c->predicted_count; i++) {
         PyObject *owner = c->predicted[i].stack;
         if (!PyLong_Check(owner))
             continue;
-        c->predicted[i].stack = PyObject_GetItem(nodes, owner);
+        c->predicted[i].stack = c->callers == NULL ? Py_NewRef(nodes) : PyObject_GetItem(nodes, owner);
         right = c->predicted[i].stack != NULL;
         Py_DECREF(owner);
     }
@@ -389,8 +406,7 @@ int close_items(States *states, const Members *begin, Members *threads, Members 
                 long *work)
 {
     Closure c = {.states = states};
-    c.callers = PyDict_New(), c.rules = PyList_New(0);
-    int right = c.callers && c.rules;
+    int right = 1;
     for (int32_t i = 0; right && i < begin->count; i++)
         right = reach(&c, &begin->members[i].onward, begin->members[i].stack);
     right = right && follow_all(&c, states->most_work);

@@ -29,19 +29,29 @@ int begin_work(States *states, Work *work)
     return most >= 0 || !PyErr_Occurred();
 }
 
+/* Add units to those that the meter has counted. Returns 0 with an exception. */
+static int add_units(const States *states, int64_t units)
+{
+    PyObject *spent = PyObject_GetAttr(states->meter, states->names[SPENT_NAME]);
+    PyObject *more = PyLong_FromLongLong(units), *sum = NULL;
+    if (spent != NULL && more != NULL)
+        sum = PyNumber_Add(spent, more);
+    int right = sum != NULL && PyObject_SetAttr(states->meter, states->names[SPENT_NAME], sum) == 0;
+    Py_XDECREF(sum);
+    Py_XDECREF(more);
+    Py_XDECREF(spent);
+    return right;
+}
+
 /* Count the work that was done. An exception that is there stays. Returns 0 with an exception. */
 int end_work(States *states, Work *work)
 {
-    PyObject *type, *value, *traceback, *nothing = Py_None;
+    PyObject *type, *value, *traceback;
     states->parts += work->parts, work->parts = 0;
     int64_t units = states->parts / PARTS_OF_UNIT;
     states->parts %= PARTS_OF_UNIT;
     PyErr_Fetch(&type, &value, &traceback);
-    if (units)
-        nothing = PyObject_CallMethod(states->meter, "add", "L", (long long)units);
-    if (units)
-        Py_XDECREF(nothing);
-    if (type != NULL || nothing != NULL)
+    if (!units || add_units(states, units) || type != NULL)
         PyErr_Restore(type, value, traceback);
     return !PyErr_Occurred();
 }

@@ -103,8 +103,7 @@ class Predictions:
             if isinstance(edge, TerminalEdge):
                 terminal, to, low, _ = edge
                 reads.append(edge)
-                scanner = scanners[terminal]
-                if not low and scanner.final[scanner.start]:
+                if not low and (scanner := scanners[terminal]).final[scanner.start]:
                     after_nothing.append(to)
             elif isinstance(edge, EpsilonEdge):
                 onward.append(edge.to)

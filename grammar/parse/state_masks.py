@@ -110,8 +110,9 @@ class StateMasks:
         self._terminals.trim()
         begin, parts = [], []
         for thread in state.threads:
-            bounds = self._bounds(thread)
-            within = self.tokens[thread.terminal].sets(thread.at, bounds, self._meter)
+            terminal, at, _, low, high, _ = thread
+            bounds = UNBOUNDED if not low and high is None else self._bounds(thread)
+            within = self.tokens[terminal].sets(at, bounds, self._meter)
             parts.append(within.tokens)
             if len(within.ends):
                 begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
@@ -139,10 +140,11 @@ class StateMasks:
             return [(ends, onward)]
         begin, bounded = [], []
         for following in onward.threads:
-            if (following.low, following.high) != UNBOUNDED:
+            terminal, _, _, low, high, _ = following
+            if low or high is not None:
                 bounded.append(following)
                 continue
-            below = self.tokens[following.terminal].below(ends, self._meter)
+            below = self.tokens[terminal].below(ends, self._meter)
             parts.append(below.tokens)
             if len(below.ends):
                 begin.append((below.ends, self._parser.walk_after(following)))

@@ -239,16 +239,17 @@ class TerminalTokens:
         continue. These include `nodes` if its text may be empty.
         """
         key = nodes.tobytes()
-        if key not in self._below:
+        below = self._below.get(key)
+        if below is None:
             meter.spend(_BELOW)
             if isinstance(self._scanner, LiteralScanner):
                 meter.add(len(nodes) // NODES_READ)
-                text = self._scanner.completion(self._scanner.start)
-                self._below[key] = spell(self._trie, nodes, text)
+                below = spell(self._trie, nodes, self._scanner.raw)
             else:
-                self._below[key] = self._read_below(nodes, meter)
-            self._hold(0, _SET_BYTES + len(key) + self._below[key].nbytes)
-        return self._below[key]
+                below = self._read_below(nodes, meter)
+            self._below[key] = below
+            self._hold(0, _SET_BYTES + len(key) + below.nbytes)
+        return below
 
     def _read_below(self, nodes: Nodes, meter: Meter) -> TokenSet:
         scanner, trie = self._scanner, self._trie
