@@ -51,6 +51,9 @@ PyObject *named(PyObject *class, PyObject *fields);
 /* Of _states.c. */
 int make_state_types(PyObject *module, Module *types);
 
+/* Of _words.c. */
+PyObject *automaton_of_words(PyObject *module, PyObject *arguments);
+
 /* Of _rows.c. */
 int add_each(Draft *draft, PyObject *sets);
 PyTypeObject *make_rows_type(PyObject *module);

@@ -1,18 +1,20 @@
-"""The extension in C that walks along a trie, joins sets of tokens and takes steps of parsers, if
-it is built and of the version that is expected.
+"""The extension in C that walks along a trie, joins sets of tokens, takes steps of parsers and
+makes automata of words, if it is built and of the version that is expected.
 
 `DLM_NATIVE=0` in the environment leaves it out. The module needs neither numpy nor torch.
 """
 
 import logging
 import os
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 10  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 11  # that of `VERSION` in _walk.c
 
 
+@cache
 def load() -> tuple[Any, str]:
     """Return the extension, and "C"; or None, and "numpy" with the reason.
 

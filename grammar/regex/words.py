@@ -1,13 +1,16 @@
 """Minimal automata of a list of words, and of all texts but these, as edges and final states.
 
-A list may have a hundred thousand states, so they are made without sets of characters.
+A list may have a hundred thousand states, so they are made without sets of characters. The
+extension in C (`_words.c`) makes the same, if it is built.
 """
 
 from collections.abc import Iterable
 
 from dlm.grammar.limits import spend
+from dlm.grammar.native import load
 from dlm.grammar.regex.characters import EVERY, SURROGATES, Ranges
 
+NATIVE, _ = load()  # the extension in C, or None
 Transition = tuple[int, int, int]  # first character, last character, next state
 _State = tuple[bool, tuple[tuple[int, int], ...]]  # whether a word ends in it, and its moves
 _DEAD: _State = (False, ())
@@ -22,7 +25,12 @@ def edges_of_words(
     States are numbered in the order of a breadth-first search from state 0. A text that has a lone
     surrogate is neither among `texts` nor among the others.
     """
-    states = _states(texts)
+    words = sorted({text for text in texts if not SURROGATES.search(text)})
+    if NATIVE is not None:
+        transitions, ends, characters = NATIVE.automaton_of_words(words, others)
+        spend(characters)
+        return transitions, ends
+    states = _states(words)
     start = dead = len(states) - 1  # without words, no word begins in the first state
     if states[start] != _DEAD:
         dead = len(states)
@@ -70,10 +78,11 @@ def _between(begin: int, end: int) -> Ranges:
     return tuple((low, high) for low, high in ranges if low <= high)
 
 
-def _states(texts: Iterable[str]) -> list[_State]:
+def _states(texts: list[str]) -> list[_State]:
     """Return the states of the minimal automaton of `texts`; in the last one, each word begins.
 
-    One pass over the sorted texts merges equal endings (Daciuk): tens of thousands are fast.
+    One pass over the texts, which are sorted, merges equal endings (Daciuk): tens of thousands are
+    fast.
     """
     registry: dict[_State, int] = {}
     path: list[dict[int, int]] = [{}]  # moves of the states along the last text
@@ -86,7 +95,7 @@ def _states(texts: Iterable[str]) -> list[_State]:
             path[-1][ord(last[len(path) - 1])] = registry.setdefault(key, len(registry))
 
     last = ""
-    for text in sorted({text for text in texts if not SURROGATES.search(text)}):
+    for text in texts:
         common = next(
             (i for i, (a, b) in enumerate(zip(last, text, strict=False)) if a != b),
             min(len(last), len(text)),

@@ -1,0 +1,74 @@
+"""Automata of words: in C and in Python."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from in_c import both, keeps_no_reference, needs_c
+
+from dlm.grammar.limits import TooMuchEffortError, at_most
+from dlm.grammar.regex.words import NATIVE, edges_of_words
+
+EVERY = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+MADE = "dlm.grammar.regex.words.NATIVE"
+LETTERS = st.sampled_from("abcdeé`A\x00\ud7ff\ud800\ue000\uffff\U0010ffff")
+
+
+@needs_c
+@given(st.lists(st.text(LETTERS, max_size=5), max_size=12), st.booleans())
+def test_automata_of_words_are_the_same_in_c(words, others):
+    in_c = edges_of_words(words, others)
+    with patch(MADE, None):
+        assert in_c == edges_of_words(words, others)
+
+
+@needs_c
+@pytest.mark.parametrize("others", [False, True])
+def test_automata_of_many_words_are_the_same_in_c(others):
+    words = [f"{number * 7919:x}" for number in range(3_000)]
+    in_c = edges_of_words(words, others)
+    with patch(MADE, None):
+        assert in_c == edges_of_words(words, others)
+
+
+@both
+def test_no_words_and_the_empty_word(native):
+    with patch(MADE, native):
+        assert edges_of_words([]) == (((),), frozenset())
+        assert edges_of_words([""]) == (((),), frozenset({0}))
+        anything = tuple((*part, 0) for part in EVERY)
+        assert edges_of_words([], others=True) == ((anything,), frozenset({0}))
+        after = tuple((*part, 1) for part in EVERY)
+        assert edges_of_words([""], others=True) == ((after, after), frozenset({1}))
+
+
+@both
+def test_words_take_steps_for_characters_that_none_shares_with_the_one_before(native):
+    with patch(MADE, native):
+        with at_most(6):
+            edges_of_words(["abcd", "abef"])
+        with at_most(5), pytest.raises(TooMuchEffortError):
+            edges_of_words(["abcd", "abef"])
+
+
+@needs_c
+def test_what_is_no_list_of_texts_is_refused():
+    for arguments in ((), (("a",), True), (["a"],)):
+        with pytest.raises(TypeError):
+            NATIVE.automaton_of_words(*arguments)
+    with pytest.raises(TypeError):
+        NATIVE.automaton_of_words(["a", b"b"], True)
+
+
+@needs_c
+def test_words_in_another_order_do_no_harm():
+    edges, final, steps = NATIVE.automaton_of_words(["b", "ab", "b", "a"], False)
+    assert len(edges) > max(final)
+    assert steps == 5
+
+
+@needs_c
+def test_no_reference_is_kept():
+    words = ["first", "second", "s\U0010ffff"]
+    assert keeps_no_reference(lambda: NATIVE.automaton_of_words(words, True), lambda: words)
