@@ -39,7 +39,7 @@ from measure.report import percentiles, print_table
 from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
-from dlm.grammar.schema.documents import REFERENCES
+from dlm.grammar.schema.drafts import REFERENCES
 from dlm.loading import tune_process
 
 KINDS = ("tools", "schemas")  # of cases

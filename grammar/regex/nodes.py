@@ -172,9 +172,14 @@ def parts_of(node: Node) -> tuple[Node, ...]:
     return node.parts if isinstance(node, Concatenation) else (node,)
 
 
+def is_nothing(node: Node) -> bool:
+    """Whether `node` equals `NOTHING`; comparing dataclasses takes longer."""
+    return isinstance(node, Alternation) and not node.options
+
+
 def alternation_of(options: list[Node]) -> Node:
     """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
     if len(options) == 1:
         return options[0]
-    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
+    kept = [option for option in dict.fromkeys(options) if not is_nothing(option)]
     return alternation(*kept) if kept else NOTHING

@@ -22,6 +22,7 @@ from dlm.grammar.regex.nodes import (
     Repetition,
     Terminal,
     alternation,
+    is_nothing,
 )
 from dlm.grammar.rules.rules import Rules, references
 
@@ -59,9 +60,9 @@ def without_endless(rules: Rules, root: Node, start: int = 0) -> Node:
 
 
 def _ends(leaf: Node) -> bool:
-    if isinstance(leaf, Characters):
-        return bool(leaf.ranges)
-    return not isinstance(leaf, Terminal) or not leaf.automaton.is_empty
+    if isinstance(leaf, Terminal):
+        return bool(leaf.automaton.final)
+    return not isinstance(leaf, Characters) or bool(leaf.ranges)
 
 
 def _without(node: Node, endless: Set[str]) -> tuple[Node, list[str]]:
@@ -70,12 +71,16 @@ def _without(node: Node, endless: Set[str]) -> tuple[Node, list[str]]:
     waiting, sound = [node], True
     while waiting and sound:
         part = waiting.pop()
+        if isinstance(part, Concatenation):  # the most frequent nodes come first
+            waiting += part.parts
+            continue
+        if isinstance(part, Terminal | Literal):
+            sound = _ends(part)
+            continue
         match part:
             case Reference(name):
                 names.append(name)
                 sound = name not in endless
-            case Concatenation(parts):
-                waiting += parts
             case Alternation(options):
                 waiting += options
                 sound = len(options) > 1
@@ -87,8 +92,6 @@ def _without(node: Node, endless: Set[str]) -> tuple[Node, list[str]]:
                 sound = len(part.parts) >= max(1, part.low) or any(
                     component.repeats for component in part.parts
                 )
-            case Terminal():
-                sound = _ends(part)
     if sound:
         return node, names
     freed = _freed(node, endless)
@@ -102,18 +105,18 @@ def _freed(node: Node, endless: Set[str]) -> Node:
             return NOTHING
         case Concatenation(parts):
             freed = [_freed(part, endless) for part in parts]
-            if any(map(_is_nothing, freed)):
+            if any(map(is_nothing, freed)):
                 return NOTHING
             same = all(map(is_, freed, parts))
             return node if same else Concatenation(tuple(freed))
         case Alternation(options):
             freed = [_freed(option, endless) for option in options]
-            kept = [option for option in freed if not _is_nothing(option)]
+            kept = [option for option in freed if not is_nothing(option)]
             same = len(kept) == len(options) > 1 and all(map(is_, kept, options))
             return node if same else alternation(*kept)
         case Repetition(part, low, high):
             freed = _freed(part, endless)
-            if _is_nothing(freed):
+            if is_nothing(freed):
                 return NOTHING if low else EMPTY
             return node if freed is part else Repetition(freed, low, high)
         case AnyOrder():
@@ -128,7 +131,7 @@ def _freed_parts(node: AnyOrder, endless: Set[str]) -> Node:
     kept = []
     for part in node.parts:
         freed = _freed(part.node, endless)
-        if not _is_nothing(freed):
+        if not is_nothing(freed):
             kept.append(part if freed is part.node else replace(part, node=freed))
         elif part.required:
             return NOTHING
@@ -140,11 +143,6 @@ def _freed_parts(node: AnyOrder, endless: Set[str]) -> Node:
     if same and separator is node.separator:
         return node
     return replace(node, parts=tuple(kept), separator=separator)
-
-
-def _is_nothing(node: Node) -> bool:
-    """Whether `node` equals `NOTHING`; comparing dataclasses takes longer."""
-    return isinstance(node, Alternation) and not node.options
 
 
 def nullable(rules: Rules) -> set[str]:
@@ -168,6 +166,8 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
 
 def _holds(node: Node, rule: Callable[[str], bool], leaf: Callable[[Node], bool]) -> bool:
     """Whether a node holds, given which rules and which leaves do."""
+    if isinstance(node, Terminal | Literal):  # the most frequent nodes
+        return leaf(node)
     match node:
         case Reference(name):
             return rule(name)

@@ -124,13 +124,14 @@ class Clause:
     properties: tuple[tuple[str, Formula], ...] = ()
     patterns: tuple[tuple[str, Formula], ...] = ()
     rest: Formula = TRUE
-    # The schemas of each named property. Made at once: caches measure a clause when they get it.
-    by_name: dict[str, list[Formula]] = field(init=False, repr=False, compare=False)
+    # The schema of each named property. Made at once: caches measure a clause when they get it.
+    by_name: dict[str, Formula] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        schemas: dict[str, list[Formula]] = {}
-        for name, schema in self.properties:
-            schemas.setdefault(name, []).append(schema)
+        schemas = dict(self.properties)
+        if len(schemas) < len(self.properties):
+            for name in schemas:
+                schemas[name] = every(*(schema for n, schema in self.properties if n == name))
         object.__setattr__(self, "by_name", schemas)
 
 
@@ -353,7 +354,7 @@ def disjoint(sets: Iterable[set[Constant]]) -> bool:
 
 def merged(shapes: Sequence[Alternative]) -> Shapes:
     """Return `shapes` without repetitions, merging those that differ only in their `values`."""
-    if not shapes or (len(shapes) == 1 and shapes[0].values is None):
+    if len(shapes) <= 1:  # no alternative repeats values
         return tuple(shapes)
     values_of: dict[Alternative, dict[Constant, None] | None] = {}
     for shape in shapes:

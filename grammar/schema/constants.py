@@ -43,10 +43,12 @@ def constant(value: Any) -> Constant:
     return Constant(value, value if isinstance(value, str) else exact(value))
 
 
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
 def kind(value: Any) -> str:
     """Return the JSON type of `value`, one of six: integers are numbers."""
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
+    return _KINDS.get(type(value), "number")
 
 
 def exact(number: int | float) -> Fraction | int:

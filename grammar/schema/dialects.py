@@ -3,10 +3,10 @@
 A dialect has the white space allowed between JSON tokens, which never contains an empty line.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from json.encoder import encode_basestring
 from typing import Literal as OneOf
 from typing import get_args
 
@@ -84,7 +84,6 @@ def _pretty(text: str) -> Node:
     return Terminal(determinized(Concatenation(parts)))
 
 
-_json_string = json.JSONEncoder(ensure_ascii=False).encode
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 # The beginning of a value other than a string, after a key's colon in Gemma's form. 64 characters
 # of a number are enough to recognize it before its end.
@@ -123,7 +122,7 @@ class Dialect:
     def key(self, name: str) -> Node:
         """Return the key `name`. Raises `InvalidGrammarError` if it is ambiguous without quotes."""
         if self.quote is None:
-            return Literal(_json_string(name))
+            return Literal(encode_basestring(name))
         if not is_bare(name):
             raise InvalidGrammarError(
                 "schema",
@@ -160,7 +159,7 @@ class Dialect:
     def words(self, texts: tuple[str, ...]) -> Node:
         """Return one of the strings `texts`, each in its shortest spelling only."""
         if self.quote is None:
-            return choice(tuple(_json_string(text) for text in texts))
+            return choice(tuple(encode_basestring(text) for text in texts))
         return self._quoted(choice(texts))
 
     def _quoted(self, content: Node) -> Node:

@@ -17,7 +17,8 @@ from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.patterns import bounded
 from dlm.grammar.schema.backtracking import Backtracking, TooLongError
 from dlm.grammar.schema.constants import Constant, constant, exact, kind
-from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, Work, pointer
+from dlm.grammar.schema.documents import DocumentReader, Source, Work
+from dlm.grammar.schema.drafts import REFERENCES, pointer
 from dlm.grammar.schema.formats import format_texts
 
 

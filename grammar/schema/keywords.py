@@ -12,7 +12,6 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.schema.conditions import (
     EMPTY,
     KINDS,
-    NO_CLAUSE,
     Alternative,
     Arrays,
     Bound,
@@ -24,7 +23,8 @@ from dlm.grammar.schema.conditions import (
     Strings,
 )
 from dlm.grammar.schema.constants import Constant, constant, exact
-from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
+from dlm.grammar.schema.documents import DocumentReader, Source
+from dlm.grammar.schema.drafts import REFERENCES, pointer
 from dlm.grammar.schema.formats import is_textual
 from dlm.grammar.schema.formulas import (
     FALSE,
@@ -56,6 +56,7 @@ ABOUT = {
     ),
 }
 _DEPENDING = "\0depending"  # marks a `required` that is made up for a dependency
+_KIND_ABOUT = {word: kind for kind, words in ABOUT.items() for word in words}
 _COMBINED = (*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if")
 _ABOUT_SOME = frozenset().union(*ABOUT.values())
 _ASSERTING = _ABOUT_SOME.union(_COMBINED, ("type", "enum", "const"))
@@ -190,15 +191,16 @@ class Keywords:
         node = source.node
         named = node.get("type")
         integer = named is not None and kind == "number" and "number" not in named
-        values = whole(kind).values
-        for listed in self.listed(source):
+        values, has_values = whole(kind).values, "enum" in node or "const" in node
+        for listed in self.listed(source) if has_values else ():
             fitting = tuple(value for value in listed if value.kind == kind)
             values = fitting if values is None else tuple(filter(set(fitting).__contains__, values))
-        typed = named is not None or "enum" in node or "const" in node
         if values == ():
             return None
-        facets: Facets | None = None
-        if kind == "string":
+        facets: Facets | None = EMPTY.get(kind)
+        if facets is None or (ABOUT[kind].isdisjoint(node) and not integer):
+            pass
+        elif kind == "string":
             facets = self._strings(source)
         elif kind == "number":
             facets = _numbers(source, integer)
@@ -206,11 +208,12 @@ class Keywords:
             facets = self._arrays(source, annotate)
         elif kind == "object":
             facets = self._objects(source, annotate)
-        present = node.keys() & _ABOUT_SOME
-        if "format" in present and not is_textual(node["format"]):
-            present.discard("format")  # an unknown format implies no type
-        hints = present and [k for k, words in ABOUT.items() if not words.isdisjoint(present)]
-        return Alternative(facets, values, typed, frozenset(hints))
+        hints = frozenset(
+            _KIND_ABOUT[word]
+            for word in _ABOUT_SOME.intersection(node)
+            if word != "format" or is_textual(node[word])  # an unknown format implies no type
+        )
+        return Alternative(facets, values, named is not None or has_values, hints)
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
         """Return the values of `const` and those of `enum`, a tuple for each keyword present."""
@@ -283,7 +286,7 @@ class Keywords:
         if "propertyNames" in node:
             names = (self.formula(node["propertyNames"], source),)
         objects = Objects(
-            () if clause == NO_CLAUSE else (clause,),
+            (clause,) if clause.properties or clause.patterns or clause.rest is not TRUE else (),
             tuple(name for name in names if name is not TRUE),
             tuple(dict.fromkeys(node.get("required", ()))),
             node.get("minProperties", 0),

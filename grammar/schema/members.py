@@ -49,6 +49,7 @@ def members(
     names_some = objects.named or bool(present or patterns)
     closed = names_some and not objects.opened and objects.low <= len(present)
     free: list[Member] = []
+    number = len(named)
     for member in _classes(objects, list(named), normal, keys_of, closed):
         words = member.keys.words_up_to(_MOST_KEYS)
         if words is None:
@@ -57,9 +58,9 @@ def members(
             order = {name: index for index, name in enumerate(_listed(objects, normal))}
             words.sort(key=lambda word: order.get(word, len(order)))
             named |= dict.fromkeys(words, member.value)
-    possible = tuple(
-        Member(v, n, n in required, n in in_order) for n, v in named.items() if normal.possible(v)
-    )
+    if len(named) > number:
+        present = [name for name, value in named.items() if normal.possible(value)]
+    possible = tuple(Member(named[n], n, n in required, n in in_order) for n in present)
     alternatives = [Members(possible, tuple(free))]
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys

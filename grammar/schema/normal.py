@@ -342,7 +342,7 @@ class NormalForm:
             return self._looking(lambda: any(self.admits_facets(facets, value) for value in values))
         try:
             if isinstance(facets, Strings):
-                return self.languages.possible(facets)
+                return facets is EMPTY["string"] or self.languages.possible(facets)
             if isinstance(facets, Numbers):
                 return facets == EMPTY["number"] or any_of_length(
                     self.languages.numbers(facets), 0, most_characters(facets)
@@ -366,8 +366,8 @@ class NormalForm:
         If regex engines disagree whether a pattern matches the name, both cases have to hold.
         """
         if not clause.patterns:
-            return every(*clause.by_name[name]) if name in clause.by_name else clause.rest
-        parts, doubtful = [*clause.by_name.get(name, ())], []
+            return clause.by_name.get(name, clause.rest)
+        parts, doubtful = [clause.by_name[name]] if name in clause.by_name else [], []
         for pattern, value in clause.patterns:
             if self.languages.of("pattern", pattern).accepts(name):
                 parts.append(value)
@@ -379,6 +379,8 @@ class NormalForm:
         """Return the condition on the property `name`; FALSE if the property is not allowed."""
         if objects.names and not all(self.admits(key, constant(name)) for key in objects.names):
             return FALSE
+        if len(objects.clauses) == 1:
+            return self.property_of(objects.clauses[0], name)
         return every(*[self.property_of(clause, name) for clause in objects.clauses])
 
     def admits(self, formula: Formula, value: Constant) -> bool:

@@ -157,5 +157,5 @@ class ObjectWriter:
         return concatenation(*content)
 
     def _member(self, member: Member) -> Node:
-        key = key_of(member, self.dialect)
-        return concatenation(key, self.dialect.mark(":"), self.value(member.value))
+        key, colon = key_of(member, self.dialect), self.dialect.mark(":")
+        return Concatenation((key, colon, self.value(member.value)))

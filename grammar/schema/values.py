@@ -6,6 +6,7 @@ from dlm.grammar.regex.nodes import (
     alternation,
     alternation_of,
     concatenation,
+    is_nothing,
 )
 from dlm.grammar.schema.constants import Constant, spellings
 from dlm.grammar.schema.dialects import Dialect, choice
@@ -14,7 +15,7 @@ from dlm.grammar.schema.documents import Work
 
 def enclosed(brackets: str, content: Node, empty: bool, dialect: Dialect) -> Node:
     """Return `content` in `brackets`, `[]` or `{}`; `empty` allows the brackets alone as well."""
-    if content == NOTHING:
+    if is_nothing(content):
         return dialect.mark(brackets) if empty else NOTHING
     whole = concatenation(dialect.mark(brackets[0]), content, dialect.mark(brackets[1]))
     return alternation(dialect.mark(brackets), whole) if empty else whole
@@ -38,17 +39,19 @@ class Listing:
         it is unknown which of them have to be integers.
         """
         plain_integers = self._plain_integers and (integers or within)
-        texts = [value.value for value in values if value.kind == "string"]
-        plain = {"null": "null", True: "true", False: "false"}
+        texts: list[str] = []
         others: list[str] = []
         options: list[Node] = []
         for value in values:
-            if value.kind == "number":
-                others += spellings(value.value, plain_integers)[: 1 if integers else None]
-            elif value.kind in ("null", "boolean"):
-                others.append(plain["null" if value.value is None else value.value])
-            elif value.kind != "string":
-                options.append(self._structure(value))
+            match value.kind:
+                case "string":
+                    texts.append(value.value)
+                case "number":
+                    others += spellings(value.value, plain_integers)[: 1 if integers else None]
+                case "null" | "boolean":
+                    others.append({None: "null", True: "true", False: "false"}[value.value])
+                case _:
+                    options.append(self._structure(value))
         if texts:
             options.append(self._dialect.words(tuple(texts)))
         if others:

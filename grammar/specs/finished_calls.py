@@ -5,7 +5,8 @@ from typing import Any
 
 from dlm.grammar.calls.answer import ToolCall
 from dlm.grammar.errors import InvalidValueError, UncheckableError
-from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Work
+from dlm.grammar.schema.documents import DocumentReader, Work
+from dlm.grammar.schema.drafts import REFERENCES
 from dlm.grammar.schema.evaluate import check
 
 FindSpan = Callable[[int, Sequence[str | int]], tuple[int, int] | None]

@@ -27,7 +27,7 @@ from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.properties import check_rules
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialects import Dialect
-from dlm.grammar.schema.documents import pointer
+from dlm.grammar.schema.drafts import pointer
 from dlm.grammar.schema.elements import FORMS
 from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder

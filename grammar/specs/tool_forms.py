@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.schema.documents import MAPS
+from dlm.grammar.schema.drafts import MAPS
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.text import Grammar, Regex
 
