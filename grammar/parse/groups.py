@@ -82,20 +82,14 @@ class Group:
             self.again |= part.again << i
             self._needed |= part.required << i
             self._repeats |= part.repeats
-        self.adds = tuple(map(self._added, range(len(self.parts))))
+        self.adds = tuple(
+            (not part.repeats) << i
+            | (self._ordered & ((1 << i) - 1) if part.ordered else self._ordered * part.last)
+            for i, part in enumerate(self.parts)
+        )
         self.costs = [None] * len(self.parts)
         self._missing = self._needed.bit_count()
         self.counts = 1 + max(self.low, self.high or 0)
-
-    def _added(self, index: int) -> int:
-        part, added = self.parts[index], 0
-        if not part.repeats:
-            added |= 1 << index
-        if part.ordered:
-            added |= self._ordered & ((1 << index) - 1)
-        elif part.last:
-            added |= self._ordered
-        return added
 
     def learn(self, index: int, cost: int) -> None:
         """Set the cost of a part, once."""
@@ -111,6 +105,8 @@ class Group:
         """The cost of the whole group by the costs known so far; None if too few are known."""
         if self._missing:
             return None
+        if not self._needed and self.low <= 1:  # one part is enough
+            return self._by_cost[0][0] if self._by_cost else None
         shortest = self.shortest(0, 0, 1)
         return None if shortest is None else self.with_separators(shortest, shortest.number - 1)
 

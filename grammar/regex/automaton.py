@@ -120,8 +120,10 @@ class Automaton:
     def is_finite(self) -> bool:
         """Whether the number of texts is finite: no state can be reached from itself."""
         waiting = [0] * len(self.edges)
-        for state in self.edges:
+        for number, state in enumerate(self.edges):
             for _, _, to in state:
+                if to == number:
+                    return False
                 waiting[to] += 1
         done = [] if waiting[0] else [0]
         for state in done:  # `done` grows in the loop
@@ -137,17 +139,19 @@ class Automaton:
 
         Then 64 texts leave another one that is at most two characters longer than any of them.
         """
-        return all(map(self._has_room, self.final))
-
-    def _has_room(self, state: int) -> bool:
-        """Whether eight ASCII characters or more lead from `state` to a final state."""
-        count = 0
-        for low, high, to in self.edges[state]:
-            if to in self.final:
-                count += _printable(low, high)
-                if count >= _ROOMY:
-                    return True
-        return False
+        edges, final = self.edges, self.final
+        for state in final:
+            count = 0
+            for low, high, to in edges[state]:
+                if to in final:
+                    if low <= ord("A") and high >= ord("Z"):  # most often
+                        break
+                    count += _printable(low, high)
+                    if count >= _ROOMY:
+                        break
+            else:
+                return False
+        return True
 
     def variety(self, state: int, least: int = 0, most: int | None = None) -> tuple[int, int]:
         """Return at least how many texts of `least` to `most` characters lead from `state` to
