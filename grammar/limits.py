@@ -17,7 +17,7 @@ from functools import wraps
 from sys import getsizeof, maxsize
 from threading import Lock
 from types import FunctionType, ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from dlm.grammar.errors import Unfinished
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 _ENTRY = 400  # bytes of an entry itself
+_TURNS = 16  # calls for each piece of begun work, after which one that none was for is forgotten
 
 
 class SharedCache:
@@ -132,6 +133,36 @@ class LimitedCache(dict[K, V]):
         if len(self) >= self._most and key not in self:
             self.clear()
         super().__setitem__(key, value)
+
+
+class Begun(Generic[K, V]):
+    """Work that was begun, to be continued by a later call: at most `most` pieces of it.
+
+    If there are as many, a new one is kept only in place of one that nobody continues any more. So
+    some are finished, however many callers take turns.
+    """
+
+    def __init__(self, most: int):
+        self._most, self._clock = most, 0
+        self._pieces: dict[K, tuple[V, int]] = {}  # with the time of the last call, oldest first
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def take(self, key: K) -> V | None:
+        """Take a piece out, so that no other thread continues it meanwhile."""
+        piece = self._pieces.pop(key, None)
+        return None if piece is None else piece[0]
+
+    def keep(self, key: K, value: V) -> None:
+        """Keep a piece that was not finished."""
+        self._clock += 1
+        if len(self._pieces) >= self._most:
+            oldest = next(iter(self._pieces))
+            if self._clock - self._pieces[oldest][1] < _TURNS * self._most:
+                return
+            del self._pieces[oldest]
+        self._pieces[key] = value, self._clock
 
 
 class Meter:

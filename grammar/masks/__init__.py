@@ -15,12 +15,13 @@ from dlm.grammar.masks.rows import Below, NumpyRows, SetRows, made_of, new_rows
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes, Trie, ranges
 from dlm.grammar.masks.walks import (
+    Explored,
     Machine,
     Owners,
     Reach,
     Reached,
     TokenSet,
+    Walk,
     WalkTable,
     spell,
-    walk,
 )

@@ -12,7 +12,7 @@ from jaxtyping import Int32, UInt32
 
 from dlm.grammar.masks.bits import NATIVE, add_tokens, token_words
 from dlm.grammar.masks.trie import Nodes, Trie
-from dlm.grammar.masks.walks import Machine, walk
+from dlm.grammar.masks.walks import Explored, Machine, Walk
 
 Tokens = Int32[np.ndarray, " tokens"]
 
@@ -30,7 +30,7 @@ class Below(NamedTuple):
 
     def add_to(self, words: UInt32[np.ndarray, " words"]) -> int:
         """Add the tokens to packed bits. Returns the number of nodes reached."""
-        reached, _ = walk(self.trie, self.machine, self.begin)
+        reached = Walk(self.trie, Explored(self.machine), self.begin).reached()
         add_tokens(words, [self.trie.tokens_at(reached.nodes)[0]])
         return len(reached.nodes)
 

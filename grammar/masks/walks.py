@@ -23,9 +23,10 @@ _SORTED = 4096  # nodes up to which ends are sorted, so that equal ones are foun
 _ENDS = 4096  # nodes that one call of C lists
 NODES_READ = 100 if NATIVE is None else 1000  # trie nodes for a unit of work, about 10 us
 _ROWS, _COLUMNS = 16, 16  # of a new table
-_DENSE = 4  # from 1/4 of a level on, all of its nodes are computed
+_DENSE = 4  # from 1/4 of a level on, or of the trie for each state, all nodes are looked at
 _FEW = 100  # nodes up to which a level is read one by one
 _TABLE_BYTES = 1500  # of memory of a table without moves
+_EXPLORED_BYTES, _LIKELY_BYTES = 100, 400  # of memory, for a move, and for likely bytes
 _SEVERAL = 24  # children of a node, beyond which only likely bytes are looked up
 
 
@@ -239,6 +240,9 @@ class Machine(Protocol):
     def after(self, state: Any, byte: int) -> Any | None: ...
 
 
+Beginning = tuple[Nodes, Any]  # nodes of a trie, with a machine's state there
+
+
 def spell(trie: Trie, nodes: Nodes, text: bytes) -> TokenSet:
     """Return the tokens that spell the beginning of `text` below `nodes`, and the nodes at its end.
 
@@ -258,52 +262,109 @@ def spell(trie: Trie, nodes: Nodes, text: bytes) -> TokenSet:
     return TokenSet(trie.tokens_of(reached), nodes[trie.children[nodes] > 0])
 
 
-def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:
-    """Return the nodes reached below `begin`, and the states by their numbers.
+class Explored:
+    """A machine's states by number, with what is known of them: several walks may share it."""
 
-    `begin` holds lists of nodes, each with the machine's state there.
-    """
-    states: list[Any] = []
-    numbers: dict[Any, int] = {}
+    def __init__(self, machine: Machine):
+        self._machine = machine
+        self.states: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self._likely: dict[int, np.ndarray] = {}
+        self._moves: dict[int, int] = {}  # by the state's number and a byte
 
-    def number(state: Any) -> int:
-        if state not in numbers:
-            numbers[state] = len(states)
-            states.append(state)
-        return numbers[state]
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the states."""
+        return _EXPLORED_BYTES * len(self._moves) + _LIKELY_BYTES * len(self._likely)
 
-    few: list[tuple[int, int]] = []  # nodes and states, from levels that are read one by one
-    reached_by_level = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
-    level: list[tuple[int, int]] = []
-    nodes, at = _joined(begin, number)
-    while len(nodes):
-        if len(nodes) > _FEW:
-            likely = np.stack([machine.likely(state) for state in states])
-            children, before = _likely_children(trie, nodes, at, likely)
-            moves, which = np.unique(before << 8 | trie.byte[children], return_inverse=True)
-            onward = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
-            to = np.array([_NOWHERE if s is None else number(s) for s in onward], np.int32)[which]
-            kept = np.flatnonzero(to != _NOWHERE)
-            nodes, at = children[kept], to[kept]
-            reached_by_level.append((nodes, at))
-            continue
-        level = [*zip(nodes.tolist(), at.tolist(), strict=True)]
-        while level and len(level) <= _FEW:
-            level = [
-                (child, number(after))
-                for node, which in level
-                for byte, child in _worth(trie, machine, node, states[which])
-                if (after := machine.after(states[which], byte)) is not None
-            ]
-            few += level
-        nodes, at = np.array(level, np.int32).reshape(-1, 2).T
-    nodes, at = np.array(few, np.int32).reshape(-1, 2).T
-    reached_by_level.append((nodes, at))
-    nodes, at = (np.concatenate(parts) for parts in zip(*reached_by_level, strict=True))
-    return Reached(nodes, at, nodes[:0]), states
+    def number(self, state: Any) -> int:
+        number = self._numbers.get(state)
+        if number is None:
+            number = self._numbers[state] = len(self.states)
+            self.states.append(state)
+        return number
+
+    def likely(self, number: int) -> Bool[np.ndarray, " 256"]:
+        likely = self._likely.get(number)
+        if likely is None:
+            likely = self._likely[number] = self._machine.likely(self.states[number])
+        return likely
+
+    def after(self, move: int) -> int:
+        """Return the number of the state after a move: 256 times a state's number, and a byte.
+
+        -1 if there is none.
+        """
+        to = self._moves.get(move)
+        if to is None:
+            state = self._machine.after(self.states[move >> 8], move & 255)
+            to = self._moves[move] = _NOWHERE if state is None else self.number(state)
+        return to
 
 
-def _joined(begin: list[tuple[Nodes, Any]], number: Callable[[Any], int]) -> tuple[Nodes, Nodes]:
+class Walk:
+    """A walk below nodes of a trie, which is continued if the machine stops it."""
+
+    def __init__(self, trie: Trie, explored: Explored, begin: list[Beginning]):
+        self._trie, self._explored = trie, explored
+        none = np.zeros(0, np.int32)
+        self._nodes, self._at = _joined(begin, explored.number)  # the last level
+        self._reached = [(none, none)]  # all levels
+        self._children: tuple[np.ndarray, ...] | None = None  # of the last level
+
+    def reached(self) -> Reached:
+        """Return the nodes reached, with the numbers of the states there."""
+        while len(self._nodes):
+            if len(self._nodes) > _FEW:
+                self._nodes, self._at = self._next_level()
+            else:
+                self._nodes, self._at = self._next_nodes()
+            self._reached.append((self._nodes, self._at))
+        nodes, at = (np.concatenate(parts) for parts in zip(*self._reached, strict=True))
+        return Reached(nodes, at, nodes[:0])
+
+    def _next_level(self) -> tuple[Nodes, Nodes]:
+        if self._children is None:
+            children, before = _likely_children(self._trie, self._nodes, self._at, self._explored)
+            moves = before << 8 | self._trie.byte[children]
+            self._children = children, *np.unique(moves, return_inverse=True)
+        children, moves, which = self._children
+        to = np.array([*map(self._explored.after, moves.tolist())], np.int32)[which]
+        kept = np.flatnonzero(to != _NOWHERE)
+        self._children = None
+        return children[kept], to[kept]
+
+    def _next_nodes(self) -> tuple[Nodes, Nodes]:
+        explored, level = self._explored, zip(self._nodes.tolist(), self._at.tolist(), strict=True)
+        reached = [
+            (child, after)
+            for node, which in level
+            for byte, child in _worth(self._trie, explored, node, which)
+            if (after := explored.after(which << 8 | byte)) != _NOWHERE
+        ]
+        nodes, at = np.array(reached, np.int32).reshape(-1, 2).T
+        return nodes, at
+
+
+def parts_of(trie: Trie, begin: Sequence[Beginning], most: int) -> list[list[Beginning]]:
+    """Split `begin` into parts, each with at most about `most` nodes of the trie below it."""
+    parts: list[list[Beginning]] = []
+    size = 0
+    for nodes, state in begin:
+        sizes = trie.sizes[nodes]
+        before = np.cumsum(sizes) - sizes
+        cuts = np.flatnonzero(np.diff(before // most)) + 1
+        for piece, below in zip(np.split(nodes, cuts), np.split(sizes, cuts), strict=True):
+            below = int(below.sum())
+            if not parts or size + below > most:
+                parts.append([])
+                size = 0
+            parts[-1].append((piece, state))
+            size += below
+    return parts
+
+
+def _joined(begin: list[Beginning], number: Callable[[Any], int]) -> tuple[Nodes, Nodes]:
     """Return the nodes of several lists, with the numbers of their states."""
     if not begin:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -311,30 +372,34 @@ def _joined(begin: list[tuple[Nodes, Any]], number: Callable[[Any], int]) -> tup
     return np.concatenate([nodes for nodes, _ in begin]), np.concatenate(at)
 
 
-def _worth(trie: Trie, machine: Machine, node: int, state: Any) -> Iterator[tuple[int, int]]:
+def _worth(trie: Trie, explored: Explored, node: int, state: int) -> Iterator[tuple[int, int]]:
     """Yield the children of one node; if there are many, only those by likely bytes."""
     if trie.child_count(node) <= _SEVERAL:
         return trie.each_child(node)
-    return trie.children_by(node, np.flatnonzero(machine.likely(state)).tolist())
+    return trie.children_by(node, np.flatnonzero(explored.likely(state)).tolist())
 
 
 def _likely_children(
-    trie: Trie, nodes: Nodes, at: Nodes, likely: Bool[np.ndarray, "states 256"]
+    trie: Trie, nodes: Nodes, at: Nodes, explored: Explored
 ) -> tuple[Nodes, Nodes]:
     """Return the children of `nodes` by likely bytes, with the states of their parents.
 
     `at` holds the state of each node. If the nodes are most of the trie, the search begins with
     the likely bytes instead.
     """
-    if len(nodes) * _DENSE < len(trie):
+    present = np.flatnonzero(np.bincount(at)).astype(np.int32)
+    if len(nodes) * _DENSE < len(trie) * len(present):
+        row = np.zeros(int(present[-1]) + 1, np.int32)
+        row[present] = np.arange(len(present), dtype=np.int32)
         children, parent = trie.children_of(nodes)
         before = at[parent]
-        worth = np.flatnonzero(likely[before, trie.byte[children]])
+        rows = np.stack([*map(explored.likely, present.tolist())])
+        worth = np.flatnonzero(rows[row[before], trie.byte[children]])
         return children[worth], before[worth]
-    by_state, present = [], np.flatnonzero(np.bincount(at)).astype(np.int32)
+    by_state = []
     for state in present.tolist():
         reached = np.zeros(len(trie), bool)
         reached[nodes[at == state]] = True
-        children = np.flatnonzero(likely[state][trie.byte]).astype(np.int32)
+        children = np.flatnonzero(explored.likely(state)[trie.byte]).astype(np.int32)
         by_state.append(children[reached[trie.parent[children]]])
     return np.concatenate(by_state), np.repeat(present, [*map(len, by_state)])

@@ -25,6 +25,7 @@ Bounds = tuple[int, int | None]  # characters that must and that may follow; Non
 UNBOUNDED: Bounds = 0, None
 NOT_EMPTY: Bounds = 1, None
 FAR = 1 << 40  # bytes: beyond any budget
+_SPARSE = 32  # numbers are sparse if the largest exceeds their count by this factor
 
 
 class Branch:
@@ -75,20 +76,18 @@ class Branch:
         fit = counts >= low
         return nodes[fit if high is None else fit & (counts <= high)]
 
-    def costs(
-        self, bounds: Bounds, before: int
-    ) -> tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """Return the nodes that can reach the end, the fewest bytes to it, and their places.
+    def places(self) -> tuple[Reached, list[tuple[int, int]], Int64[np.ndarray, " n"]]:
+        """Return what is reached, the places there, and the index of each node's place.
 
-        Nodes have equal places if they are in the same state after equally many characters.
-        `before` is the number of characters before the branch.
+        A place is a state with the number of characters read: 0 if they are not counted.
         """
-        costs = self._costs(np.arange(self.size), bounds)
-        fit = costs >= 0
-        places = self._reached.states[fit].astype(np.int64) << 24
-        if len(self._reached.counts):
-            places += self._reached.counts[fit] + before
-        return self._reached.nodes[fit], costs[fit], places
+        reached, counts = self._reached, self._reached.counts
+        most = int(counts.max()) + 1 if len(counts) else 1
+        at = reached.states * most
+        if len(counts):
+            at += counts
+        places, index = _distinct(at)
+        return reached, [divmod(place, most) for place in places.tolist()], index
 
     @cached_property
     def _needs(self) -> Nodes:
@@ -115,17 +114,31 @@ class Branch:
         """Return the fewest bytes to the end from the nodes `which`; -1: it is unreachable."""
         (low, high), counts = bounds, self._reached.counts
         most = int(counts.max()) + 1 if len(counts) else 1
-        at = self._reached.states[which] * most  # small numbers: `bincount` is cheap
+        at = self._reached.states[which] * most
         if len(counts):
             at += counts[which]
-        places = np.flatnonzero(np.bincount(at))
-        costs = np.zeros(places[-1] + 1 if len(places) else 0, np.int64)
-        for place in places.tolist():
+        places, index = _distinct(at)
+        costs = np.zeros(len(places), np.int64)
+        for i, place in enumerate(places.tolist()):
             state, count = divmod(place, most)
             remaining = None if high is None else high - count
             cost = self.scanner.cost(state, low - count, remaining)
-            costs[place] = -1 if cost is None else min(cost, FAR)
-        return costs[at]
+            costs[i] = -1 if cost is None else min(cost, FAR)
+        return costs[index]
+
+
+def _distinct(
+    numbers: Int32[np.ndarray, " n"],
+) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " n"]]:
+    """Return the distinct `numbers`, sorted, and the index of each number among them."""
+    most = int(numbers.max(initial=0))
+    if most > _SPARSE * (_SPARSE + len(numbers)):
+        distinct, index = np.unique(numbers, return_inverse=True)
+        return distinct.astype(np.int64), index
+    distinct = np.flatnonzero(np.bincount(numbers))
+    index = np.zeros(most + 1, np.int64)
+    index[distinct] = np.arange(len(distinct))
+    return distinct, index[numbers]
 
 
 def branches(
@@ -242,10 +255,6 @@ def _sorted(
     return places[order], Reached(reached.nodes[order], reached.states[order], counts)
 
 
-_SCANNER = 44  # the bit of a place from which on the scanner's number is
-Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # nodes, bytes, places
-
-
 class TerminalTransitions:
     """The tokens from one state of a terminal: a branch for each first byte."""
 
@@ -271,21 +280,9 @@ class TerminalTransitions:
         """Return the nodes at which the terminal may end, and a token may continue after it."""
         return _joined([branch.ends(limits) for branch, limits in self._shifted(bounds)])
 
-    def costs(self, bounds: Bounds) -> Costs:
-        """Return the nodes that can reach the end, the fewest bytes to it, and their places."""
-        parts: list[Costs] = []
-        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have other scanners
-        pairs = zip(self._branches, self._shifted(bounds), strict=True)
-        for (branch, before), (_, limits) in pairs:
-            nodes, costs, places = branch.costs(limits, before)
-            other = numbers.setdefault(branch.scanner, len(numbers))
-            parts.append((nodes, costs, places + (other << _SCANNER)))
-        nodes, costs, places = zip(*parts, strict=True) if parts else ((), (), ())
-        return (
-            _joined([*nodes]),
-            _joined([*costs]).astype(np.int64),
-            _joined([*places]).astype(np.int64),
-        )
+    def __iter__(self) -> Iterator[tuple[Branch, int]]:
+        """Yield the branches, with the characters that their first bytes end."""
+        return iter(self._branches)
 
     def _shifted(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
         """Yield the branches with the bounds that are left after their first byte."""

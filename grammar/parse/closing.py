@@ -7,6 +7,7 @@ If it constrains all keys, `keys` is None.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from sys import maxsize
@@ -14,9 +15,9 @@ from sys import maxsize
 import numpy as np
 from jaxtyping import Bool, UInt32
 
-from dlm.grammar.errors import BudgetError, DeadEndError
+from dlm.grammar.errors import BudgetError, DeadEndError, Unfinished
 from dlm.grammar.json_escapes import unescaped
-from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.limits import Begun, LimitedCache, Meter
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.fewest_tokens import FewestTokens
@@ -52,6 +53,18 @@ def most_tokens(cost: int) -> int:
     return cost + cost // 2 + 2
 
 
+@dataclass(slots=True)
+class _Judgement:
+    """Tokens that may follow a state, on the way to those that fit a budget."""
+
+    following: Following | None = None
+    all_end: bool = False  # after all tokens that the grammar takes
+    sure: Bool[np.ndarray, " n"] | None = None  # of `following`: those that surely fit
+    waiting: list[tuple[np.ndarray, int]] = field(default_factory=list)  # doubtful groups and costs
+    fitting: list[np.ndarray] = field(default_factory=list)  # groups that fit
+    farthest: int = 0  # tokens to the end after a group
+
+
 class Closing:
     """The completions of one grammar's texts."""
 
@@ -70,8 +83,8 @@ class Closing:
         self._begun = LimitedCache[tuple[State, int], list[int]](_COMPLETIONS)
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._shortest = LimitedCache[tuple[State, Keys], tuple[bytes, int]](_COMPLETIONS)
-        # groups of tokens that a call of `tokens` asks about, until it ends
-        self._situations = LimitedCache[tuple[State, Keys, int], list[np.ndarray]](_TEXTS)
+        # By state, keys and budget: calls of `tokens` that are not finished.
+        self._judgements = Begun[tuple[State, Keys | None, int], _Judgement](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
         self._closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
@@ -262,34 +275,49 @@ class Closing:
         """
         key = state, keys, budget
         if key not in self._closings:
-            if keys is None:
-                self._closings[key] = self._closing(state, budget - 2)
-            else:
-                self._closings[key] = self._closing_unique(state, keys, budget)
+            judgement = self._judgements.take(key) or _Judgement()
+            try:
+                if keys is None:
+                    fitting = self._closing(state, budget - 2, judgement)
+                else:
+                    fitting = self._closing_unique(state, keys, budget, judgement)
+            except Unfinished:
+                self._judgements.keep(key, judgement)
+                raise
+            self._closings[key] = fitting
         return self._closings[key]
 
-    def _closing(self, state: State, tokens: int) -> np.ndarray | None:
+    def _closing(self, state: State, tokens: int, judgement: _Judgement) -> np.ndarray | None:
         if self._farthest.get(state, maxsize) <= tokens:
             return None
-        following, all_end = self._following(state)
-        sure = following.costs <= tokens if self._vocabulary.spells_every_byte else None
-        farthest, fitting = 0, []
-        groups = [*following.groups(None if sure is None else ~sure)]
-        for group, cost in groups:
+        if judgement.following is None:
+            following, judgement.all_end = self._following(state)
+            if self._vocabulary.spells_every_byte:
+                judgement.sure = following.costs <= tokens
+            doubtful = None if judgement.sure is None else ~judgement.sure
+            judgement.waiting = [*following.groups(doubtful)][::-1]
+            judgement.following = following
+        following, sure, waiting = judgement.following, judgement.sure, judgement.waiting
+        while waiting:
+            self._meter.spend(0)
+            group, cost = waiting[-1]
             onward = self._steps.after(state, int(group[0]))
             needed = NEVER if onward is None or cost > COUNTED else self.least(onward)
-            farthest = max(farthest, needed)
+            judgement.farthest = max(judgement.farthest, needed)
             if needed <= tokens:
-                fitting.append(group)
-        self._meter.add(len(groups))
-        if all_end:
+                judgement.fitting.append(group)
+            waiting.pop()
+            self._meter.add(1)
+        if judgement.all_end:
             nearer = 0 if sure is None else int(following.costs[sure].max(initial=0))
-            self._farthest[state] = max(farthest, nearer)
-            if farthest <= tokens:
+            self._farthest[state] = max(judgement.farthest, nearer)
+            if judgement.farthest <= tokens:
                 return None
-        return self._members(following, sure, fitting)
+        return self._members(following, sure, judgement.fitting)
 
-    def _closing_unique(self, state: State, keys: Keys, budget: int) -> np.ndarray | None:
+    def _closing_unique(
+        self, state: State, keys: Keys, budget: int, judgement: _Judgement
+    ) -> np.ndarray | None:
         """Return what `_closing` returns, for grammars with free keys or distinct items.
 
         A token with few bytes to the end after it fits, and one that makes a string new if the
@@ -299,30 +327,31 @@ class Closing:
         sure_bytes = 2 * (budget - 4) // 3  # inverse of `most_tokens`
         if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
             return None
-        following, all_end = self._following(state)
-        if self._steps.may_run_out:
-            sure = self._new_within_string(state, keys, following, budget - 2)
-        else:
-            sure = following.costs <= sure_bytes if self._vocabulary.spells_every_byte else None
-            if all_end and sure is not None and sure.all():
-                self._farthest_bytes[state] = int(following.costs.max(initial=0))
-                return None
-        doubtful = np.ones(len(following.tokens), bool) if sure is None else ~sure
-        key = state, keys, budget
-        if key not in self._situations:  # kept until `_fits_after` has the work that it needs
-            self._situations[key] = [
+        if judgement.following is None:
+            following, all_end = self._following(state)
+            if self._steps.may_run_out:
+                sure = self._new_within_string(state, keys, following, budget - 2)
+            else:
+                sure = following.costs <= sure_bytes if self._vocabulary.spells_every_byte else None
+                if all_end and sure is not None and sure.all():
+                    self._farthest_bytes[state] = int(following.costs.max(initial=0))
+                    return None
+            doubtful = np.ones(len(following.tokens), bool) if sure is None else ~sure
+            groups = [
                 *islice(self._unchanging(keys, following, doubtful), _DOUBTFUL),
                 *islice(self._changing(state, keys, following, doubtful), _ONE_BY_ONE),
             ]
-        situations = self._situations[key]
-        fitting = [
-            group
-            for group in situations
-            if self._fits_after(state, keys, int(group[0]), budget - 2)
-        ]
-        self._situations.pop(key, None)
-        self._meter.add(len(situations))
-        return self._members(following, sure, fitting)
+            judgement.sure, judgement.following = sure, following
+            judgement.waiting = [(group, 0) for group in reversed(groups)]
+        waiting = judgement.waiting
+        while waiting:
+            self._meter.spend(0)
+            group, _ = waiting[-1]
+            if self._fits_after(state, keys, int(group[0]), budget - 2):
+                judgement.fitting.append(group)
+            waiting.pop()
+            self._meter.add(1)
+        return self._members(judgement.following, judgement.sure, judgement.fitting)
 
     def _new_within_string(
         self, state: State, keys: Keys, following: Following, tokens: int

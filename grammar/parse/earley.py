@@ -4,7 +4,6 @@ The parser reads bytes. It knows no vocabulary, only the ids of control tokens t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.parse.construction import TerminalEdge, TokenEdge
@@ -16,6 +15,7 @@ from dlm.grammar.parse.states import Item, StackNode, Stacks, State, Thread, ord
 from dlm.grammar.parse.threads import Threads
 from dlm.grammar.regex.nodes import Terminal
 
+_MEASURED = 4  # threads and items whose cost is computed for a unit of work
 _FORCED = 1024  # bytes of a forced text
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
@@ -23,8 +23,10 @@ Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 class ByteCosts:
     """The fewest bytes from threads and items of one grammar to the end of the text."""
 
-    def __init__(self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks):
-        self._scanners, self._stacks = scanners, stacks
+    def __init__(
+        self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks, meter: Meter
+    ):
+        self._scanners, self._stacks, self._meter = scanners, stacks, meter
 
     def cost(self, member: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
@@ -41,6 +43,7 @@ class ByteCosts:
         The choice between equals does not depend on the text read before.
         """
         least, cheapest = None, []
+        self._meter.add(len(kernel) // _MEASURED)
         for member in kernel:
             cost = self.cost(member)
             if cost is None or (least is not None and cost > least):
@@ -65,7 +68,7 @@ class Parser:
         scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self.scanners = scanners
         self._threads, self._stacks = Threads(scanners), Stacks(network)
-        self._costs = ByteCosts(scanners, self._stacks)
+        self._costs = ByteCosts(scanners, self._stacks, meter)
         predictions = Predictions(network, scanners)
         self.states = state_table(self._threads, predictions, self._stacks, self._costs, meter)
         self.start = self.states.of([Item(network.start[network.root], StackNode(ends=True))])
@@ -110,14 +113,6 @@ class Parser:
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""
         return self.states.of((thread.onward,))
-
-    def walk_after(self, thread: Thread) -> Any:
-        """Return the state after the thread's terminal as `Below` takes it."""
-        return self.states.for_walk((thread.onward,))
-
-    def only(self, state: State, threads: Sequence[Thread]) -> State:
-        """Return `state` with only these of its threads, and no items."""
-        return state if len(threads) == len(state.threads) else self.states.of(threads)
 
     def forced(self, state: State) -> str:
         """Return the text with which every continuation begins, up to a limit of length."""

@@ -1,17 +1,30 @@
-"""The tokens that may follow a state, in groups that lead to the same situation."""
+"""The tokens that may follow a state, in groups that lead to the same situation.
 
-from collections.abc import Iterator
+The search for them is continued where it stopped if work runs out.
+"""
+
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt64
 
-from dlm.grammar.parse.branches import (
-    FAR,
-)
+from dlm.grammar.limits import LazyDict, Meter
+from dlm.grammar.masks.trie import Nodes
+from dlm.grammar.masks.walks import Beginning, Explored, Machine, Walk, parts_of
+from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
+from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.merging import Kernels, Merging
+from dlm.grammar.parse.place_costs import UNREACHABLE, PlaceCosts, scattered
+from dlm.grammar.parse.states import State, Thread
+from dlm.grammar.parse.terminal_tokens import TerminalTokens
+from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
-UNREACHABLE = FAR + 1  # bytes: the end is unreachable
+_THREADS = 4  # looked at for a unit of work
+_AT_ONCE = 1 << 13  # trie nodes below those at which a step begins
+_NODES, _TOKENS, _SEEN = 20, 250, 2000  # nodes visited, tokens set or seen, for a unit of work
+_LEAVING, _NAMED = 1 << 62, 1 << 61  # added to numbers of places that threads do not have
 
 
 class Following(NamedTuple):
@@ -43,9 +56,130 @@ class Following(NamedTuple):
             yield tokens[begin:end], cost
 
 
-def scattered(numbers: np.ndarray) -> np.ndarray:
-    """Return hashes of `numbers` (splitmix64's finaliser). Sums of them identify sets."""
-    z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+class FollowingSearch:
+    """A search for the tokens that may follow one state, stops excluded.
+
+    Tokens after which the end is unreachable are left out.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        parser: Parser,
+        terminals: LazyDict[TerminalTokens],
+        leaving: Callable[[Thread], Nodes],
+        machine: Machine,
+        vocabulary: Vocabulary,
+        meter: Meter,
+    ):
+        """`leaving` returns the trie nodes at which the terminal of a thread may end."""
+        self._state, self._parser, self._terminals, self._meter = state, parser, terminals, meter
+        self._leaving, self._vocabulary = leaving, vocabulary
+        self._all_end = True
+        self._costs = np.full(len(vocabulary), UNREACHABLE, np.int64)
+        self._places = np.zeros(len(vocabulary), np.uint64)
+        # Threads to read, by terminal, its state, and whether it has bounds: their numbers, their
+        # bounds, and the bytes after the terminal.
+        self._threads: dict[tuple[int, int, bool], list[tuple[int, Bounds, int]]] = {}
+        self._sorted = 0  # threads that are in there, or were
+        self._place_costs: PlaceCosts | None = None  # of the threads that are being read
+        self._begin: list[Kernels] = []  # of a walk of tokens that leave terminals
+        self._left = 0  # threads that are in there
+        self._merging: Merging | None = None
+        self._parts: list[list[Beginning]] | None = None  # of the walk, that are left
+        self._walk: Walk | None = None  # of the last of them
+        self._explored = Explored(machine)  # by all of them
+        self._ends: list[int] = []  # bytes to the end, by the numbers of explored states
+
+    @property
+    def nbytes(self) -> int:
+        return self._costs.nbytes + self._places.nbytes + self._explored.nbytes
+
+    def found(self) -> tuple[Following, bool]:
+        """Return the tokens, and whether all that the grammar takes reach an end.
+
+        Raises `Unfinished`; a second call continues the search.
+        """
+        self._sort_threads()
+        while self._threads:
+            self._stay(next(reversed(self._threads)))
+            self._threads.popitem()
+        if self._parts is None:
+            self._parts = parts_of(self._vocabulary.trie, self._beginnings(), _AT_ONCE)
+            self._begin, self._merging = [], None
+        while self._parts:
+            self._meter.spend(0)
+            self._leave(self._parts[-1])
+            self._walk = None
+            self._parts.pop()
+        costs, places, all_end = self._costs, self._places, self._all_end
+        for token in self._parser.named(self._state):
+            after = self._parser.after(self._state, token, b"")
+            if after is not None and after.cost is not None:
+                costs[token] = min(after.cost, FAR)
+                places[token] = scattered(np.array([token + _NAMED]))[0]
+            all_end &= after is None or after.cost is not None
+        self._meter.add(len(costs) // _SEEN)
+        tokens = np.flatnonzero(costs < UNREACHABLE)
+        return Following(tokens, costs[tokens], places[tokens]), all_end
+
+    def _sort_threads(self) -> None:
+        threads = self._state.threads
+        while self._sorted < len(threads):
+            thread = threads[self._sorted]
+            self._meter.spend(0)
+            onward = self._parser.after_terminal(thread).cost
+            self._all_end &= onward is not None
+            if onward is not None:
+                bounds = thread.needed, thread.remaining
+                key = thread.terminal, thread.at, bounds != UNBOUNDED
+                of_terminal = self._threads.setdefault(key, [])
+                of_terminal.append((self._sorted, bounds, min(onward, FAR)))
+            self._sorted += 1
+            self._meter.add(self._sorted % _THREADS == 0)
+
+    def _stay(self, key: tuple[int, int, bool]) -> None:
+        """Read the tokens that stay within the terminal of some threads."""
+        (terminal, at, _), threads, meter = key, self._threads[key], self._meter
+        if self._place_costs is None:
+            _, bounds, _ = threads[0]
+            self._place_costs = self._terminals[terminal].place_costs(at, bounds, meter)
+            meter.add(len(self._place_costs) // _TOKENS)
+        while threads:
+            number, bounds, onward = threads[-1]
+            self._place_costs.add(number, bounds, onward, meter)
+            threads.pop()
+        nodes, costs, ways = self._place_costs.by_node()
+        self._place_costs = None
+        tokens, owner = self._vocabulary.trie.tokens_at(nodes)
+        np.minimum.at(self._costs, tokens, costs[owner])
+        np.add.at(self._places, tokens, ways[owner])
+        meter.add(len(nodes) // _TOKENS)
+
+    def _beginnings(self) -> list[Beginning]:
+        """Return the nodes at which terminals may end, with the states there."""
+        for thread in self._state.threads[self._left :]:
+            self._meter.spend(0)
+            if len(ends := self._leaving(thread)):
+                self._begin.append((ends, (thread.onward,)))
+            self._left += 1
+            self._meter.add(self._left % _THREADS == 0)
+        if self._merging is None:
+            self._merging = Merging(self._begin, len(self._vocabulary.trie))
+        return self._merging.states(self._parser.states.of, self._meter)
+
+    def _leave(self, part: list[Beginning]) -> None:
+        """Read the tokens that leave the state's terminals, below some of the nodes."""
+        trie, costs = self._vocabulary.trie, self._ends
+        if self._walk is None:
+            self._walk = Walk(trie, self._explored, part)
+        reached = self._walk.reached()
+        for state in self._explored.states[len(costs) :]:
+            self._meter.spend(0)
+            costs.append(UNREACHABLE if state.cost is None else min(state.cost, FAR))
+            self._all_end &= state.cost is not None
+        tokens, owner = trie.tokens_at(reached.nodes)
+        at = reached.states[owner].astype(np.int64)
+        np.minimum.at(self._costs, tokens, np.array(costs)[at])
+        np.add.at(self._places, tokens, scattered(at + _LEAVING))
+        self._meter.add(len(reached.nodes) // _NODES)

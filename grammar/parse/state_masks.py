@@ -6,27 +6,46 @@ their remaining bytes.
 """
 
 from collections.abc import Hashable
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Bool
 
-from dlm.grammar.limits import LazyDict, Meter
+from dlm.grammar.errors import Unfinished
+from dlm.grammar.limits import Begun, LazyDict, Meter
+from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.masks.rows import Below
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Reached, walk
-from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
+from dlm.grammar.masks.walks import Beginning, parts_of
+from dlm.grammar.parse.branches import UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.following import UNREACHABLE, Following, scattered
+from dlm.grammar.parse.following import Following, FollowingSearch
+from dlm.grammar.parse.merging import Kernels, Merging
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
-_NODES = 20  # trie nodes visited for a unit of work
+_NODES = 20 if NATIVE is None else 400  # trie nodes visited for a unit of work
+_SMALL = 64  # nodes at which a walk begins, up to which it is done at once
+_AT_ONCE = 1 << 16  # trie nodes below those at which a step of a walk begins
+_BEGUN = 16  # rows, and searches, that are continued by later calls: of 4 MB at 262,144 tokens
 _MASK = 50  # units of work for a mask
+_THREADS = 2  # threads read for a unit of work, if their tokens are known
+_LIKELY = 8  # threads whose likely bytes are looked up for a unit of work
 _SIDE_BY_SIDE = 16  # alternatives for the next terminal that are looked up one by one
+
+
+@dataclass(slots=True)
+class _BegunRow:
+    """A row that is being made."""
+
+    threads: list[Thread]  # to be read, the first one last
+    sets: list[np.ndarray] = field(default_factory=list)  # of its tokens
+    begin: list[Kernels] = field(default_factory=list)  # of a walk to others
+    merging: Merging | None = None  # of these
+    parts: list[list[Beginning]] | None = None  # of the walk, that are left
 
 
 class StateMasks:
@@ -44,6 +63,8 @@ class StateMasks:
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals, self._stops = terminals, stops
         scanners, self.states = parser.scanners, parser.states
+        self._rows = Begun[State, _BegunRow](_BEGUN)
+        self._searches = Begun[State, FollowingSearch](_BEGUN)
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
 
     @property
@@ -74,96 +95,112 @@ class StateMasks:
     def following(self, state: State) -> tuple[Following, bool]:
         """Return the tokens that may follow, without stops, and whether all of them reach an end.
 
-        Tokens after which the end is unreachable are left out. The last part is not counted as
-        work: it is not cached, so a repeated call could never finish it.
+        Tokens after which the end is unreachable are left out. Raises `Unfinished`; a second call
+        continues.
         """
-        size, all_end = len(self._vocabulary), True
-        costs, places = np.full(size, UNREACHABLE, np.int64), np.zeros(size, np.uint64)
-        for number, thread in enumerate(state.threads):
-            onward = self._parser.after_terminal(thread).cost
-            all_end &= onward is not None
-            if onward is not None:
-                terminal, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
-                nodes, bytes_, at = terminal.costs(thread.at, bounds, self._meter)
-                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(onward, FAR), FAR))
-                np.add.at(places, tokens, scattered(at[owner] + (number << 48)))
-        reached, states = self._leaving(state)
-        ends = np.array(
-            [UNREACHABLE if s.cost is None else min(s.cost, FAR) for s in states] or [0]
+        search = self._searches.take(state) or FollowingSearch(
+            state, self._parser, self.tokens, self._leaving, self, self._vocabulary, self._meter
         )
-        all_end &= all(s.cost is not None for s in states)
-        tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
-        np.minimum.at(costs, tokens, ends[reached.states[owner]])
-        np.add.at(places, tokens, scattered(reached.states[owner].astype(np.int64) + (1 << 62)))
-        for token in self._parser.named(state):
-            after = self._parser.after(state, token, b"")
-            if after is not None and after.cost is not None:
-                costs[token] = min(after.cost, FAR)
-                places[token] = scattered(np.array([token + (1 << 61)]))[0]
-            all_end &= after is None or after.cost is not None
-        tokens = np.flatnonzero(costs < UNREACHABLE)
-        return Following(tokens, costs[tokens], places[tokens]), all_end
+        try:
+            return search.found()
+        except Unfinished:
+            self._searches.keep(state, search)
+            raise
 
     def _row(self, state: State) -> Mask:
         """Compute the row of the tokens that may follow `state`."""
         self._terminals.trim()
-        begin, parts = [], []
-        for thread in state.threads:
-            terminal, at, _, low, high, _ = thread
-            bounds = UNBOUNDED if not low and high is None else self._bounds(thread)
-            within = self.tokens[terminal].sets(at, bounds, self._meter)
-            parts.append(within.tokens)
-            if len(within.ends):
-                begin += self._after_next(self._parser.after_terminal(thread), within.ends, parts)
+        begin, sets = list[Kernels](), list[np.ndarray]()
+        if len(state.threads) <= _SIDE_BY_SIDE:  # the usual case is done at once
+            for thread in state.threads:
+                self._read(thread, begin, sets)
+            if sum([len(nodes) for nodes, _ in begin]) <= _SMALL:
+                of = self.states.for_walk
+                return self._made(state, sets, [(nodes, of(kernel)) for nodes, kernel in begin])
+        row = self._rows.take(state) or _BegunRow([*reversed(state.threads)])
+        try:
+            return self._finished(state, row)
+        except Unfinished:
+            self._rows.keep(state, row)
+            raise
+
+    def _made(self, state: State, sets: list[np.ndarray], begin: list[Beginning]) -> Mask:
+        """Return the row of `sets`, of a walk that begins with `begin`, and of control tokens."""
         control = self._stops.after(state)
         if state.items:
             control = control | self._parser.named(state)
         if control:
-            parts.append(np.fromiter(control, np.int32))
+            sets = [*sets, np.fromiter(control, np.int32)]
         below = Below(self._vocabulary.trie, self, begin) if begin else None
-        row, reached = self._masks.row_of(parts, below=below)
+        row, reached = self._masks.row_of(sets, below=below)
         self._meter.add(_MASK + reached // _NODES)
         return row
 
-    def _after_next(
-        self, onward: State, ends: Nodes, parts: list[np.ndarray]
-    ) -> list[tuple[Nodes, Any]]:
-        """Return trie nodes at which the terminals after `onward` end, with the states after them
-        as `Below` takes them.
+    def _finished(self, state: State, row: _BegunRow) -> Mask:
+        """Return a row that may have been begun. Raises `Unfinished`; a second call continues."""
+        trie, meter, threads = self._vocabulary.trie, self._meter, row.threads
+        while threads:
+            meter.spend(0)
+            begin, sets = list[Kernels](), list[np.ndarray]()
+            self._read(threads[-1], begin, sets)
+            row.begin += begin
+            row.sets += sets
+            threads.pop()
+            meter.add(len(threads) % _THREADS == 0)
+        if row.parts is None:
+            if row.merging is None:
+                row.merging = Merging(row.begin, len(trie))
+            row.parts = parts_of(trie, row.merging.states(self.states.for_walk, meter), _AT_ONCE)
+        while len(row.parts) > 1:
+            meter.spend(0)
+            below = Below(trie, self, row.parts[-1])
+            words, reached = self._masks.words_of(row.sets, below)
+            row.sets = [words]
+            row.parts.pop()
+            meter.add(reached // _NODES)
+        return self._made(state, row.sets, row.parts[0] if row.parts else [])
 
-        `onward` is the state at the nodes `ends`. Tokens that stay within the next terminal are
-        added to `parts`. They are cached for all grammars, since many have the same pairs of
-        terminals.
+    def _read(self, thread: Thread, begin: list[Kernels], sets: list[np.ndarray]) -> None:
+        """Add the tokens of a thread's terminal to `sets`, and where others go on to `begin`."""
+        terminal, at, _, low, high, _ = thread
+        bounds = UNBOUNDED if not low and high is None else self._bounds(thread)
+        within = self.tokens[terminal].sets(at, bounds, self._meter)
+        sets.append(within.tokens)
+        if len(within.ends):
+            begin += self._after_next(thread, within.ends, sets)
+
+    def _after_next(self, thread: Thread, ends: Nodes, sets: list[np.ndarray]) -> list[Kernels]:
+        """Return trie nodes at which the terminals after that of `thread` end, with what follows.
+
+        That of `thread` ends at `ends`. Tokens that stay within the next terminal are added to
+        `sets`. They are cached for all grammars, since many have the same pairs of terminals.
         """
+        onward = self._parser.after_terminal(thread)
         if len(onward.threads) > _SIDE_BY_SIDE:
-            return [(ends, onward)]
-        begin, bounded = [], []
+            return [(ends, (thread.onward,))]
+        begin, bounded = list[Kernels](), []
         for following in onward.threads:
             terminal, _, _, low, high, _ = following
             if low or high is not None:
                 bounded.append(following)
                 continue
             below = self.tokens[terminal].below(ends, self._meter)
-            parts.append(below.tokens)
+            sets.append(below.tokens)
             if len(below.ends):
-                begin.append((below.ends, self._parser.walk_after(following)))
+                begin.append((below.ends, (following.onward,)))
         if bounded:
-            begin.append((ends, self._parser.only(onward, bounded)))
+            whole = len(bounded) == len(onward.threads)
+            begin.append((ends, (thread.onward,) if whole else bounded))
         return begin
 
-    def _leaving(self, state: State) -> tuple[Reached, list[State]]:
-        """Return the trie nodes and states reached by tokens that leave the state's terminals."""
-        begin = []
-        for thread in state.threads:
-            terminal, bounds = self.tokens[thread.terminal], self._bounds(thread)
-            ends = terminal.sets(thread.at, bounds, self._meter).ends
-            if len(ends):
-                begin.append((ends, self._parser.after_terminal(thread)))
-        return walk(self._vocabulary.trie, self, begin)
+    def _leaving(self, thread: Thread) -> Nodes:
+        """Return the trie nodes at which the terminal of `thread` may end."""
+        bounds = self._bounds(thread)
+        return self.tokens[thread.terminal].sets(thread.at, bounds, self._meter).ends
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
         """Return the bytes that may follow `state` if bounds of length are ignored."""
+        self._meter.spend(len(state.threads) // _LIKELY)
         bytes_ = np.zeros(256, dtype=bool)
         for thread in state.threads:
             for low, high, _ in self._parser.scanners[thread.terminal].moves(thread.at):

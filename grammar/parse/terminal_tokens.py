@@ -16,13 +16,13 @@ from dlm.grammar.parse.branches import (
     AnyText,
     Bounds,
     Branch,
-    Costs,
     TerminalTransitions,
     branches,
     completed,
 )
 from dlm.grammar.parse.exceptions import COPIED, QUOTE, Exceptions, without
 from dlm.grammar.parse.network import scanner_of
+from dlm.grammar.parse.place_costs import PlaceCosts
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Move, Scanner
 from dlm.grammar.parse.unbounded_sets import Similar, UnboundedSets
 from dlm.grammar.regex.automaton import Automaton
@@ -265,8 +265,12 @@ class TerminalTokens:
             reach.ends.append(nodes)
         return reach.token_set()
 
-    def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
-        return self._at(state, bounds, meter).costs(bounds)
+    def place_costs(self, state: int, bounds: Bounds, meter: Meter) -> PlaceCosts:
+        """Return the places that are reached from `state`, with no costs yet.
+
+        They serve all other `bounds` too if these bound the length, else no others.
+        """
+        return PlaceCosts(self._at(state, bounds, meter))
 
     def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
         """Return the branch of a child of the root, for a terminal of any text.

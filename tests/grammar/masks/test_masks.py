@@ -6,7 +6,7 @@ from masked import outcome, tokens_in
 from scores import random_scores
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
-from dlm.grammar.masks import GrammarMasks, Trie, walk
+from dlm.grammar.masks import Explored, GrammarMasks, Trie, Walk
 
 SIZE, L = 100, 12
 
@@ -115,7 +115,8 @@ def test_a_walk_reaches_the_same_nodes_as_a_walk_node_by_node(likely, share):
     nodes = np.arange(1, len(trie), dtype=np.int32)
     rng = np.random.default_rng(0)
     begin = [(nodes[rng.random(len(nodes)) < share], state) for state in (0, 100)]
-    reached, states = walk(trie, machine, begin)
+    explored = Explored(machine)
+    reached, states = Walk(trie, explored, begin).reached(), explored.states
     found = sorted((n, states[s]) for n, s in zip(reached.nodes, reached.states, strict=True))
 
     expected, pending = [], [(node, state) for some, state in begin for node in some.tolist()]

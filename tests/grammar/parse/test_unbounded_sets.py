@@ -139,13 +139,19 @@ def test_bounds_beyond_every_token_are_none_and_take_no_walk(vocabulary, monkeyp
     assert terminal.clamped(inside, (1, 300), meter) == NOT_EMPTY
     assert len(terminal.sets(inside, NOT_EMPTY, meter).tokens)
     monkeypatch.undo()
-    every = set(terminal.costs(inside, UNBOUNDED, meter)[0].tolist())
+
+    def reached(bounds):
+        costs = terminal.place_costs(inside, bounds, meter)
+        costs.add(0, bounds, 0, meter)
+        return {*costs.by_node()[0].tolist()}
+
+    every = reached(UNBOUNDED)
     clamped = {high: terminal.clamped(inside, (0, high), meter) for high in range(200)}
     assert UNBOUNDED in clamped.values()
     assert clamped[1] == (0, 1)
     for high, bounds in clamped.items():
         if bounds == UNBOUNDED:
-            assert set(terminal.costs(inside, (0, high), meter)[0].tolist()) == every
+            assert reached((0, high)) == every
 
 
 def test_a_first_set_waits_for_no_table_of_the_whole_trie():

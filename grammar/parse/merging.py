@@ -1,0 +1,80 @@
+"""Nodes of a trie at which terminals may end, with one state for all threads there if many do.
+
+Many threads may reach the same nodes. With one state for all of them, the tokens below a node are
+read once instead of once for each thread. The work is continued where it stopped if it runs out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dlm.grammar.limits import Meter
+from dlm.grammar.masks.trie import Nodes
+from dlm.grammar.masks.walks import Beginning
+from dlm.grammar.parse.place_costs import scattered
+from dlm.grammar.parse.states import Item, Thread
+
+_FEW = 16  # kernels that are not merged
+_NODES = 500  # trie nodes looked at for a unit of work
+_MEMBERS = 16  # members of kernels for a unit of work
+Kernel = Sequence[Thread | Item]
+Kernels = tuple[Nodes, Kernel]  # nodes, and the threads and items there
+
+
+class Merging:
+    """Nodes with the threads and items there, on the way to nodes with states."""
+
+    def __init__(self, begin: list[Kernels], size: int):
+        """`size` is the number of the trie's nodes."""
+        self._merged: list[Kernels] = begin  # with states that are still to be built
+        self._waiting: list[Kernels] = []  # to be hashed, then to be looked for
+        self._states: list[Beginning] = []
+        if len(begin) > _FEW:
+            equal: dict[int, tuple[Nodes, dict[Thread | Item, None]]] = {}
+            for nodes, kernel in begin:
+                equal.setdefault(id(nodes), (nodes, {}))[1].update(dict.fromkeys(kernel))
+            self._merged, self._waiting = [], [(n, [*kernel]) for n, kernel in equal.values()]
+            self._hashed, self._read = 0, 0  # numbers of those that are done
+            self._hashes = np.zeros(size, np.uint64)  # of the kernels at each node
+            self._is_there = np.zeros(size, bool)
+            self._groups: list[tuple[Nodes, dict[Thread | Item, None]]] = []
+
+    def states(self, make: Callable[[Kernel], Any], meter: Meter) -> list[Beginning]:
+        """Return the nodes with their states, as `make` makes them.
+
+        Raises `Unfinished`; a second call continues.
+        """
+        if self._waiting:
+            self._group(meter)
+            self._merged = [(nodes, [*kernel]) for nodes, kernel in reversed(self._groups)]
+            self._waiting = []
+        while self._merged:
+            nodes, kernel = self._merged[-1]
+            meter.add(len(kernel) // _MEMBERS)
+            self._states.append((nodes, make(kernel)))
+            self._merged.pop()
+        return self._states
+
+    def _group(self, meter: Meter) -> None:
+        """Group the nodes by their kernels."""
+        waiting = self._waiting
+        for nodes, _ in waiting[self._hashed :]:
+            meter.spend(1 + len(nodes) // _NODES)
+            self._hashes[nodes] += scattered(np.array([self._hashed]))
+            self._hashed += 1
+        if not self._groups:
+            nodes = np.flatnonzero(self._hashes).astype(np.int32)
+            nodes = nodes[np.argsort(self._hashes[nodes], kind="stable")]
+            cuts = np.flatnonzero(np.diff(self._hashes[nodes])) + 1
+            self._groups = [(group, {}) for group in np.split(nodes, cuts)]
+            meter.add(len(nodes) // _NODES)
+        firsts = np.array([group[0] for group, _ in self._groups], np.int32)
+        for nodes, kernel in waiting[self._read :]:
+            meter.spend(1 + len(nodes) // _NODES)
+            self._is_there[nodes] = True
+            for i in np.flatnonzero(self._is_there[firsts]).tolist():
+                self._groups[i][1].update(dict.fromkeys(kernel))
+                meter.add(len(kernel) // _MEMBERS)
+            self._is_there[nodes] = False
+            self._read += 1
