@@ -4,11 +4,11 @@
     python scripts/load.py host
 
 `throughput` is the share of a device's time that grammars leave. A denoiser without weights takes 9
-ms for a pass, vocabulary included, and leaves the interpreter to other threads meanwhile, as a GPU
-does. It writes valid instances of real schemas, again and again, and finds a canvas's tokens in 12
-passes, from left to right. Where it has not found them yet, it ranks 32 tokens of the canvas, and
-the right one comes second. Canvases a second under these schemas are compared with canvases a
-second without a constraint, in turns.
+ms for a pass, or `--pass-ms`, vocabulary included, and leaves the interpreter to other threads
+meanwhile, as a GPU does. It writes valid instances of real schemas, again and again, and finds a
+canvas's tokens in 12 passes, from left to right. Where it has not found them yet, it ranks 32
+tokens of the canvas, and the right one comes second. Canvases a second under these schemas are
+compared with canvases a second without a constraint, in turns.
 
 `host` is the host's milliseconds of a pass over canvases that never settle, without constraints, at
 262,144 tokens. What a GPU would compute takes no time there: the model, its vocabulary pass, and
@@ -42,7 +42,7 @@ from dlm.kernels.vocab_rows import VocabPass
 from dlm.loading import tune_process
 from dlm.logits.canvas_logits import CANDIDATES
 
-PASS = 0.009  # seconds
+_PASS = 9  # milliseconds
 _PASSES = 12  # until all tokens of a canvas are known
 _SOFTCAP = 30.0  # DiffusionGemma's
 _UNSURE = 32  # tokens that it ranks at a position whose token is not known
@@ -71,16 +71,16 @@ def _unsure(right: Tensor, known: Tensor, rng: torch.Generator) -> VocabPass:
 
 
 class Clock(Weightless):
-    """A denoiser that takes `PASS` seconds and writes one of `scripts`.
+    """A denoiser that takes `seconds` for a pass and writes one of `scripts`.
 
     A prompt is a single token, the number of its script.
     """
 
     softcap = _SOFTCAP
 
-    def __init__(self, vocab_size: int, scripts: Sequence[Tensor]):
+    def __init__(self, vocab_size: int, scripts: Sequence[Tensor], seconds: float):
         super().__init__(vocab_size, L)
-        self._scripts = scripts
+        self._scripts, self._seconds = scripts, seconds
         self._prompts: dict[int, int] = {}  # by slot
         self._begun: dict[int, tuple[int, int]] = {}  # by slot: where its canvas begins, passes
         self._rng = torch.Generator().manual_seed(0)
@@ -97,7 +97,7 @@ class Clock(Weightless):
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
     ) -> Tensor:
-        end = time.perf_counter() + PASS
+        end = time.perf_counter() + self._seconds
         self.encode(list(encode.values()), cache, list(encode))
         each = [self._tokens(slot) for slot in slots]
         right, known = (torch.cat(columns) for columns in zip(*each, strict=True))
@@ -141,16 +141,20 @@ def main(command: str) -> None:
     files = "schemas", "tokenizer"
     parser = MeasureParser(__doc__, *files, "seed", required=files)
     parser.add_count("--slots", 16, "The requests that run at once.")
+    parser.add_count("--pass-ms", _PASS, f"Milliseconds of a pass. Default: {_PASS}.")
     args = parser.parsed()
-    print(json.dumps(throughput(args.schemas, args.tokenizer, args.slots, args.seed)))
+    seconds = args.pass_ms / 1e3
+    print(json.dumps(throughput(args.schemas, args.tokenizer, args.slots, seconds, args.seed)))
 
 
-def throughput(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[str, float]:
+def throughput(
+    schemas: Path, tokenizer: Path, slots: int, seconds: float, seed: int
+) -> dict[str, float]:
     """Return canvases a second, constrained and free, and their ratio, as medians of rounds."""
     chat = TokenChat(tokenizer_of(tokenizer))
     size = min(GEMMA, len(chat.tokenizer))
     scripts: list[Tensor] = []
-    engines = [dlm.Engine(Clock(size, scripts), chat, slots=slots) for _ in range(2)]
+    engines = [dlm.Engine(Clock(size, scripts, seconds), chat, slots=slots) for _ in range(2)]
     entries = read_schemas(schemas)
     random.Random(seed).shuffle(entries)
     specs: list[dlm.JsonSchema] = []
