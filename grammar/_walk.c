@@ -99,7 +99,7 @@ stop:
 #include "_shared.h"
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 11
+#define VERSION 12
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };

@@ -128,16 +128,24 @@ static int complete(Words *words, const Py_UCS4 *text, int32_t length)
     return 1;
 }
 
-/* Read a word; `last` is the one before it, of `*depth` characters. Returns 0 with an exception. */
+/* Count steps of a construction before they are taken. Returns 0 with an exception. */
+static int count_steps(PyObject *spend, int32_t steps)
+{
+    PyObject *nothing = PyObject_CallFunction(spend, "i", steps);
+    Py_XDECREF(nothing);
+    return nothing != NULL;
+}
+
+/* Read a word; `last` is the one before it, of `words->depth` characters. Returns 0 with an
+   exception. */
 static int read_word(Words *words, const Py_UCS4 *last, const Py_UCS4 *text, int32_t length,
-                     long long *work)
+                     PyObject *spend)
 {
     int32_t common = 0;
     while (common < words->depth && common < length && last[common] == text[common])
         common++;
-    if (!complete(words, last, common))
+    if (!complete(words, last, common) || !count_steps(spend, length - common))
         return 0;
-    *work += length - common;
     while (words->depth < length) {
         Begun *grown = with_room(words->begun, words->depth + 1, &words->begun_room, sizeof *grown);
         if (grown == NULL)
@@ -227,7 +235,7 @@ static PyObject *edges_object(const Words *words)
 }
 
 /* Return the edges and the final states: of the texts, or of all `others`. */
-static PyObject *automaton(Words *words, int others, long long work)
+static PyObject *automaton(Words *words, int others)
 {
     int32_t start = add_node(words, words->begun_step_count, words->begun[0].ends), dead = start;
     if (start >= 0 && (words->nodes[start].count || words->nodes[start].ends))
@@ -259,7 +267,7 @@ static PyObject *automaton(Words *words, int others, long long work)
     PyObject *rows = right ? PyList_AsTuple(edges) : NULL;
     PyObject *ends = right ? PyFrozenSet_New(final) : NULL;
     if (rows != NULL && ends != NULL)
-        made = Py_BuildValue("OOL", rows, ends, work);
+        made = PyTuple_Pack(2, rows, ends);
     Py_XDECREF(rows), Py_XDECREF(ends), Py_XDECREF(edges), Py_XDECREF(final);
     return made;
 }
@@ -273,19 +281,20 @@ static void free_words(Words *words)
         Py_XDECREF(words->ends_of_ranges[i]);
 }
 
-/* automaton_of_words(texts: list[str], others: bool) -> (edges, final, characters)
+/* automaton_of_words(texts: list[str], others: bool, spend) -> (edges, final)
 
    `texts` are sorted, and have no lone surrogates. The edges and the final states are those of the
    minimal automaton of the texts, or of all others; its states are numbered breadth-first.
-   `characters` is the number of those that no text shares with the one before it. */
+   `spend` is called for each text, before its states are made, with the number of its characters
+   that the text before it does not share. What it raises ends the construction. */
 PyObject *automaton_of_words(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyObject *texts, *made = NULL;
+    PyObject *texts, *spend, *made = NULL;
     int others;
-    long long work = 0;
+    Py_ssize_t read = 0;
     Words words = {0};
     Py_UCS4 *last = NULL;
-    if (!PyArg_ParseTuple(arguments, "O!p", &PyList_Type, &texts, &others))
+    if (!PyArg_ParseTuple(arguments, "O!pO", &PyList_Type, &texts, &others, &spend))
         return NULL;
     words.begun = with_room(NULL, 0, &words.begun_room, sizeof *words.begun);
     int right = words.begun != NULL;
@@ -294,18 +303,19 @@ PyObject *automaton_of_words(PyObject *Py_UNUSED(module), PyObject *arguments)
     for (Py_ssize_t i = 0; right && i < PyList_Size(texts); i++) {
         PyObject *object = PyList_GetItem(texts, i);
         Py_ssize_t length = PyUnicode_Check(object) ? PyUnicode_GetLength(object) : -1;
-        if (length < 0 || length + work > INT32_MAX / 4) {
+        if (length < 0 || length > INT32_MAX / 4 - read) {
             PyErr_SetString(PyExc_TypeError, "it takes texts, of at most half a billion characters");
             right = 0;
             break;
         }
         Py_UCS4 *text = PyUnicode_AsUCS4Copy(object);
-        right = text != NULL && read_word(&words, last, text, (int32_t)length, &work);
+        right = text != NULL && read_word(&words, last, text, (int32_t)length, spend);
+        read += length;
         PyMem_Free(last);
         last = text;
     }
     if (right && complete(&words, last, 0))
-        made = automaton(&words, others, work);
+        made = automaton(&words, others);
     PyMem_Free(last);
     free_words(&words);
     return made;

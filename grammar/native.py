@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 11  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 12  # that of `VERSION` in _walk.c
 
 
 @cache

@@ -27,9 +27,7 @@ def edges_of_words(
     """
     words = sorted({text for text in texts if not SURROGATES.search(text)})
     if NATIVE is not None:
-        transitions, ends, characters = NATIVE.automaton_of_words(words, others)
-        spend(characters)
-        return transitions, ends
+        return NATIVE.automaton_of_words(words, others, spend)
     states = _states(words)
     start = dead = len(states) - 1  # without words, no word begins in the first state
     if states[start] != _DEAD:

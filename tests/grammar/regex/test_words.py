@@ -1,5 +1,6 @@
 """Automata of words: in C and in Python."""
 
+import tracemalloc
 from unittest.mock import patch
 
 import pytest
@@ -52,23 +53,42 @@ def test_words_take_steps_for_characters_that_none_shares_with_the_one_before(na
             edges_of_words(["abcd", "abef"])
 
 
+@both
+def test_a_word_beyond_the_limit_takes_no_memory(native):
+    word = "ab" * 50_000
+    with patch(MADE, native), at_most(9_999):
+        tracemalloc.start()
+        try:
+            with pytest.raises(TooMuchEffortError):
+                edges_of_words([word])
+            assert tracemalloc.get_traced_memory()[1] < 10 * len(word)
+        finally:
+            tracemalloc.stop()
+
+
 @needs_c
 def test_what_is_no_list_of_texts_is_refused():
-    for arguments in ((), (("a",), True), (["a"],)):
+    for arguments in ((), (("a",), True, int), (["a"], True), (["a", b"b"], True, int)):
         with pytest.raises(TypeError):
             NATIVE.automaton_of_words(*arguments)
-    with pytest.raises(TypeError):
-        NATIVE.automaton_of_words(["a", b"b"], True)
 
 
 @needs_c
 def test_words_in_another_order_do_no_harm():
-    edges, final, steps = NATIVE.automaton_of_words(["b", "ab", "b", "a"], False)
+    steps: list[int] = []
+    edges, final = NATIVE.automaton_of_words(["b", "ab", "b", "a"], False, steps.append)
     assert len(edges) > max(final)
-    assert steps == 5
+    assert steps == [1, 2, 1, 1]
 
 
 @needs_c
 def test_no_reference_is_kept():
     words = ["first", "second", "s\U0010ffff"]
-    assert keeps_no_reference(lambda: NATIVE.automaton_of_words(words, True), lambda: words)
+    refused = words, True, None  # what cannot be called
+
+    def call() -> None:
+        NATIVE.automaton_of_words(words, True, int)
+        with pytest.raises(TypeError):
+            NATIVE.automaton_of_words(*refused)
+
+    assert keeps_no_reference(call, lambda: words)
