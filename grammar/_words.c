@@ -52,12 +52,19 @@ static int add_step(Step **steps, int32_t *count, int32_t *room, Step step)
     return 1;
 }
 
-static uint32_t hash_of_node(const Step *steps, int32_t count, int ends)
+static uint64_t mixed(uint64_t hash)
 {
-    uint64_t hash = (uint64_t)count << 1 | (uint64_t)ends;
+    hash *= 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+/* Return the hash of a state. It depends on an address, which nobody knows beforehand: else clients
+   could choose words of which all states have the same. */
+static uint32_t hash_of_node(const Words *words, const Step *steps, int32_t count, int ends)
+{
+    uint64_t hash = mixed((uint64_t)(uintptr_t)words ^ ((uint64_t)count << 1 | (uint64_t)ends));
     for (int32_t i = 0; i < count; i++)
-        hash = (hash ^ steps[i].character ^ (uint64_t)(uint32_t)steps[i].to << 32) * 0x9E3779B97F4A7C15u,
-        hash ^= hash >> 29;
+        hash = mixed(hash ^ steps[i].character ^ (uint64_t)(uint32_t)steps[i].to << 32);
     return (uint32_t)(hash ^ hash >> 32);
 }
 
@@ -79,7 +86,7 @@ static int32_t add_node(Words *words, int32_t count, int ends)
 
 static int32_t *slot_of(const Words *words, const Step *steps, int32_t count, int ends)
 {
-    uint32_t mask = (uint32_t)words->slots_room - 1, slot = hash_of_node(steps, count, ends) & mask;
+    uint32_t mask = (uint32_t)words->slots_room - 1, slot = hash_of_node(words, steps, count, ends) & mask;
     for (; words->slots[slot]; slot = (slot + 1) & mask) {
         const Node *node = &words->nodes[words->slots[slot] - 1];
         if (node->count == count && node->ends == ends &&
@@ -225,7 +232,9 @@ static PyObject *edges_object(const Words *words)
         const Edge *edge = &words->edges[i];
         PyObject *parts[3] = {character_object(words, edge->low), character_object(words, edge->high),
                               PyLong_FromLong(edge->to)};
-        PyObject *made = parts[0] && parts[1] && parts[2] ? PyTuple_Pack(3, parts[0], parts[1], parts[2]) : NULL;
+        PyObject *made = NULL;
+        if (parts[0] && parts[1] && parts[2])
+            made = PyTuple_Pack(3, parts[0], parts[1], parts[2]);
         for (int j = 0; j < 3; j++)
             Py_XDECREF(parts[j]);
         if (made == NULL || PyTuple_SetItem(edges, i, made) < 0)

@@ -1,8 +1,10 @@
 """Automata of words: in C and in Python."""
 
+import timeit
 import tracemalloc
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,22 @@ def test_a_word_beyond_the_limit_takes_no_memory(native):
             assert tracemalloc.get_traced_memory()[1] < 10 * len(word)
         finally:
             tracemalloc.stop()
+
+
+@needs_c
+def test_states_of_no_word_share_a_hash_that_is_known_beforehand():
+    points, factor = np.arange(0x100, 0xD000, dtype=np.uint64), np.uint64(0x9E3779B97F4A7C15)
+    chosen = ""
+    for state in range(3_000):  # a hash without the address would be the same for all
+        hashes = (np.uint64(2) ^ points ^ np.uint64(state << 32)) * factor
+        hashes ^= hashes >> np.uint64(29)
+        hashes ^= hashes >> np.uint64(32)
+        chosen = chr(points[(hashes & np.uint64(0x1FFF)).argmin()]) + chosen
+
+    def seconds(word: str) -> float:
+        return min(timeit.repeat(lambda: edges_of_words([word]), number=1, repeat=5))
+
+    assert seconds(chosen) < 10 * seconds("abc" * 1_000)
 
 
 @needs_c
