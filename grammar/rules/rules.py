@@ -1,7 +1,6 @@
 """Rules of one grammar, by name, and the references among them."""
 
 from collections.abc import Iterator, Mapping
-from itertools import count
 
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -26,11 +25,15 @@ class Rules:
         self.free_keys = False  # texts are JSON, and the rules allow an object to repeat a key
         self.few_keys = False  # an object may run out of keys that are not used yet
         self.distinct: set[str] = set()  # rules of JSON arrays whose items have to be distinct
-        self._numbers = count()
+        self._number = 0  # of the next name, if it is unused
 
     def new(self, stem: str = "rule") -> Reference:
         """Return a reference with an unused name, to be defined later."""
-        return Reference(next(n for i in self._numbers if (n := f"{stem}_{i}") not in self.nodes))
+        while True:
+            name = f"{stem}_{self._number}"
+            self._number += 1
+            if name not in self.nodes:
+                return Reference(name)
 
     def define(self, reference: Reference, node: Node) -> Reference:
         self.nodes[reference.name] = node
