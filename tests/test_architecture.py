@@ -242,7 +242,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/regex": 2_720,
     "grammar/rules": 1_670,
     "grammar/schema": 5_850,
-    "grammar/specs": 1_830,
+    "grammar/specs": 1_850,
     "grammar/vocabulary": 800,
     "kernels": 5_350,
     "models": 4_250,

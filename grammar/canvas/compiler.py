@@ -75,7 +75,7 @@ class Compiler:
             if known is None or not known.join() or _crashed(known):
                 self._known[spec.key] = self._workers.submit(
                     build,
-                    (spec.portable, self.vocabulary.call),
+                    (spec.portable, self.vocabulary.call, spec.take_written()),
                     seconds=self._seconds,
                     label=f"{spec.kind}: {{}} to compile",
                     then=self._finish,

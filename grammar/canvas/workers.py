@@ -127,8 +127,10 @@ class Built(NamedTuple):
     enforced: bool  # the check would refuse none
 
 
-def build(spec: Spec, markers: CallMarkers | None) -> Built:
-    """Return a spec's network, and whether it is wider than the spec."""
+def build(spec: Spec, markers: CallMarkers | None, written: Any = None) -> Built:
+    """Return a spec's network, and whether it is wider than the spec. `written` is what
+    `Spec.take_written` returned."""
+    spec.put_written(written)
     return Built(Network(spec.rules(markers)), spec.checked, spec.enforced)
 
 

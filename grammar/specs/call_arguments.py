@@ -42,6 +42,8 @@ class WrittenArguments(NamedTuple):
     rules: Rules
     exact: bool  # as in `CallPart`
     faithful: bool
+    lasting: bool  # whether they are the same however deep the caller's stack is
+    nbytes: int
 
 
 class Arguments(NamedTuple):
@@ -74,11 +76,12 @@ class Arguments(NamedTuple):
         except TooMuchWorkError:
             _KEPT.keep(too_much, True, 0)
             raise
-        _KEPT.keep(key, written, size_of(written))
+        if written.lasting:
+            _KEPT.keep(key, written, written.nbytes)
         return written
 
     def _write(self, most_work: int) -> WrittenArguments:
-        markup = MARKUPS[self.form]
+        markup, lasting = MARKUPS[self.form], True
         try:
             rules, written = self._rules(self.schema, most_work)
             inexact = written.inexact
@@ -94,11 +97,12 @@ class Arguments(NamedTuple):
                 raise InvalidGrammarError(KIND, reason, error.where or self.where) from error
             if self.strict:
                 raise unenforced(self.name, self.where, inexact) from error
+            lasting = not isinstance(error.__cause__, RecursionError)
             rules, written = self._rules(_ANY, most_work)
         if inexact and self.strict:
             raise unenforced(self.name, self.where, inexact)
         faithful = markup.exact or (not written.ambiguous and judges_arguments_alone(self.schema))
-        return WrittenArguments(rules, not inexact, faithful)
+        return WrittenArguments(rules, not inexact, faithful, lasting, size_of(rules))
 
     def _rules(self, schema: dict[str, Any], most_work: int) -> tuple[Rules, Written]:
         rules, markup = Rules(), MARKUPS[self.form]

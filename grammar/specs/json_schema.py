@@ -37,7 +37,7 @@ _OPTIONS: dict[str, tuple[str | None, ...]] = {
 _WRAPPING = {"name", "description", "strict", "schema"}
 AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 _LARGE = 320  # values in a schema, beyond which all is left to `rules`
-_EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
+EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 # By `key`, whether the rules of a schema allow more than it does: applications send the same
 # schemas again and again, and an accepted one is not written again to see whether it is.
 _ACCEPTED = LimitedCache[Hashable, bool](4096)
@@ -103,7 +103,7 @@ class JsonSchema(Spec):
         if inexact is not None:
             vars(self)["_inexact"] = inexact
             return
-        with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
+        with suppress(TooMuchWorkError, TooMuchEffortError), at_most(EFFORT_AT_ONCE):
             vars(self)[WRITTEN] = self._write(AT_ONCE)
             _ACCEPTED[self._key] = self._inexact
 

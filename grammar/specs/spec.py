@@ -19,11 +19,20 @@ class Spec(ABC):
     kind: ClassVar[str]  # the name in error messages
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets. The first one compiles the spec, and so takes the rules
-        that are written already."""
+        """Return what a copy and another process get: all but rules, which one of them takes."""
         state = dict(vars(self))
-        vars(self).pop(WRITTEN, None)
+        state.pop(WRITTEN, None)
         return state
+
+    def take_written(self) -> Any:
+        """Return what is written of the rules, and forget it; None: nothing. Another process, or a
+        copy, that gets it by `put_written` does not write it again."""
+        return vars(self).pop(WRITTEN, None)
+
+    def put_written(self, written: Any) -> None:
+        """Use what an equal spec had written, which nothing else may use."""
+        if written is not None:
+            vars(self)[WRITTEN] = written
 
     @property
     @abstractmethod

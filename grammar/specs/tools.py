@@ -16,6 +16,7 @@ from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
 from dlm.grammar.calls.markups import MARKUPS, OTHER_NAMES, AnswerReading, Markup
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.limits import TooMuchEffortError, at_most
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     Node,
@@ -32,7 +33,7 @@ from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.specs.call_arguments import QUOTE, Arguments, CallPart, WrittenArguments
 from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
-from dlm.grammar.specs.json_schema import AT_ONCE, JsonSchema
+from dlm.grammar.specs.json_schema import AT_ONCE, EFFORT_AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import WRITTEN, Spec
 from dlm.grammar.specs.tool_forms import (
@@ -51,6 +52,7 @@ from dlm.grammar.vocabulary.pieces import (
 
 _GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
 _CHOICES = ("auto", "required")
+_MOST_SENT = 32 << 20  # bytes of arguments as rules: pickling 126 MiB blocks a server for 0.4 s
 _ANY_MARKERS: dict[type[CallMarkers] | None, CallMarkers] = {
     type(markers): markers
     for markers in (GemmaMarkers(0, 1, 2), MistralMarkers(0, 1), MistralListMarkers(0))
@@ -138,15 +140,16 @@ class Tools(Spec):
     @cached_property
     def _refusal(self) -> InvalidGrammarError | None:
         """The error for arguments that the form cannot have; None: none is known at once."""
-        for name in self._offered:
-            if self.custom.get(name) is not None:
-                continue  # a grammar is read in `rules` alone, since it may take long
-            try:
-                self._arguments(name, AT_ONCE // len(self._offered))
-            except TooMuchWorkError:
-                continue  # `rules` tries again with more work
-            except InvalidGrammarError as error:
-                return error.with_traceback(None)
+        with at_most(EFFORT_AT_ONCE):
+            for name in self._offered:
+                if self.custom.get(name) is not None:
+                    continue  # a grammar is read in `rules` alone, since it may take long
+                try:
+                    self._arguments(name, AT_ONCE // len(self._offered))
+                except (TooMuchWorkError, TooMuchEffortError):
+                    continue  # `rules` tries again with more work
+                except InvalidGrammarError as error:
+                    return error.with_traceback(None)
         return None
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
@@ -366,6 +369,11 @@ class Tools(Spec):
     def _written(self) -> dict[str, WrittenArguments]:
         """Arguments of tools as rules, as far as they are written; other processes get them too."""
         return {}
+
+    def take_written(self) -> dict[str, WrittenArguments] | None:
+        written = super().take_written()
+        large = sum(part.nbytes for part in (written or {}).values()) > _MOST_SENT
+        return None if large else written
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. Calls that begin with control tokens are not

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+from copy import copy
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dlm.grammar import (
     ToolCall,
     Tools,
 )
+from dlm.grammar.canvas.workers import build
 from dlm.grammar.limits import SharedCache
 from dlm.grammar.specs import call_arguments
 from dlm.grammar.vocabulary import MistralListMarkers, MistralMarkers
@@ -279,15 +281,46 @@ def test_tools_that_came_before_are_not_read_again(counts, format):
     assert len(counts) == 5
 
 
-def test_the_first_process_that_gets_tools_gets_what_is_written_of_them(counts, monkeypatch):
+def test_the_process_that_compiles_tools_gets_what_is_written_of_them(counts, monkeypatch):
     tools = Tools(TOOLS)
-    there, later = (pickle.loads(pickle.dumps(tools)) for _ in range(2))
+    copied, sent = copy(tools), pickle.dumps(tools)
+    task = pickle.dumps((tools, MARKERS, tools.take_written()))
+    assert tools.take_written() is copied.take_written() is None
     monkeypatch.setattr(call_arguments, "_KEPT", SharedCache(1 << 20))  # as in another process
     counts.clear()
-    there.rules(MARKERS)
+    build(*pickle.loads(task))
     assert not counts
-    later.rules(MARKERS)
+    build(pickle.loads(sent), MARKERS)
     assert len(counts) == len(TOOLS)
+
+
+def test_large_rules_of_tools_that_came_before_are_not_sent_to_another_process():
+    parts = [{"type": "string", "pattern": f"a.{{7}}large {i}"} for i in range(100)]
+    tools = [function(f"tool_{i}", text=part) for i, part in enumerate(parts)]
+    for tool in tools:
+        assert Tools([tool], format="hermes").take_written()
+    assert Tools(tools, format="hermes").take_written() is None
+
+
+def test_a_schema_too_deep_for_a_callers_stack_is_written_again_for_another(monkeypatch):
+    errors = [RecursionError()]
+
+    def deep(schema, **more):
+        if errors:
+            raise InvalidGrammarError("JSON schema", "nested too deeply", "/") from errors.pop()
+        return WRITE(schema, **more)
+
+    monkeypatch.setattr(call_arguments, "write", deep)
+    tool = function("deep", below={"type": "integer"})
+    assert [Tools([tool], format="hermes").checked for _ in range(2)] == [True, False]
+
+
+def test_patterns_of_many_tools_are_left_to_the_compiler_once_they_take_long():
+    parts = [{"type": "string", "pattern": f"a.{{7}}long {i}"} for i in range(16)]
+    tools = [function(f"tool_{i}", text=part) for i, part in enumerate(parts)]
+    written = Tools(tools, format="hermes").take_written()
+    assert written
+    assert len(written) < len(tools)
 
 
 def test_a_schema_that_takes_too_much_at_once_is_tried_once(counts):
