@@ -59,7 +59,7 @@ class PlaceCosts:
             meter.spend(0)
             for scanner, state, count in some:
                 cost = scanner.cost(state, low - count, None if high is None else high - count)
-                costs.append(-1 if cost is None else cost)
+                costs.append(-1 if cost is None else min(cost, FAR))
             meter.add(1 + len(some) // _COSTS)
         within = np.array(costs, np.int64)
         fit = within >= 0
