@@ -252,6 +252,24 @@ static int count_step(States *states, const Cell *cell, Work *work)
     return 1;
 }
 
+/* Return the cell that the table keeps of the kernel of one that it forgot: that one again if there is none
+   by now. So the cells after it are kept, and work that ran out is not repeated forever. A new
+   reference; NULL with an exception. */
+static Cell *kept_again(States *states, Cell *cell)
+{
+    if (states->count >= states->most_states && !forget_states(states))
+        return NULL;
+    if (!make_slots(states))
+        return NULL;
+    Cell **slot = &states->cells[slot_of(states, &cell->kernel, cell->hash)];
+    if (*slot == NULL) {
+        *slot = (Cell *)Py_NewRef((PyObject *)cell);
+        states->count++;
+        cell->is_kept = 1;
+    }
+    return (Cell *)Py_NewRef((PyObject *)*slot);
+}
+
 /* Read a byte that no range is known for, or the cell after it if `make` is set. Returns whether the byte
    is taken; -1 with an exception. */
 static int read_anew(States *states, Cell *cell, uint8_t byte, int make, Work *work, Cell **to)
@@ -277,8 +295,14 @@ int cell_after(States *states, Cell *cell, uint8_t byte, Work *work, Cell **to)
 {
     const Range *range = range_at(cell, byte);
     *to = NULL;
-    if (range == NULL || (range->taken && range->to == NULL))
-        return read_anew(states, cell, byte, 1, work, to) >= 0;
+    if (range == NULL || (range->taken && range->to == NULL)) {
+        if (cell->is_kept)
+            return read_anew(states, cell, byte, 1, work, to) >= 0;
+        Cell *kept = kept_again(states, cell);
+        int right = kept != NULL && cell_after(states, kept, byte, work, to);
+        leave_cell(kept);
+        return right;
+    }
     *to = range->to;
     Py_XINCREF((PyObject *)*to);
     return 1;

@@ -77,10 +77,10 @@ class FewestTokens:
                 return
             onward: list[tuple[Place, int]] = []
             if count := trie.child_count(node):
-                meter.spend(1)
+                meter.spend(0)
                 onward = self._onward(at, node)
                 # Charged at the end: a search that runs out of work keeps what it has found.
-                meter.add(count // _BYTES)
+                meter.add(1 + count // _BYTES)
                 self._bytes_read += count
             if token_counts[node]:
                 self._reached.setdefault(at, int(trie.tokens[trie.token_first[node]]))

@@ -200,7 +200,8 @@ class StateMasks:
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
         """Return the bytes that may follow `state` if bounds of length are ignored."""
-        self._meter.spend(len(state.threads) // _LIKELY)
+        if NATIVE is not None:  # else the walk of a mask begins anew, and would never be finished
+            self._meter.spend(len(state.threads) // _LIKELY)
         bytes_ = np.zeros(256, dtype=bool)
         for thread in state.threads:
             for low, high, _ in self._parser.scanners[thread.terminal].moves(thread.at):

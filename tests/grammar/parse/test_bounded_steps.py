@@ -80,6 +80,42 @@ def test_a_mask_after_many_terminals_is_read_in_bounded_steps(monkeypatch, patte
     assert np.array_equal(found, whole.allowed())
 
 
+def test_a_state_that_the_table_forgot_is_read_in_the_smallest_steps(vocabulary):
+    compiled = Compiler(vocabulary).compile(Regex(ALTERNATIVES))
+    parser, start = compiled.parser, compiled.parser.start
+    parser.states.clear()
+
+    def step():
+        with compiled.meter.limited(1):
+            return parser.after(start, 0, b"abcdef")
+
+    found, calls = resumed(step)
+    assert calls > 1
+    assert found is parser.after(start, 0, b"abcdef")
+    assert len(found.threads) > 100
+
+
+def test_fewest_tokens_are_searched_for_in_the_smallest_steps():
+    compiled = Compiler(toy_vocabulary([b"a", b"b", b"ab", b"ba"])).compile(Regex("(ab){3}b{2}"))
+
+    def step():
+        with compiled.meter.limited(1):
+            return compiled.closing.least(compiled.parser.start)
+
+    assert resumed(step)[0] == 5
+
+
+def test_a_mask_is_finished_in_the_smallest_steps_in_numpy(monkeypatch):
+    letters = [bytes([letter]) for letter in range(97, 123)]
+    vocabulary = toy_vocabulary([*letters, *(a + b for a in letters for b in letters)])
+    whole = Matcher(Compiler(vocabulary).compile(Regex(UNLIKE))).allowed()
+    for module in ("masks.rows", "parse.state_masks", "parse.state_table"):
+        monkeypatch.setattr(f"dlm.grammar.{module}.NATIVE", None)
+    compiled = Compiler(vocabulary).compile(Regex(UNLIKE))
+    found, _ = in_steps(compiled, 1, Matcher(compiled).allowed)
+    assert np.array_equal(found, whole)
+
+
 def test_queries_that_take_turns_are_all_finished(vocabulary, monkeypatch):
     """Also if only one of them can be kept at a time."""
     monkeypatch.setattr("dlm.grammar.parse.state_masks._BEGUN", 1)
