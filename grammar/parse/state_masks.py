@@ -5,7 +5,7 @@ shared by all states and grammars that read it (`Terminals`). The others leave i
 their remaining bytes.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,8 @@ from dlm.grammar.parse.terminal_tokens import Terminals
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
 _NODES = 20 if NATIVE is None else 400  # trie nodes visited for a unit of work
-_SMALL = 64  # nodes at which a walk begins, up to which it is done at once
+_SMALL = 64  # threads, and nodes at which a walk begins, up to which a row is made at once
+_TIMES = 2  # up to which it reads the whole trie at once, from more nodes
 _AT_ONCE = 1 << 16  # trie nodes below those at which a step of a walk begins
 _BEGUN = 16  # rows, and searches, that are continued by later calls: of 4 MB at 262,144 tokens
 _MASK = 50  # units of work for a mask
@@ -110,19 +111,28 @@ class StateMasks:
     def _row(self, state: State) -> Mask:
         """Compute the row of the tokens that may follow `state`."""
         self._terminals.trim()
-        begin, sets = list[Kernels](), list[np.ndarray]()
-        if len(state.threads) <= _SIDE_BY_SIDE:  # the usual case is done at once
-            for thread in state.threads:
-                self._read(thread, begin, sets)
-            if sum([len(nodes) for nodes, _ in begin]) <= _SMALL:
-                of = self.states.for_walk
-                return self._made(state, sets, [(nodes, of(kernel)) for nodes, kernel in begin])
-        row = self._rows.take(state) or _BegunRow([*reversed(state.threads)])
+        row = self._rows.take(state)
+        if row is None:
+            row = _BegunRow([*reversed(state.threads)])
+            if len(state.threads) <= _SMALL:  # the usual case is done at once
+                begin, sets = row.begin, row.sets
+                self._read(state.threads, begin, sets)
+                row.threads = []
+                if self._is_small([nodes for nodes, _ in begin]):
+                    of = self.states.for_walk
+                    return self._made(state, sets, [(nodes, of(kernel)) for nodes, kernel in begin])
         try:
             return self._finished(state, row)
         except Unfinished:
             self._rows.keep(state, row)
             raise
+
+    def _is_small(self, begin: list[Nodes]) -> bool:
+        """Whether a walk below these nodes of the trie takes little enough to be done at once."""
+        if sum(map(len, begin)) <= _SMALL:
+            return True
+        trie = self._vocabulary.trie
+        return trie.sizes[np.concatenate(begin)].sum() <= _TIMES * len(trie)
 
     def _made(self, state: State, sets: list[np.ndarray], begin: list[Beginning]) -> Mask:
         """Return the row of `sets`, of a walk that begins with `begin`, and of control tokens."""
@@ -141,8 +151,9 @@ class StateMasks:
         trie, meter, threads = self._vocabulary.trie, self._meter, row.threads
         while threads:
             meter.spend(0)
-            begin, sets = list[Kernels](), list[np.ndarray]()
-            self._read(threads[-1], begin, sets)
+            begin: list[Kernels] = []
+            sets: list[np.ndarray] = []
+            self._read(threads[-1:], begin, sets)
             row.begin += begin
             row.sets += sets
             threads.pop()
@@ -160,38 +171,44 @@ class StateMasks:
             meter.add(reached // _NODES)
         return self._made(state, row.sets, row.parts[0] if row.parts else [])
 
-    def _read(self, thread: Thread, begin: list[Kernels], sets: list[np.ndarray]) -> None:
-        """Add the tokens of a thread's terminal to `sets`, and where others go on to `begin`."""
-        terminal, at, _, low, high, _ = thread
-        bounds = UNBOUNDED if not low and high is None else self._bounds(thread)
-        within = self.tokens[terminal].sets(at, bounds, self._meter)
-        sets.append(within.tokens)
-        if len(within.ends):
-            begin += self._after_next(thread, within.ends, sets)
+    def _read(
+        self, threads: Sequence[Thread], begin: list[Kernels], sets: list[np.ndarray]
+    ) -> None:
+        """Add the tokens of the threads' terminals to `sets`, and where others go on to `begin`."""
+        for thread in threads:
+            terminal, at, _, low, high, _ = thread
+            bounds = UNBOUNDED if not low and high is None else self._bounds(thread)
+            within = self.tokens[terminal].sets(at, bounds, self._meter)
+            sets.append(within.tokens)
+            if len(within.ends):
+                self._read_next(thread, within.ends, begin, sets)
 
-    def _after_next(self, thread: Thread, ends: Nodes, sets: list[np.ndarray]) -> list[Kernels]:
-        """Return trie nodes at which the terminals after that of `thread` end, with what follows.
+    def _read_next(
+        self, thread: Thread, ends: Nodes, begin: list[Kernels], sets: list[np.ndarray]
+    ) -> None:
+        """Add where the terminals after that of `thread` end to `begin`, with what follows.
 
-        That of `thread` ends at `ends`. Tokens that stay within the next terminal are added to
-        `sets`. They are cached for all grammars, since many have the same pairs of terminals.
+        That of `thread` ends at the trie nodes `ends`. Tokens that stay within the next terminal
+        are added to `sets`. They are cached for all grammars, since many have the same pairs of
+        terminals.
         """
-        onward = self._parser.after_terminal(thread)
-        if len(onward.threads) > _SIDE_BY_SIDE:
-            return [(ends, (thread.onward,))]
-        begin, bounded = list[Kernels](), []
-        for following in onward.threads:
-            terminal, _, _, low, high, _ = following
+        following = self._parser.after_terminal(thread).threads
+        if len(following) > _SIDE_BY_SIDE:
+            begin.append((ends, (thread.onward,)))
+            return
+        bounded: list[Thread] = []
+        for after in following:
+            terminal, _, _, low, high, _ = after
             if low or high is not None:
-                bounded.append(following)
+                bounded.append(after)
                 continue
             below = self.tokens[terminal].below(ends, self._meter)
             sets.append(below.tokens)
             if len(below.ends):
-                begin.append((below.ends, (following.onward,)))
+                begin.append((below.ends, (after.onward,)))
         if bounded:
-            whole = len(bounded) == len(onward.threads)
+            whole = len(bounded) == len(following)
             begin.append((ends, (thread.onward,) if whole else bounded))
-        return begin
 
     def _leaving(self, thread: Thread) -> Nodes:
         """Return the trie nodes at which the terminal of `thread` may end."""
