@@ -17,7 +17,7 @@ from functools import wraps
 from sys import getsizeof, maxsize
 from threading import Lock
 from types import FunctionType, ModuleType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from dlm.grammar.errors import Unfinished
 
@@ -135,7 +135,17 @@ class LimitedCache(dict[K, V]):
         super().__setitem__(key, value)
 
 
-class Begun(Generic[K, V]):
+class Sized(Protocol):
+    """A piece of work with approximate memory in bytes."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+class Begun(Generic[K, S]):
     """Work that was begun, to be continued by a later call: at most `most` pieces of it.
 
     If there are as many, a new one is kept only in place of one that nobody continues any more. So
@@ -144,17 +154,24 @@ class Begun(Generic[K, V]):
 
     def __init__(self, most: int):
         self._most, self._clock = most, 0
-        self._pieces: dict[K, tuple[V, int]] = {}  # with the time of the last call, oldest first
+        self._pieces: dict[K, tuple[S, int]] = {}  # with the time of the last call, oldest first
 
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def take(self, key: K) -> V | None:
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for piece, _ in list(self._pieces.values()))
+
+    def clear(self) -> None:
+        self._pieces.clear()
+
+    def take(self, key: K) -> S | None:
         """Take a piece out, so that no other thread continues it meanwhile."""
         piece = self._pieces.pop(key, None)
         return None if piece is None else piece[0]
 
-    def keep(self, key: K, value: V) -> None:
+    def keep(self, key: K, value: S) -> None:
         """Keep a piece that was not finished."""
         self._clock += 1
         if len(self._pieces) >= self._most:

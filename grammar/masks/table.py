@@ -82,7 +82,9 @@ class GrammarMasks:
             made = self._rows.row_of([*sets], removed, made_of(below))
         return made
 
-    def words_of(self, sets: Sequence[np.ndarray], below: Below) -> tuple[np.ndarray, int]:
+    def words_of(
+        self, sets: Sequence[np.ndarray], below: Below | None = None
+    ) -> tuple[np.ndarray, int]:
         """Return what `row_of` does, but as packed bits, and without a row for them."""
         rows = new_rows(self._width, 1)
         made = rows.row_of([*sets], None, made_of(below))

@@ -39,6 +39,8 @@ _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # states, or keys, after which completions a
 _READ = 2048  # tokens whose keys are read one by one
 _SHORT = 1024  # bytes: of longer texts to the end, the tokens that are parts are not looked up
 _TEXTS = 64  # cached unfinished completions
+_JUDGEMENTS = 4  # unfinished ones: each of 9 MB at 262,144 tokens, if all may follow
+_GROUP_BYTES = 200  # of memory, for a group of tokens
 _FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
 _CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
 _FEW = 32  # tokens of a text to search for if none is known
@@ -64,6 +66,12 @@ class _Judgement:
     fitting: list[np.ndarray] = field(default_factory=list)  # groups that fit
     farthest: int = 0  # tokens to the end after a group
 
+    @property
+    def nbytes(self) -> int:
+        groups = [*self.fitting, *(group for group, _ in list(self.waiting))]
+        arrays = [*(self.following or ()), *([] if self.sure is None else [self.sure]), *groups]
+        return sum(array.nbytes for array in arrays) + _GROUP_BYTES * len(groups)
+
 
 class Closing:
     """The completions of one grammar's texts."""
@@ -84,7 +92,7 @@ class Closing:
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._shortest = LimitedCache[tuple[State, Keys], tuple[bytes, int]](_COMPLETIONS)
         # By state, keys and budget: calls of `tokens` that are not finished.
-        self._judgements = Begun[tuple[State, Keys | None, int], _Judgement](_TEXTS)
+        self._judgements = Begun[tuple[State, Keys | None, int], _Judgement](_JUDGEMENTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
         self._closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
@@ -98,7 +106,8 @@ class Closing:
         closings, followings = list(self._closings.values()), list(self._followings.values())
         sets = sum(words.nbytes for words in closings if words is not None)
         following = (array for tokens, _ in followings for array in tokens)
-        return self.remainders.nbytes + sets + sum(array.nbytes for array in following)
+        sets += self.remainders.nbytes + self._judgements.nbytes
+        return sets + sum(array.nbytes for array in following)
 
     def fits(self, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens, the stop excluded."""

@@ -15,12 +15,13 @@ from dlm.grammar.masks.trie import Nodes
 from dlm.grammar.masks.walks import Beginning, Explored, Machine, Walk, parts_of
 from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.merging import Kernels, Merging
+from dlm.grammar.parse.merging import Kernels, Merging, bytes_of
 from dlm.grammar.parse.place_costs import UNREACHABLE, PlaceCosts, scattered
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.terminal_tokens import TerminalTokens
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
+_THREAD_BYTES = 300  # of memory, of a thread to be read
 _THREADS = 4  # looked at for a unit of work
 _AT_ONCE = 1 << 13  # trie nodes below those at which a step begins
 _NODES, _TOKENS, _SEEN = 20, 250, 2000  # nodes visited, tokens set or seen, for a unit of work
@@ -93,7 +94,13 @@ class FollowingSearch:
 
     @property
     def nbytes(self) -> int:
-        return self._costs.nbytes + self._places.nbytes + self._explored.nbytes
+        """Approximate memory, without the states."""
+        parts = (self._costs, self._places, self._explored, self._place_costs, self._merging)
+        threads = sum(map(len, list(self._threads.values())))
+        below = sum(bytes_of((nodes, ()) for nodes, _ in part) for part in list(self._parts or ()))
+        begin = 0 if self._merging else bytes_of(self._begin)
+        known = sum(part.nbytes for part in parts if part is not None)
+        return known + begin + below + _THREAD_BYTES * threads
 
     def found(self) -> tuple[Following, bool]:
         """Return the tokens, and whether all that the grammar takes reach an end.

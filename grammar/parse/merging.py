@@ -4,7 +4,7 @@ Many threads may reach the same nodes. With one state for all of them, the token
 read once instead of once for each thread. The work is continued where it stopped if it runs out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,19 @@ from dlm.grammar.parse.states import Item, Thread
 _FEW = 16  # kernels that are not merged
 _NODES = 500  # trie nodes looked at for a unit of work
 _MEMBERS = 16  # members of kernels for a unit of work
+_GROUP_BYTES, _MEMBER_BYTES = 400, 50  # of memory, for some nodes, and for a member at them
 Kernel = Sequence[Thread | Item]
 Kernels = tuple[Nodes, Kernel]  # nodes, and the threads and items there
+
+
+def bytes_of(groups: Iterable[tuple[Nodes, Collection[object]]]) -> int:
+    """Return the approximate memory of nodes, each array of which is counted once, and members."""
+    nodes: dict[int, int] = {}
+    members = 0
+    for each, kernel in list(groups):
+        nodes[id(each)] = _GROUP_BYTES + each.nbytes
+        members += len(kernel)
+    return sum(nodes.values()) + _MEMBER_BYTES * members
 
 
 class Merging:
@@ -40,6 +51,15 @@ class Merging:
             self._is_there = np.zeros(size, bool)
             self._groups: list[tuple[Nodes, dict[Thread | Item, None]]] = []
 
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the states."""
+        kept = bytes_of(self._merged) + bytes_of(self._waiting)
+        arrays = 0
+        if self._waiting:
+            arrays = self._hashes.nbytes + self._is_there.nbytes + bytes_of(self._groups)
+        return kept + arrays + sum(nodes.nbytes for nodes, _ in list(self._states))
+
     def states(self, make: Callable[[Kernel], Any], meter: Meter) -> list[Beginning]:
         """Return the nodes with their states, as `make` makes them.
 
@@ -48,7 +68,8 @@ class Merging:
         if self._waiting:
             self._group(meter)
             self._merged = [(nodes, [*kernel]) for nodes, kernel in reversed(self._groups)]
-            self._waiting = []
+            self._waiting, self._groups = [], []
+            self._hashes, self._is_there = self._hashes[:0].copy(), self._is_there[:0].copy()
         while self._merged:
             nodes, kernel = self._merged[-1]
             meter.add(len(kernel) // _MEMBERS)

@@ -15,6 +15,7 @@ from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 
 UNREACHABLE = FAR + 1  # bytes: the end is unreachable
 _COUNT, _SCANNER, _THREAD = 24, 44, 48  # first bits of a place's state, scanner and thread
+_PLACE_BYTES = 150  # of memory, of a place and its cost
 _AT_ONCE, _COSTS = 64, 4  # costs computed in a step, and for a unit of work
 
 
@@ -47,6 +48,12 @@ class PlaceCosts:
     def __len__(self) -> int:
         """Return the number of trie nodes."""
         return len(self._nodes)
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory."""
+        arrays = (self._nodes, self._at, self._numbers, self._least, self._ways)
+        return sum(array.nbytes for array in arrays) + _PLACE_BYTES * len(self._places)
 
     def add(self, thread: int, bounds: Bounds, onward: int, meter: Meter) -> None:
         """Add a thread, given its number and the fewest bytes to the end after the terminal.

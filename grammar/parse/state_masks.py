@@ -21,7 +21,7 @@ from dlm.grammar.masks.walks import Beginning, parts_of
 from dlm.grammar.parse.branches import UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import Following, FollowingSearch
-from dlm.grammar.parse.merging import Kernels, Merging
+from dlm.grammar.parse.merging import Kernels, Merging, bytes_of
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
@@ -31,7 +31,9 @@ _NODES = 20 if NATIVE is None else 400  # trie nodes visited for a unit of work
 _SMALL = 64  # threads, and nodes at which a walk begins, up to which a row is made at once
 _TIMES = 2  # up to which it reads the whole trie at once, from more nodes
 _AT_ONCE = 1 << 16  # trie nodes below those at which a step of a walk begins
-_BEGUN = 16  # rows, and searches, that are continued by later calls: of 4 MB at 262,144 tokens
+_BEGUN = 4  # rows, and searches, that are continued by later calls: of 5 MB at 262,144 tokens
+_SETS = 64  # sets of a row, beyond which they are joined
+_TOKENS = 10_000  # tokens joined for a unit of work
 _MASK = 50  # units of work for a mask
 _THREADS = 2  # threads read for a unit of work, if their tokens are known
 _LIKELY = 8  # threads whose likely bytes are looked up for a unit of work
@@ -47,6 +49,14 @@ class _BegunRow:
     begin: list[Kernels] = field(default_factory=list)  # of a walk to others
     merging: Merging | None = None  # of these
     parts: list[list[Beginning]] | None = None  # of the walk, that are left
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the states. Each array is counted once."""
+        sets = {id(tokens): tokens.nbytes for tokens in list(self.sets)}
+        below = sum(bytes_of((nodes, ()) for nodes, _ in part) for part in list(self.parts or ()))
+        begin = bytes_of(self.begin) if self.merging is None else self.merging.nbytes
+        return sum(sets.values()) + below + begin
 
 
 class StateMasks:
@@ -66,14 +76,16 @@ class StateMasks:
         scanners, self.states = parser.scanners, parser.states
         self._rows = Begun[State, _BegunRow](_BEGUN)
         self._searches = Begun[State, FollowingSearch](_BEGUN)
+        self._age = masks.age  # when work that is kept was begun
         self.tokens = LazyDict(lambda terminal: terminals.used(scanners[terminal]))
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory of the terminals that the grammar has used: its share of each."""
+        """Approximate memory of work that was begun, and the share of each terminal in use."""
         terminals = list(self.tokens.values())  # another thread may add some meanwhile
         own = (terminal for terminal in terminals if not self._terminals.keeps(terminal))
-        return sum(terminal.nbytes // terminal.users for terminal in own)
+        shares = sum(terminal.nbytes // terminal.users for terminal in own)
+        return shares + self._rows.nbytes + self._searches.nbytes
 
     def __del__(self) -> None:
         """Leave the terminals to the grammars that share them."""
@@ -105,6 +117,7 @@ class StateMasks:
         try:
             return search.found()
         except Unfinished:
+            self._drop_old()
             self._searches.keep(state, search)
             raise
 
@@ -124,8 +137,16 @@ class StateMasks:
         try:
             return self._finished(state, row)
         except Unfinished:
+            self._drop_old()
             self._rows.keep(state, row)
             raise
+
+    def _drop_old(self) -> None:
+        """Drop work that was begun before masks were trimmed."""
+        if self._age != self._masks.age:
+            self._age = self._masks.age
+            self._rows.clear()
+            self._searches.clear()
 
     def _is_small(self, begin: list[Nodes]) -> bool:
         """Whether a walk below these nodes of the trie takes little enough to be done at once."""
@@ -157,11 +178,15 @@ class StateMasks:
             row.begin += begin
             row.sets += sets
             threads.pop()
+            if len(row.sets) > _SETS:
+                meter.add(sum(map(len, row.sets)) // _TOKENS)
+                row.sets = [self._masks.words_of(row.sets)[0]]
             meter.add(len(threads) % _THREADS == 0)
         if row.parts is None:
             if row.merging is None:
                 row.merging = Merging(row.begin, len(trie))
             row.parts = parts_of(trie, row.merging.states(self.states.for_walk, meter), _AT_ONCE)
+            row.begin, row.merging = [], None
         while len(row.parts) > 1:
             meter.spend(0)
             below = Below(trie, self, row.parts[-1])

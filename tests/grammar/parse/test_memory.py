@@ -4,11 +4,13 @@ import gc
 import random
 import tracemalloc
 import weakref
+from contextlib import suppress
 
 import pytest
 
-from dlm.grammar import Compiler, JsonSchema, Matcher, Regex
+from dlm.grammar import Compiler, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.limits import RESULTS
+from dlm.grammar.parse.following import FollowingSearch
 
 MEGABYTE = 1 << 20
 
@@ -89,3 +91,34 @@ def test_a_token_that_is_read_leaves_no_container_to_the_collector(compiler, voc
     assert matcher.accept_all(text[1:]) == len(text) - 1
 
     assert len(gc.get_objects()) - before < 50
+
+
+def test_work_that_was_begun_is_counted_and_little(vocabulary):
+    """Whatever number of callers begin queries, and never go on."""
+    alternatives = "|".join(f"[a-z]{{{k},{k + 5}}}" for k in range(10, 200))
+    compiled = Compiler(vocabulary).compile(Regex(alternatives))
+    states, (token,) = [compiled.parser.start], vocabulary.fewest([b"a"])
+    for _ in range(40):
+        after = compiled.steps.after(states[-1], token)
+        assert after is not None
+        states.append(after)
+    query = compiled.state_masks.following
+    before, others = compiled.state_masks.nbytes, len(searches())
+    for state in states:
+        with suppress(Unfinished), compiled.meter.limited(5):
+            query(state)
+    begun = searches()[others:]
+    assert 1 < len(begun) <= 4
+    added = compiled.state_masks.nbytes - before
+    assert added >= sum(search.nbytes for search in begun) >= len(begun) * 16 * len(vocabulary)
+    del begun
+    compiled.masks.clear()
+    with suppress(Unfinished), compiled.meter.limited(5):
+        query(states[-1])
+    assert len(searches()) - others == 1
+
+
+def searches():
+    """Return the searches that were begun and are kept."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if isinstance(thing, FollowingSearch)]
