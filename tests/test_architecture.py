@@ -237,7 +237,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar": 970,
     "grammar/calls": 1_200,
     "grammar/canvas": 1_800,
-    "grammar/masks": 980,
+    "grammar/masks": 1_000,
     "grammar/parse": 7_260,
     "grammar/regex": 2_720,
     "grammar/rules": 1_670,

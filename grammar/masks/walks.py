@@ -7,6 +7,7 @@ nor rules.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -69,7 +70,8 @@ class WalkTable:
     """A machine of numbered states, whose moves are tabulated at their first use.
 
     Bytes that all states so far treat alike share a column: an automaton of thousands of words has
-    a column for each letter, not for each byte.
+    a column for each letter, not for each byte. Grammars in several threads may share a table: one
+    walk uses it at a time.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class WalkTable:
         it count. Both may grow.
         """
         self._moves, self._is_final, self._is_counted = moves, final, counted
+        self._lock = Lock()
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
         self._runs = [0]  # the column of each run
@@ -104,6 +107,12 @@ class WalkTable:
 
         `roots` holds children of the trie's root, each with the state there.
         """
+        with self._lock:
+            return self._walk(trie, roots, counting)
+
+    def _walk(
+        self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
+    ) -> tuple[Reached, Owners]:
         nodes, states = np.array(roots, np.int32).reshape(-1, 2).T
         counts, owner = np.zeros(len(nodes), np.int32), np.arange(len(nodes), dtype=np.int16)
         reached_by_level = [(nodes, states, counts if counting else nodes[:0], owner)]
@@ -142,6 +151,10 @@ class WalkTable:
             nodes = trie.children_of(nodes)[0] if below else nodes
             self.read_by_level(trie, nodes, state, reach)
             return
+        with self._lock:
+            self._read(trie, nodes, state, reach, below)
+
+    def _read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach", below: bool) -> None:
         places = trie.places[nodes]
         ranges = places + np.int32(below), places + trie.sizes[nodes]
         cursor, stack = np.zeros(_CURSOR, np.int64), np.empty(len(trie.levels), np.int32)
@@ -164,6 +177,10 @@ class WalkTable:
 
     def read_by_level(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
         """Do the same as `read` without the extension."""
+        with self._lock:
+            self._read_by_level(trie, nodes, state, reach)
+
+    def _read_by_level(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
         states = np.full(len(nodes), state, np.int32)
         tokens: list[Nodes] = []
         while len(nodes):

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dlm.grammar import Compiled, Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks import Trie, WalkTable, tokens_in
+from dlm.grammar.masks.walks import Reach
 from dlm.grammar.parse import Network, Terminals
 from dlm.grammar.parse.branches import NOT_EMPTY, UNBOUNDED
 from dlm.grammar.parse.unbounded_sets import UnboundedSets
@@ -70,6 +72,35 @@ def test_threads_that_read_one_state_at_the_same_time_both_get_all_its_tokens(mo
 
     monkeypatch.setattr(table, "read", interrupted)
     assert [token_set(), *made] == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("way", ["read", "read_by_level", "walk"])
+def test_one_walk_at_a_time_uses_a_table(way):
+    trie, first, waited = Trie([b"a", b"b", b"ab"]), Event(), []
+    nodes = np.array([node for _, node in trie.each_child(0)], np.int32)
+
+    def moves(state):
+        """The moves of a state. The first call waits for the other thread as long as it may go."""
+        if not first.is_set():
+            first.set()
+            waited.append(other.is_alive())
+            other.join(0.2)
+            waited.append(other.is_alive())
+        return [(97, 98, 1)]
+
+    table = WalkTable(moves, [False, True], [False, False])
+
+    def use():
+        if way == "walk":
+            table.walk(trie, [(1, 0)], False)
+        else:
+            getattr(table, way)(trie, nodes, 0, Reach(np.zeros(1, np.uint32)))
+
+    other = Thread(target=lambda: first.wait() and use())
+    other.start()
+    use()
+    other.join()
+    assert waited == [True, True]
 
 
 def test_nodes_that_are_read_are_counted_and_read_once(vocabulary, monkeypatch):
