@@ -43,7 +43,8 @@ class ByteCosts:
         The choice between equals does not depend on the text read before.
         """
         least, cheapest = None, []
-        self._meter.add(len(kernel) // _MEASURED)
+        if len(kernel) >= _MEASURED:
+            self._meter.add(len(kernel) // _MEASURED)
         for member in kernel:
             cost = self.cost(member)
             if cost is None or (least is not None and cost > least):

@@ -124,16 +124,18 @@ class StateMasks:
     def _row(self, state: State) -> Mask:
         """Compute the row of the tokens that may follow `state`."""
         self._terminals.trim()
-        row = self._rows.take(state)
+        row = self._rows.take(state) if self._rows else None
         if row is None:
-            row = _BegunRow([*reversed(state.threads)])
-            if len(state.threads) <= _SMALL:  # the usual case is done at once
-                begin, sets = row.begin, row.sets
-                self._read(state.threads, begin, sets)
-                row.threads = []
-                if self._is_small([nodes for nodes, _ in begin]):
+            threads = state.threads
+            begin: list[Kernels] = []
+            sets: list[np.ndarray] = []
+            if len(threads) <= _SMALL:  # the usual case is done at once
+                self._read(threads, begin, sets)
+                threads = ()
+                if self._is_small(begin):
                     of = self.states.for_walk
                     return self._made(state, sets, [(nodes, of(kernel)) for nodes, kernel in begin])
+            row = _BegunRow([*reversed(threads)], sets, begin)
         try:
             return self._finished(state, row)
         except Unfinished:
@@ -148,12 +150,16 @@ class StateMasks:
             self._rows.clear()
             self._searches.clear()
 
-    def _is_small(self, begin: list[Nodes]) -> bool:
+    def _is_small(self, begin: list[Kernels]) -> bool:
         """Whether a walk below these nodes of the trie takes little enough to be done at once."""
-        if sum(map(len, begin)) <= _SMALL:
+        count = 0
+        for nodes, _ in begin:
+            count += len(nodes)
+        if count <= _SMALL:
             return True
         trie = self._vocabulary.trie
-        return trie.sizes[np.concatenate(begin)].sum() <= _TIMES * len(trie)
+        below = trie.sizes[np.concatenate([nodes for nodes, _ in begin])]
+        return below.sum() <= _TIMES * len(trie)
 
     def _made(self, state: State, sets: list[np.ndarray], begin: list[Beginning]) -> Mask:
         """Return the row of `sets`, of a walk that begins with `begin`, and of control tokens."""
