@@ -147,14 +147,14 @@ class WalkTable:
 
         `below`: only what is below them, with `state` at the nodes.
         """
-        if NATIVE is None:
-            nodes = trie.children_of(nodes)[0] if below else nodes
-            self.read_by_level(trie, nodes, state, reach)
-            return
         with self._lock:
             self._read(trie, nodes, state, reach, below)
 
     def _read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach", below: bool) -> None:
+        if NATIVE is None:
+            nodes = trie.children_of(nodes)[0] if below else nodes
+            self._read_by_level(trie, nodes, state, reach)
+            return
         places = trie.places[nodes]
         ranges = places + np.int32(below), places + trie.sizes[nodes]
         cursor, stack = np.zeros(_CURSOR, np.int64), np.empty(len(trie.levels), np.int32)
