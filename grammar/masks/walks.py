@@ -7,8 +7,9 @@ nor rules.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import wraps
+from threading import RLock
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int16, UInt8, UInt32
@@ -16,6 +17,8 @@ from jaxtyping import Bool, Int16, UInt8, UInt32
 from dlm.grammar.masks.bits import NATIVE, add_tokens, as_numbers_if_few
 from dlm.grammar.masks.trie import Nodes, Trie
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Owners = Int16[np.ndarray, " _"]  # for each node, the index of the root it is reached from
 _NOWHERE, _UNWRITTEN = -1, -2  # entries of a table without a next state, as in _walk.c
 _DONE = -1  # the outcome of a whole walk in C; a state: its row is needed; else `ends` is full
@@ -66,6 +69,19 @@ class Reach:
         return TokenSet(as_numbers_if_few(self.words), ends)
 
 
+def _one_at_a_time(
+    use: Callable[Concatenate["WalkTable", P], R],
+) -> Callable[Concatenate["WalkTable", P], R]:
+    """Decorate a method of a table, of which no other thread is to use one meanwhile."""
+
+    @wraps(use)
+    def locked(table: "WalkTable", *args: P.args, **kwargs: P.kwargs) -> R:
+        with table.lock:
+            return use(table, *args, **kwargs)
+
+    return locked
+
+
 class WalkTable:
     """A machine of numbered states, whose moves are tabulated at their first use.
 
@@ -86,7 +102,7 @@ class WalkTable:
         it count. Both may grow.
         """
         self._moves, self._is_final, self._is_counted = moves, final, counted
-        self._lock = Lock()
+        self.lock = RLock()
         self._column = np.zeros(256, np.uint8)  # by byte
         self._begins = [0]  # the first byte of each run of bytes with one column, sorted
         self._runs = [0]  # the column of each run
@@ -100,6 +116,7 @@ class WalkTable:
     def nbytes(self) -> int:
         return _TABLE_BYTES + self._to.nbytes + self._counted.nbytes + self._final.nbytes
 
+    @_one_at_a_time
     def walk(
         self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
     ) -> tuple[Reached, Owners]:
@@ -107,12 +124,6 @@ class WalkTable:
 
         `roots` holds children of the trie's root, each with the state there.
         """
-        with self._lock:
-            return self._walk(trie, roots, counting)
-
-    def _walk(
-        self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
-    ) -> tuple[Reached, Owners]:
         nodes, states = np.array(roots, np.int32).reshape(-1, 2).T
         counts, owner = np.zeros(len(nodes), np.int32), np.arange(len(nodes), dtype=np.int16)
         reached_by_level = [(nodes, states, counts if counting else nodes[:0], owner)]
@@ -140,6 +151,7 @@ class WalkTable:
         nodes, states, counts, owner = map(np.concatenate, zip(*reached_by_level, strict=True))
         return Reached(nodes, states, counts), owner
 
+    @_one_at_a_time
     def read(
         self, trie: Trie, nodes: Nodes, state: int, reach: "Reach", below: bool = False
     ) -> None:
@@ -147,13 +159,9 @@ class WalkTable:
 
         `below`: only what is below them, with `state` at the nodes.
         """
-        with self._lock:
-            self._read(trie, nodes, state, reach, below)
-
-    def _read(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach", below: bool) -> None:
         if NATIVE is None:
             nodes = trie.children_of(nodes)[0] if below else nodes
-            self._read_by_level(trie, nodes, state, reach)
+            self.read_by_level(trie, nodes, state, reach)
             return
         places = trie.places[nodes]
         ranges = places + np.int32(below), places + trie.sizes[nodes]
@@ -175,12 +183,9 @@ class WalkTable:
                 break
         reach.nodes += int(cursor[_READ_AT])
 
+    @_one_at_a_time
     def read_by_level(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
         """Do the same as `read` without the extension."""
-        with self._lock:
-            self._read_by_level(trie, nodes, state, reach)
-
-    def _read_by_level(self, trie: Trie, nodes: Nodes, state: int, reach: "Reach") -> None:
         states = np.full(len(nodes), state, np.int32)
         tokens: list[Nodes] = []
         while len(nodes):
