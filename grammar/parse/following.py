@@ -12,10 +12,10 @@ from jaxtyping import Bool, Int64, UInt64
 
 from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Beginning, Explored, Machine, Walk, parts_of
+from dlm.grammar.masks.walks import Beginning, Explored, Machine, Walk
 from dlm.grammar.parse.branches import FAR, UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.merging import Kernels, Merging, bytes_of
+from dlm.grammar.parse.merging import Beginnings
 from dlm.grammar.parse.place_costs import UNREACHABLE, PlaceCosts, scattered
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.terminal_tokens import TerminalTokens
@@ -84,23 +84,18 @@ class FollowingSearch:
         self._threads: dict[tuple[int, int, bool], list[tuple[int, Bounds, int]]] = {}
         self._sorted = 0  # threads that are in there, or were
         self._place_costs: PlaceCosts | None = None  # of the threads that are being read
-        self._begin: list[Kernels] = []  # of a walk of tokens that leave terminals
+        self._beginnings = Beginnings([])  # of walks of tokens that leave terminals
         self._left = 0  # threads that are in there
-        self._merging: Merging | None = None
-        self._parts: list[list[Beginning]] | None = None  # of the walk, that are left
-        self._walk: Walk | None = None  # of the last of them
-        self._explored = Explored(machine)  # by all of them
+        self._walk: Walk | None = None  # of the last part that is left
+        self._explored = Explored(machine)  # by all walks
         self._ends: list[int] = []  # bytes to the end, by the numbers of explored states
 
     @property
     def nbytes(self) -> int:
         """Approximate memory, without the states."""
-        parts = (self._costs, self._places, self._explored, self._place_costs, self._merging)
+        parts = (self._costs, self._places, self._explored, self._place_costs, self._beginnings)
         threads = sum(map(len, list(self._threads.values())))
-        below = sum(bytes_of((nodes, ()) for nodes, _ in part) for part in list(self._parts or ()))
-        begin = 0 if self._merging else bytes_of(self._begin)
-        known = sum(part.nbytes for part in parts if part is not None)
-        return known + begin + below + _THREAD_BYTES * threads
+        return sum(part.nbytes for part in parts if part is not None) + _THREAD_BYTES * threads
 
     def found(self) -> tuple[Following, bool]:
         """Return the tokens, and whether all that the grammar takes reach an end.
@@ -111,14 +106,14 @@ class FollowingSearch:
         while self._threads:
             self._stay(next(reversed(self._threads)))
             self._threads.popitem()
-        if self._parts is None:
-            self._parts = parts_of(self._vocabulary.trie, self._beginnings(), _AT_ONCE)
-            self._begin, self._merging = [], None
-        while self._parts:
+        self._find_beginnings()
+        trie, make = self._vocabulary.trie, self._parser.states.of
+        parts = self._beginnings.parts(trie, make, _AT_ONCE, self._meter)
+        while parts:
             self._meter.spend(0)
-            self._leave(self._parts[-1])
+            self._leave(parts[-1])
             self._walk = None
-            self._parts.pop()
+            parts.pop()
         costs, places, all_end = self._costs, self._places, self._all_end
         for token in self._parser.named(self._state):
             after = self._parser.after(self._state, token, b"")
@@ -163,17 +158,14 @@ class FollowingSearch:
         np.add.at(self._places, tokens, ways[owner])
         meter.add(len(nodes) // _TOKENS)
 
-    def _beginnings(self) -> list[Beginning]:
-        """Return the nodes at which terminals may end, with the states there."""
+    def _find_beginnings(self) -> None:
+        """Find the nodes at which terminals may end, with what follows."""
         for thread in self._state.threads[self._left :]:
             self._meter.spend(0)
             if len(ends := self._leaving(thread)):
-                self._begin.append((ends, (thread.onward,)))
+                self._beginnings.collected.append((ends, (thread.onward,)))
             self._left += 1
             self._meter.add(self._left % _THREADS == 0)
-        if self._merging is None:
-            self._merging = Merging(self._begin, len(self._vocabulary.trie))
-        return self._merging.states(self._parser.states.of, self._meter)
 
     def _leave(self, part: list[Beginning]) -> None:
         """Read the tokens that leave the state's terminals, below some of the nodes."""

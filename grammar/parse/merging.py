@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dlm.grammar.limits import Meter
-from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Beginning
+from dlm.grammar.masks.trie import Nodes, Trie
+from dlm.grammar.masks.walks import Beginning, parts_of
 from dlm.grammar.parse.place_costs import scattered
 from dlm.grammar.parse.states import Item, Thread
 
@@ -33,7 +33,39 @@ def bytes_of(groups: Iterable[tuple[Nodes, Collection[object]]]) -> int:
     return sum(nodes.values()) + _MEMBER_BYTES * members
 
 
-class Merging:
+class Beginnings:
+    """Nodes at which a walk begins: collected, then merged, then in parts with states."""
+
+    def __init__(self, collected: list[Kernels]):
+        """More may be added to `collected` until `parts` is called."""
+        self.collected = collected
+        self._merging: _Merging | None = None
+        self._parts: list[list[Beginning]] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the states."""
+        before = bytes_of(self.collected) if self._merging is None else self._merging.nbytes
+        parts = list(self._parts or ())
+        return before + sum(bytes_of((nodes, ()) for nodes, _ in part) for part in parts)
+
+    def parts(
+        self, trie: Trie, make: Callable[[Kernel], Any], most: int, meter: Meter
+    ) -> list[list[Beginning]]:
+        """Return the parts that are left, of which the caller removes those that are walked.
+
+        Each has at most about `most` nodes of the trie below it. `make` makes the state of threads
+        and items. Raises `Unfinished`; a second call continues.
+        """
+        if self._parts is None:
+            if self._merging is None:
+                self._merging = _Merging(self.collected, len(trie))
+            self._parts = parts_of(trie, self._merging.states(make, meter), most)
+            self.collected, self._merging = [], None
+        return self._parts
+
+
+class _Merging:
     """Nodes with the threads and items there, on the way to nodes with states."""
 
     def __init__(self, begin: list[Kernels], size: int):

@@ -6,7 +6,7 @@ their remaining bytes.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool
@@ -17,11 +17,11 @@ from dlm.grammar.masks.bits import NATIVE
 from dlm.grammar.masks.rows import Below
 from dlm.grammar.masks.table import GrammarMasks, Mask
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.masks.walks import Beginning, parts_of
+from dlm.grammar.masks.walks import Beginning
 from dlm.grammar.parse.branches import UNBOUNDED, Bounds
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.following import Following, FollowingSearch
-from dlm.grammar.parse.merging import Kernels, Merging, bytes_of
+from dlm.grammar.parse.merging import Beginnings, Kernels
 from dlm.grammar.parse.states import State, Thread
 from dlm.grammar.parse.stops import Stops
 from dlm.grammar.parse.terminal_tokens import Terminals
@@ -45,18 +45,14 @@ class _BegunRow:
     """A row that is being made."""
 
     threads: list[Thread]  # to be read, the first one last
-    sets: list[np.ndarray] = field(default_factory=list)  # of its tokens
-    begin: list[Kernels] = field(default_factory=list)  # of a walk to others
-    merging: Merging | None = None  # of these
-    parts: list[list[Beginning]] | None = None  # of the walk, that are left
+    sets: list[np.ndarray]  # of its tokens
+    beginnings: Beginnings  # of walks to others
 
     @property
     def nbytes(self) -> int:
         """Approximate memory, without the states. Each array is counted once."""
         sets = {id(tokens): tokens.nbytes for tokens in list(self.sets)}
-        below = sum(bytes_of((nodes, ()) for nodes, _ in part) for part in list(self.parts or ()))
-        begin = bytes_of(self.begin) if self.merging is None else self.merging.nbytes
-        return sum(sets.values()) + below + begin
+        return sum(sets.values()) + self.beginnings.nbytes
 
 
 class StateMasks:
@@ -135,7 +131,7 @@ class StateMasks:
                 if self._is_small(begin):
                     of = self.states.for_walk
                     return self._made(state, sets, [(nodes, of(kernel)) for nodes, kernel in begin])
-            row = _BegunRow([*reversed(threads)], sets, begin)
+            row = _BegunRow([*reversed(threads)], sets, Beginnings(begin))
         try:
             return self._finished(state, row)
         except Unfinished:
@@ -181,26 +177,21 @@ class StateMasks:
             begin: list[Kernels] = []
             sets: list[np.ndarray] = []
             self._read(threads[-1:], begin, sets)
-            row.begin += begin
+            row.beginnings.collected += begin
             row.sets += sets
             threads.pop()
             if len(row.sets) > _SETS:
                 meter.add(sum(map(len, row.sets)) // _TOKENS)
                 row.sets = [self._masks.words_of(row.sets)[0]]
             meter.add(len(threads) % _THREADS == 0)
-        if row.parts is None:
-            if row.merging is None:
-                row.merging = Merging(row.begin, len(trie))
-            row.parts = parts_of(trie, row.merging.states(self.states.for_walk, meter), _AT_ONCE)
-            row.begin, row.merging = [], None
-        while len(row.parts) > 1:
+        parts = row.beginnings.parts(trie, self.states.for_walk, _AT_ONCE, meter)
+        while len(parts) > 1:
             meter.spend(0)
-            below = Below(trie, self, row.parts[-1])
-            words, reached = self._masks.words_of(row.sets, below)
+            words, reached = self._masks.words_of(row.sets, Below(trie, self, parts[-1]))
             row.sets = [words]
-            row.parts.pop()
+            parts.pop()
             meter.add(reached // _NODES)
-        return self._made(state, row.sets, row.parts[0] if row.parts else [])
+        return self._made(state, row.sets, parts[0] if parts else [])
 
     def _read(
         self, threads: Sequence[Thread], begin: list[Kernels], sets: list[np.ndarray]
