@@ -7,7 +7,6 @@ If it constrains all keys, `keys` is None.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from sys import maxsize
@@ -21,6 +20,7 @@ from dlm.grammar.limits import Begun, LimitedCache, Meter
 from dlm.grammar.masks.bits import token_words
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.fewest_tokens import FewestTokens
+from dlm.grammar.parse.fitting_tokens import FittingTokens
 from dlm.grammar.parse.following import Following
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.remainders import NEVER, Remainders
@@ -39,8 +39,7 @@ _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # states, or keys, after which completions a
 _READ = 2048  # tokens whose keys are read one by one
 _SHORT = 1024  # bytes: of longer texts to the end, the tokens that are parts are not looked up
 _TEXTS = 64  # cached unfinished completions
-_JUDGEMENTS = 4  # unfinished ones: each of 9 MB at 262,144 tokens, if all may follow
-_GROUP_BYTES = 200  # of memory, for a group of tokens
+_UNFINISHED = 4  # sets of tokens that are not finished: each of 9 MB at 262,144 tokens, if all may follow
 _FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
 _CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
 _FEW = 32  # tokens of a text to search for if none is known
@@ -53,24 +52,6 @@ def most_tokens(cost: int) -> int:
     A free key with its value has four bytes or more, and two more make it new.
     """
     return cost + cost // 2 + 2
-
-
-@dataclass(slots=True)
-class _Judgement:
-    """Tokens that may follow a state, on the way to those that fit a budget."""
-
-    following: Following | None = None
-    all_end: bool = False  # after all tokens that the grammar takes
-    sure: Bool[np.ndarray, " n"] | None = None  # of `following`: those that surely fit
-    waiting: list[tuple[np.ndarray, int]] = field(default_factory=list)  # doubtful groups and costs
-    fitting: list[np.ndarray] = field(default_factory=list)  # groups that fit
-    farthest: int = 0  # tokens to the end after a group
-
-    @property
-    def nbytes(self) -> int:
-        groups = [*self.fitting, *(group for group, _ in list(self.waiting))]
-        arrays = [*(self.following or ()), *([] if self.sure is None else [self.sure]), *groups]
-        return sum(array.nbytes for array in arrays) + _GROUP_BYTES * len(groups)
 
 
 class Closing:
@@ -92,7 +73,7 @@ class Closing:
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._shortest = LimitedCache[tuple[State, Keys], tuple[bytes, int]](_COMPLETIONS)
         # By state, keys and budget: calls of `tokens` that are not finished.
-        self._judgements = Begun[tuple[State, Keys | None, int], _Judgement](_JUDGEMENTS)
+        self._unfinished = Begun[tuple[State, Keys | None, int], FittingTokens](_UNFINISHED)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
         self._closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
@@ -106,7 +87,7 @@ class Closing:
         closings, followings = list(self._closings.values()), list(self._followings.values())
         sets = sum(words.nbytes for words in closings if words is not None)
         following = (array for tokens, _ in followings for array in tokens)
-        sets += self.remainders.nbytes + self._judgements.nbytes
+        sets += self.remainders.nbytes + self._unfinished.nbytes
         return sets + sum(array.nbytes for array in following)
 
     def fits(self, state: State, keys: Keys | None, tokens: int) -> bool:
@@ -284,48 +265,46 @@ class Closing:
         """
         key = state, keys, budget
         if key not in self._closings:
-            judgement = self._judgements.take(key) or _Judgement()
+            judged = self._unfinished.take(key) or FittingTokens()
             try:
                 if keys is None:
-                    fitting = self._closing(state, budget - 2, judgement)
+                    fitting = self._closing(state, budget - 2, judged)
                 else:
-                    fitting = self._closing_unique(state, keys, budget, judgement)
+                    fitting = self._closing_unique(state, keys, budget, judged)
             except Unfinished:
-                self._judgements.keep(key, judgement)
+                self._unfinished.keep(key, judged)
                 raise
             self._closings[key] = fitting
         return self._closings[key]
 
-    def _closing(self, state: State, tokens: int, judgement: _Judgement) -> np.ndarray | None:
+    def _closing(self, state: State, tokens: int, judged: FittingTokens) -> np.ndarray | None:
         if self._farthest.get(state, maxsize) <= tokens:
             return None
-        if judgement.following is None:
-            following, judgement.all_end = self._following(state)
+        if judged.following is None:
+            following, judged.all_end = self._following(state)
             if self._vocabulary.spells_every_byte:
-                judgement.sure = following.costs <= tokens
-            doubtful = None if judgement.sure is None else ~judgement.sure
-            judgement.waiting = [*following.groups(doubtful)][::-1]
-            judgement.following = following
-        following, sure, waiting = judgement.following, judgement.sure, judgement.waiting
-        while waiting:
-            self._meter.spend(0)
-            group, cost = waiting[-1]
-            onward = self._steps.after(state, int(group[0]))
+                judged.sure = following.costs <= tokens
+            doubtful = None if judged.sure is None else ~judged.sure
+            judged.waiting = [*following.groups(doubtful)][::-1]
+            judged.following = following
+        following, sure = judged.following, judged.sure
+
+        def fits(token: int, cost: int) -> bool:
+            onward = self._steps.after(state, token)
             needed = NEVER if onward is None or cost > COUNTED else self.least(onward)
-            judgement.farthest = max(judgement.farthest, needed)
-            if needed <= tokens:
-                judgement.fitting.append(group)
-            waiting.pop()
-            self._meter.add(1)
-        if judgement.all_end:
+            judged.farthest = max(judged.farthest, needed)
+            return needed <= tokens
+
+        judged.judge(fits, self._meter)
+        if judged.all_end:
             nearer = 0 if sure is None else int(following.costs[sure].max(initial=0))
-            self._farthest[state] = max(judgement.farthest, nearer)
-            if judgement.farthest <= tokens:
+            self._farthest[state] = max(judged.farthest, nearer)
+            if judged.farthest <= tokens:
                 return None
-        return self._members(following, sure, judgement.fitting)
+        return self._members(following, sure, judged.fitting)
 
     def _closing_unique(
-        self, state: State, keys: Keys, budget: int, judgement: _Judgement
+        self, state: State, keys: Keys, budget: int, judged: FittingTokens
     ) -> np.ndarray | None:
         """Return what `_closing` returns, for grammars with free keys or distinct items.
 
@@ -336,7 +315,7 @@ class Closing:
         sure_bytes = 2 * (budget - 4) // 3  # inverse of `most_tokens`
         if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
             return None
-        if judgement.following is None:
+        if judged.following is None:
             following, all_end = self._following(state)
             if self._steps.may_run_out:
                 sure = self._new_within_string(state, keys, following, budget - 2)
@@ -350,17 +329,10 @@ class Closing:
                 *islice(self._unchanging(keys, following, doubtful), _DOUBTFUL),
                 *islice(self._changing(state, keys, following, doubtful), _ONE_BY_ONE),
             ]
-            judgement.sure, judgement.following = sure, following
-            judgement.waiting = [(group, 0) for group in reversed(groups)]
-        waiting = judgement.waiting
-        while waiting:
-            self._meter.spend(0)
-            group, _ = waiting[-1]
-            if self._fits_after(state, keys, int(group[0]), budget - 2):
-                judgement.fitting.append(group)
-            waiting.pop()
-            self._meter.add(1)
-        return self._members(judgement.following, judgement.sure, judgement.fitting)
+            judged.sure, judged.following = sure, following
+            judged.waiting = [(group, 0) for group in reversed(groups)]
+        judged.judge(lambda token, _: self._fits_after(state, keys, token, budget - 2), self._meter)
+        return self._members(judged.following, judged.sure, judged.fitting)
 
     def _new_within_string(
         self, state: State, keys: Keys, following: Following, tokens: int
