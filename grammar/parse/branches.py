@@ -81,13 +81,8 @@ class Branch:
 
         A place is a state with the number of characters read: 0 if they are not counted.
         """
-        reached, counts = self._reached, self._reached.counts
-        most = int(counts.max()) + 1 if len(counts) else 1
-        at = reached.states * most
-        if len(counts):
-            at += counts
-        places, index = _distinct(at)
-        return reached, [divmod(place, most) for place in places.tolist()], index
+        places, index = self._places_at(slice(None))
+        return self._reached, places, index
 
     @cached_property
     def _needs(self) -> Nodes:
@@ -112,19 +107,29 @@ class Branch:
 
     def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
         """Return the fewest bytes to the end from the nodes `which`; -1: it is unreachable."""
-        (low, high), counts = bounds, self._reached.counts
+        places, index = self._places_at(which)
+        costs = [cost_within(self.scanner, *place, bounds) for place in places]
+        return np.array(costs, np.int64)[index]
+
+    def _places_at(
+        self, which: Nodes | slice
+    ) -> tuple[list[tuple[int, int]], Int64[np.ndarray, " n"]]:
+        """Return the places of the nodes `which`, and the index of each node's place."""
+        counts = self._reached.counts
         most = int(counts.max()) + 1 if len(counts) else 1
         at = self._reached.states[which] * most
         if len(counts):
             at += counts[which]
         places, index = _distinct(at)
-        costs = np.zeros(len(places), np.int64)
-        for i, place in enumerate(places.tolist()):
-            state, count = divmod(place, most)
-            remaining = None if high is None else high - count
-            cost = self.scanner.cost(state, low - count, remaining)
-            costs[i] = -1 if cost is None else min(cost, FAR)
-        return costs[index]
+        return [divmod(place, most) for place in places.tolist()], index
+
+
+def cost_within(scanner: Scanner | LiteralScanner, state: int, count: int, bounds: Bounds) -> int:
+    """Return the fewest bytes to a terminal's end from a state after `count` characters, at most
+    `FAR`; -1: it is unreachable."""
+    low, high = bounds
+    cost = scanner.cost(state, low - count, None if high is None else high - count)
+    return -1 if cost is None else min(cost, FAR)
 
 
 def _distinct(

@@ -10,7 +10,7 @@ from jaxtyping import Int64, UInt64
 
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks.trie import Nodes
-from dlm.grammar.parse.branches import FAR, Bounds, TerminalTransitions
+from dlm.grammar.parse.branches import FAR, Bounds, TerminalTransitions, cost_within
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 
 UNREACHABLE = FAR + 1  # bytes: the end is unreachable
@@ -60,13 +60,11 @@ class PlaceCosts:
 
         Raises `Unfinished`; a second call for the same thread continues.
         """
-        (low, high), costs = bounds, self._costs
+        costs = self._costs
         while len(costs) < len(self._places):
             some = self._places[len(costs) : len(costs) + _AT_ONCE]
             meter.spend(0)
-            for scanner, state, count in some:
-                cost = scanner.cost(state, low - count, None if high is None else high - count)
-                costs.append(-1 if cost is None else min(cost, FAR))
+            costs += [cost_within(*place, bounds) for place in some]
             meter.add(1 + len(some) // _COSTS)
         within = np.array(costs, np.int64)
         fit = within >= 0
