@@ -49,9 +49,9 @@ class SharedCache:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             key = (function, args, *sorted(kwargs.items())) if kwargs else (function, args)
-            known = self.get(key)
-            if known is not None:
-                return known[0]
+            kept = self.get(key)
+            if kept is not None:
+                return kept[0]
             result = function(*args, **kwargs)
             self.keep(key, (result,), size_of(args, kwargs, result))
             return result

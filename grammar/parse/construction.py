@@ -189,7 +189,7 @@ class Construction:
         return self._terminals.setdefault(terminal, len(self._terminals))
 
     def _read(self, state: int, terminal: _Unbounded, low: int = 0, high: int | None = None) -> int:
-        number, end = self._terminals.setdefault(terminal, len(self._terminals)), self._new()
+        number, end = self._number(terminal), self._new()
         # Edges are many, and `TerminalEdge` itself makes them at half the speed.
         self.edges[state].append(tuple.__new__(TerminalEdge, (number, end, low, high)))
         return end

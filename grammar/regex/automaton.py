@@ -139,19 +139,19 @@ class Automaton:
 
         Then 64 texts leave another one that is at most two characters longer than any of them.
         """
-        edges, final = self.edges, self.final
-        for state in final:
-            count = 0
-            for low, high, to in edges[state]:
-                if to in final:
-                    if low <= ord("A") and high >= ord("Z"):  # most often
-                        break
-                    count += _printable(low, high)
-                    if count >= _ROOMY:
-                        break
-            else:
-                return False
-        return True
+        return all(map(self._has_room, self.final))
+
+    def _has_room(self, state: int) -> bool:
+        """Whether eight ASCII characters or more lead from `state` to a final state."""
+        count = 0
+        for low, high, to in self.edges[state]:
+            if to in self.final:
+                if low <= ord("A") and high >= ord("Z"):  # most often
+                    return True
+                count += _printable(low, high)
+                if count >= _ROOMY:
+                    return True
+        return False
 
     def variety(self, state: int, least: int = 0, most: int | None = None) -> tuple[int, int]:
         """Return at least how many texts of `least` to `most` characters lead from `state` to

@@ -198,22 +198,26 @@ class Keywords:
         if values == ():
             return None
         facets: Facets | None = EMPTY.get(kind)
-        if facets is None or (ABOUT[kind].isdisjoint(node) and not integer):
-            pass
-        elif kind == "string":
-            facets = self._strings(source)
-        elif kind == "number":
-            facets = _numbers(source, integer)
-        elif kind == "array":
-            facets = self._arrays(source, annotate)
-        elif kind == "object":
-            facets = self._objects(source, annotate)
+        if facets is not None and (integer or not ABOUT[kind].isdisjoint(node)):
+            facets = self._facets(source, kind, integer, annotate)
         hints = frozenset(
             _KIND_ABOUT[word]
             for word in _ABOUT_SOME.intersection(node)
             if word != "format" or is_textual(node[word])  # an unknown format implies no type
         )
         return Alternative(facets, values, named is not None or has_values, hints)
+
+    def _facets(self, source: Source, kind: str, integer: bool, annotate: bool) -> Facets:
+        """Return what the keywords about a type other than null and booleans require."""
+        match kind:
+            case "string":
+                return self._strings(source)
+            case "number":
+                return _numbers(source, integer)
+            case "array":
+                return self._arrays(source, annotate)
+            case _:
+                return self._objects(source, annotate)
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
         """Return the values of `const` and those of `enum`, a tuple for each keyword present."""

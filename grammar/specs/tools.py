@@ -232,7 +232,7 @@ class Tools(Spec):
         """Return a copy in a form. Its schemas are read again only if it does not write JSON."""
         written = copy(self)
         object.__setattr__(written, "format", OTHER_NAMES.get(form, form))
-        of_form = ["_fidelity", "_content_is_wide", "_in_forms", "_written"]
+        of_form = ["_fidelity", "_content_is_wide", "_in_forms"]
         if self._refusal is not None or written._markup.arguments is not MARKUPS[_JSON].arguments:
             of_form.append("_refusal")
         for name in of_form:
@@ -367,7 +367,7 @@ class Tools(Spec):
 
     @cached_property
     def _written(self) -> dict[str, WrittenArguments]:
-        """Arguments of tools as rules, as far as they are written; other processes get them too."""
+        """Arguments of tools as rules, as far as they are written; copies have none of them."""
         return {}
 
     def take_written(self) -> dict[str, WrittenArguments] | None:

@@ -53,9 +53,9 @@ def test_tokens_that_fit_a_budget_are_found_in_bounded_steps(vocabulary, nodes, 
     compiled, other = (Compiler(vocabulary).compile(Regex(pattern)) for _ in range(2))
     matcher, whole = Matcher(compiled), Matcher(other)
     matcher.mask()
-    found, (looked_up,) = in_steps(compiled, UNITS, lambda: matcher.allowed(BUDGET), nodes)
+    tokens, (looked_up,) = in_steps(compiled, UNITS, lambda: matcher.allowed(BUDGET), nodes)
     assert max(looked_up) < 300 * UNITS
-    assert np.array_equal(found, whole.allowed(BUDGET))
+    assert np.array_equal(tokens, whole.allowed(BUDGET))
 
 
 @pytest.mark.parametrize("pattern", [ALTERNATIVES, OPTIONAL, UNLIKE])
@@ -75,9 +75,9 @@ def test_a_mask_after_many_terminals_is_read_in_bounded_steps(monkeypatch, patte
 
         monkeypatch.setattr(GrammarMasks, name, counted)
     matcher, whole = Matcher(compiled), Matcher(other)
-    found, (counts,) = in_steps(compiled, UNITS, matcher.allowed, reached)
+    mask, (counts,) = in_steps(compiled, UNITS, matcher.allowed, reached)
     assert max(counts) < 300 * UNITS
-    assert np.array_equal(found, whole.allowed())
+    assert np.array_equal(mask, whole.allowed())
 
 
 def test_a_state_that_the_table_forgot_is_read_in_the_smallest_steps(vocabulary):
@@ -89,10 +89,10 @@ def test_a_state_that_the_table_forgot_is_read_in_the_smallest_steps(vocabulary)
         with compiled.meter.limited(1):
             return parser.after(start, 0, b"abcdef")
 
-    found, calls = resumed(step)
+    state, calls = resumed(step)
     assert calls > 1
-    assert found is parser.after(start, 0, b"abcdef")
-    assert len(found.threads) > 100
+    assert state is parser.after(start, 0, b"abcdef")
+    assert len(state.threads) > 100
 
 
 def test_fewest_tokens_are_searched_for_in_the_smallest_steps():
@@ -112,8 +112,8 @@ def test_a_mask_is_finished_in_the_smallest_steps_in_numpy(monkeypatch):
     for module in ("masks.rows", "parse.state_masks", "parse.state_table"):
         monkeypatch.setattr(f"dlm.grammar.{module}.NATIVE", None)
     compiled = Compiler(vocabulary).compile(Regex(UNLIKE))
-    found, _ = in_steps(compiled, 1, Matcher(compiled).allowed)
-    assert np.array_equal(found, whole)
+    mask, _ = in_steps(compiled, 1, Matcher(compiled).allowed)
+    assert np.array_equal(mask, whole)
 
 
 def test_queries_that_take_turns_are_all_finished(vocabulary, monkeypatch):
@@ -131,12 +131,12 @@ def test_queries_that_take_turns_are_all_finished(vocabulary, monkeypatch):
         matchers[text] = matcher = Matcher(compiled)
         matcher.accept_all([vocabulary.fewest([letter.encode()])[0] for letter in text])
         matcher.mask()
-    found = {}
+    finished = {}
     for text, _ in zip(cycle(matchers), range(4000), strict=False):
         try:
             with compiled.meter.limited(5):
-                found.setdefault(text, matchers[text].allowed(60))
+                finished.setdefault(text, matchers[text].allowed(60))
         except Unfinished:
             continue
-    assert found.keys() == matchers.keys()
+    assert finished.keys() == matchers.keys()
     assert len(searches) > len(matchers)
