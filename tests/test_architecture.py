@@ -241,7 +241,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/parse": 7_300,
     "grammar/regex": 2_720,
     "grammar/rules": 1_670,
-    "grammar/schema": 5_850,
+    "grammar/schema": 5_900,
     "grammar/specs": 1_850,
     "grammar/vocabulary": 800,
     "kernels": 5_350,

@@ -7,6 +7,7 @@ from typing import Any, cast
 from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.limits import RESULTS, size_of
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     NOTHING,
@@ -15,6 +16,7 @@ from dlm.grammar.regex.nodes import (
     Reference,
     Terminal,
     alternation_of,
+    is_nothing,
 )
 from dlm.grammar.regex.patterns import BoundedTexts
 from dlm.grammar.rules.properties import without_endless
@@ -28,6 +30,7 @@ from dlm.grammar.schema.conditions import (
     Clause,
     Numbers,
     Objects,
+    Shapes,
     Strings,
 )
 from dlm.grammar.schema.contradictions import contradiction
@@ -35,7 +38,7 @@ from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.distinct_items import are_few, columns_of, most_items, write_distinct
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
 from dlm.grammar.schema.formulas import TRUE, Formula, Leaf, pointer_of
-from dlm.grammar.schema.keywords import Keywords
+from dlm.grammar.schema.keywords import Keywords, whole
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, most_characters, with_bounds
 from dlm.grammar.schema.members import members
 from dlm.grammar.schema.normal import NormalForm
@@ -43,6 +46,11 @@ from dlm.grammar.schema.objects import ObjectWriter, PropertyOrder
 from dlm.grammar.schema.structures import MOST_STATES, TooManyError, ValueWriter
 from dlm.grammar.schema.values import Listing
 
+_ANY_VALUE = "any"  # the rule of all values
+_ANY_SHAPES = tuple(map(whole, KINDS))  # the alternatives of `TRUE`
+_ANY_READ, _ANY_WRITTEN = 8, 3  # steps of work, besides those for all numbers
+_STRUCTURED = (Arrays, Objects)
+_SMALL = (Literal, Terminal, Reference)
 _MOST_LISTED = 5  # parts of the schema that an error lists
 _ADVICE = (
     "This cannot be enforced while the value is written: leave it out, or have the finished value "
@@ -109,7 +117,7 @@ def write(
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
         where_not, why = "", ""
-        if node == NOTHING:
+        if is_nothing(node):
             where_not, why = contradiction(root, normal, keywords, writer.alternatives)
     except tuple(_REASONS) as error:
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
@@ -120,7 +128,7 @@ def write(
         other_reasons += ["..."] * (len(others) >= _MOST_LISTED)
         reasons = "; ".join([reason, *other_reasons])
         raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", location or "/")
-    if node == NOTHING:
+    if is_nothing(node):
         reason = f"no finite value fits{': ' if why else ''}{why}"
         raise InvalidGrammarError("JSON schema", reason, where_not or where or "/")
     return Written(node, inexact, writer.free_keys, writer.few_keys, writer.ambiguous)
@@ -166,7 +174,7 @@ class Writer:
         self._alike: dict[tuple[Alternative, ...], Node] = {}
         self._listing = listing
         self._formula: Formula = TRUE  # the one that is being written
-        self._waiting: list[tuple[Reference, list[Alternative], Formula]] = []
+        self._waiting: list[tuple[Reference, Shapes, Formula]] = []
 
     def written(self, root: Formula, form: "FormWriter | None") -> Node:
         """Return the node of the values that fit `root`, after adding all its rules."""
@@ -174,8 +182,11 @@ class Writer:
         node = form(self, root) if form else self.value(root)
         while self._waiting:
             reference, shapes, formula = self._waiting.pop()
-            options = [self._shape(shape, formula) for shape in shapes]
-            self._rules.define(reference, alternation_of(options))
+            if shapes is _ANY_SHAPES:
+                written = self._any_value(reference)
+            else:
+                written = alternation_of([self._shape(shape, formula) for shape in shapes])
+            self._rules.define(reference, written)
             self._normal.work.count(len(self._rules.nodes) - added, pointer_of(formula))
             added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
@@ -188,12 +199,15 @@ class Writer:
             shapes = self.shapes(formula, kinds)
             node = self._alike.get(shapes)
             if node is None:
-                node = self._alike[shapes] = self._new(list(shapes), formula)
+                node = self._alike[shapes] = self._new(shapes, formula)
             self._nodes[key] = node
         return node
 
-    def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
+    def shapes(self, formula: Formula, kinds: Sequence[str]) -> Shapes:
         """Return the alternatives for the types `kinds`, without those that no value fits."""
+        if formula is TRUE and kinds is KINDS:
+            self._normal.work.count(_ANY_READ, "")
+            return _ANY_SHAPES
         fitting = self._keywords.kinds(formula)
         if kinds is not KINDS:
             fitting = [kind for kind in kinds if kind in fitting]
@@ -201,14 +215,27 @@ class Writer:
         bare = [s.bare() for s in alternatives if self._normal.fits_some(s)]
         return tuple(bare if len(bare) < 2 else dict.fromkeys(bare))
 
-    def _new(self, shapes: list[Alternative], formula: Formula) -> Node:
-        if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
-            reference = self._rules.new("value")
+    def _new(self, shapes: Shapes, formula: Formula) -> Node:
+        if any(isinstance(shape.facets, _STRUCTURED) for shape in shapes):
+            is_first = shapes is _ANY_SHAPES and _ANY_VALUE not in self._rules.nodes
+            reference = Reference(_ANY_VALUE) if is_first else self._rules.new("value")
             self._waiting.append((reference, shapes, formula))
             return reference
         node = alternation_of([self._shape(shape, formula) for shape in shapes])
-        small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
+        small = isinstance(node, _SMALL) or is_nothing(node)
         return node if small else self._rules.add(node, "value")
+
+    def _any_value(self, reference: Reference) -> Node:
+        """Return the node of all values, to be the rule of `reference`. Schemas share it."""
+        self.free_keys = True
+        self._normal.work.count(_ANY_WRITTEN, "")
+        self._normal.languages.numbers(Numbers())  # counts its work
+        key = _ANY_VALUE, reference, self._dialect, self._closed, self._order, self._whole
+        node = RESULTS.get(key)
+        if node is None:
+            node = alternation_of([self._shape(shape, TRUE) for shape in _ANY_SHAPES])
+            RESULTS.keep(key, node, size_of(node))
+        return node
 
     def _shape(self, shape: Alternative, formula: Formula) -> Node:
         facets, self._formula = shape.facets, formula

@@ -277,3 +277,33 @@ def test_the_process_that_compiles_a_schema_gets_its_rules(written):
     assert len(written) == 1
     assert pickle.loads(sent).rules().nodes == spec.rules().nodes
     assert len(written) == 3
+
+
+def test_schemas_share_the_rule_of_any_value():
+    ones = JsonSchema({"properties": {"a": {}}}, additional_properties="schema").rules()
+    others = JsonSchema({"type": "array"}, additional_properties="schema").rules()
+    assert ones.nodes["any"] is others.nodes["any"]
+
+
+@pytest.mark.parametrize("order", ["required", "schema", "any"])
+@pytest.mark.parametrize("whitespace", ["any", "compact", "pretty"])
+def test_the_shared_rule_of_any_value_is_that_of_its_spec(order, whitespace):
+    spec = JsonSchema({"items": {}}, property_order=order, whitespace=whitespace)
+    text = json.dumps([{"a": [None, {"b": 1.5, "": []}]}], indent=2)
+    text = text if whitespace == "pretty" else json.dumps(json.loads(text), separators=(",", ":"))
+    reader = Recogniser(spec.rules())
+    assert reader.accepts(text)
+    assert not reader.accepts(text[:-1])
+    assert reader.accepts(text.replace(":", ":\n\t")) is (whitespace == "any")
+
+
+def test_the_key_of_a_schema_is_that_of_its_json_text():
+    schema = {"type": ["object"], "properties": {"a": {"const": "\u00e9"}}, "required": ("a",)}
+    keys = [
+        JsonSchema(schema).key,
+        JsonSchema(json.dumps(schema, indent=1)).key,
+        JsonSchema({"schema": schema}).key,
+        pickle.loads(pickle.dumps(JsonSchema(schema))).key,
+    ]
+    assert keys == keys[:1] * len(keys)
+    assert JsonSchema({**schema, "required": ()}).key != keys[0]
