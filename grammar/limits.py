@@ -28,6 +28,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 _ENTRY = 400  # bytes of an entry itself
+_UNCOUNTED = (type, ModuleType, FunctionType)
+_SIMPLE = frozenset((int, str, bytes, bool, float, type(None)))  # they refer to nothing
 _TURNS = 16  # calls for each piece of begun work, after which one that none was for is forgotten
 
 
@@ -95,9 +97,12 @@ def size_of(*things: Any) -> int:
     total, seen, work = 0, set[int](), [*things]
     while work:
         thing = work.pop()
-        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
+        if id(thing) in seen or isinstance(thing, _UNCOUNTED):
             continue
         seen.add(id(thing))
+        if type(thing) in _SIMPLE:
+            total += getsizeof(thing)
+            continue
         known = getattr(thing, "nbytes", None)
         if known is None:
             total += getsizeof(thing)

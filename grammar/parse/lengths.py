@@ -6,7 +6,7 @@ bytes more. Then no further table is needed, and a bound of a billion costs noth
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from math import inf
 from threading import Lock
@@ -89,10 +89,12 @@ class Distances:
         return distances
 
 
-def _weighed(moves: Iterable[tuple[int, int, int]], weigh: Weigh) -> list[tuple[int, int, int]]:
+def _weighed(moves: Sequence[tuple[int, int, int]], weigh: Weigh) -> list[tuple[int, int, int]]:
     """Return the bytes, the next state and a code point of the best move to each state."""
     best: dict[int, tuple[int, int, int]] = {}
     for low, high, to in moves:
+        if low == high and len(moves) == 1:  # most states of words: nothing to compare
+            return [(weigh(low), to, low)]
         move = _cheapest(weigh, low, high)
         if to not in best or move < best[to]:
             best[to] = move

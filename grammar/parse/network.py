@@ -238,11 +238,12 @@ class Network:
         if terminal not in reads:
             number, low, high = terminal
             text = self.terminals[number]
-            reads[terminal] = (
-                len(text)
-                if isinstance(text, bytes)
-                else _fewest_within(text.automaton, text.spelling, low, high)
-            )
+            if isinstance(text, bytes):
+                reads[terminal] = len(text)
+            elif not low and 0 in text.automaton.final:
+                reads[terminal] = 2 * (text.spelling is Spelling.QUOTED)  # no character
+            else:
+                reads[terminal] = _fewest_within(text.automaton, text.spelling, low, high)
         return reads[terminal]
 
     def _through(self, edge: Edge, reads: TerminalBytes | None = None) -> int | None:

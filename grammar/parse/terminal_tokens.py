@@ -36,6 +36,7 @@ _BELOW = 5  # units of work for the tokens after another terminal
 _NODE_BYTES, _BRANCH_BYTES = 20, 1500  # bytes of memory for a node, and for a branch without nodes
 _SET_BYTES, _TERMINAL_BYTES = 300, 1000  # for a cached set without its members, and for a terminal
 _MOST_BYTES = 256 << 20  # bytes of memory for all terminals
+_TABLES = (WalkTable, Exceptions)
 _ROOT = np.zeros(1, np.int32)  # the node of the trie where all tokens begin
 
 
@@ -70,7 +71,7 @@ class TerminalTokens:
     def nbytes(self) -> int:
         """Approximate memory of the caches, the tables and the scanner."""
         values = list(vars(self).values())  # another thread may add some meanwhile
-        tables = (value.nbytes for value in values if isinstance(value, WalkTable | Exceptions))
+        tables = (value.nbytes for value in values if isinstance(value, _TABLES))
         return _TERMINAL_BYTES + self.cached_bytes + self._scanner.nbytes + sum(tables)
 
     @property

@@ -26,6 +26,8 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.rules.rules import Rules, references
 
+_LEAVES = (Terminal, Literal)
+
 
 def check_rules(rules: Rules, kind: str = "grammar") -> None:
     """Raise `InvalidGrammarError` if a rule matches no finite text."""
@@ -74,7 +76,7 @@ def _without(node: Node, endless: Set[str]) -> tuple[Node, list[str]]:
         if isinstance(part, Concatenation):  # the most frequent nodes come first
             waiting += part.parts
             continue
-        if isinstance(part, Terminal | Literal):
+        if isinstance(part, _LEAVES):
             sound = _ends(part)
             continue
         match part:
@@ -166,7 +168,7 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
 
 def _holds(node: Node, rule: Callable[[str], bool], leaf: Callable[[Node], bool]) -> bool:
     """Whether a node holds, given which rules and which leaves do."""
-    if isinstance(node, Terminal | Literal):  # the most frequent nodes
+    if isinstance(node, _LEAVES):  # the most frequent nodes
         return leaf(node)
     match node:
         case Reference(name):

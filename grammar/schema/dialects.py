@@ -167,6 +167,12 @@ class Dialect:
         return Concatenation((mark, content, mark))
 
 
+@lru_cache(64)
+def json_dialect(most: int, style: Whitespace) -> Dialect:
+    """Return the dialect of JSON text in a `style` of white space; `most` as in `_run`."""
+    return Dialect(most, whitespace=style)
+
+
 def _escaped(node: Node) -> Node:
     """Return `node` with its characters as within a JSON string."""
     match node:

@@ -25,6 +25,14 @@ from dlm.grammar.schema.formats import format_texts
 def plain(kind: str, data: Any, where: str = "") -> Any:
     """Return a copy of JSON data, or the value of JSON text. Infinity and NaN are kept.
 
+    Raises as `plain_with_text` does.
+    """
+    return plain_with_text(kind, data, where)[0]
+
+
+def plain_with_text(kind: str, data: Any, where: str = "") -> tuple[Any, str]:
+    """Return the same as `plain`, and its JSON text.
+
     Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text, if `data`
     is not JSON.
     """
@@ -43,7 +51,7 @@ def plain(kind: str, data: Any, where: str = "") -> Any:
     except (ValueError, RecursionError) as error:
         problem = json_problem(data if isinstance(data, str) else "", error)
         raise InvalidGrammarError(kind, f"not JSON data: {problem}", where) from error
-    return read
+    return read, text
 
 
 def parsed(text: str) -> Any:

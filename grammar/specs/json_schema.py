@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.limits import LimitedCache, TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialects import STYLES, Dialect, Whitespace
+from dlm.grammar.schema.dialects import STYLES, Whitespace, json_dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.evaluate import check, parsed, plain
+from dlm.grammar.schema.evaluate import check, parsed, plain, plain_with_text
 from dlm.grammar.schema.objects import PROPERTY_ORDERS, PropertyOrder
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.python_types import (
@@ -36,6 +36,7 @@ _OPTIONS: dict[str, tuple[str | None, ...]] = {
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
 AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+_TEXT = "_text"  # the attribute with the schema's JSON text, until it is taken
 _LARGE = 320  # values in a schema, beyond which all is left to `rules`
 EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 # By `key`, whether the rules of a schema allow more than it does: applications send the same
@@ -110,6 +111,7 @@ class JsonSchema(Spec):
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         state.pop("_adapter", None)
+        state.pop(_TEXT, None)
         return state
 
     @cached_property
@@ -117,7 +119,10 @@ class JsonSchema(Spec):
         """The schema as plain JSON data."""
         if is_type(self.schema):
             return schema_of_type(self.kind, self.schema)
-        schema = _unwrapped(plain(self.kind, self.schema))
+        data, text = plain_with_text(self.kind, self.schema)
+        schema = _unwrapped(data)
+        if schema is data and not isinstance(self.schema, str):
+            vars(self)[_TEXT] = text  # spares `_key` writing it again
         if not isinstance(schema, dict | bool):
             raise InvalidGrammarError(
                 self.kind, f"a schema must be an object, true or false, got {schema!r:.40}"
@@ -154,7 +159,8 @@ class JsonSchema(Spec):
 
     @cached_property
     def _key(self) -> Hashable:
-        text = json.dumps([self.parsed, self._documents])
+        schema, text = self.parsed, vars(self).pop(_TEXT, None)
+        text = (text or json.dumps(schema)) + json.dumps(self._documents)
         return (
             JsonSchema.kind,
             hashlib.sha256(text.encode()).hexdigest(),
@@ -197,7 +203,7 @@ class JsonSchema(Spec):
         rules = Rules()
         written = write(
             self.parsed,
-            dialect=Dialect(self.max_whitespace, whitespace=self.whitespace),
+            dialect=json_dialect(self.max_whitespace, self.whitespace),
             rules=rules,
             unenforced=self.unenforced,
             implied_types=self.implied_types,
