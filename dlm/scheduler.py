@@ -28,6 +28,12 @@ class Waiting:
     def ready(self) -> bool:
         return self.compiling is None or self.compiling.done()
 
+    @property
+    def failed(self) -> bool:
+        """Whether its grammar could not be compiled."""
+        task = self.compiling
+        return task is not None and task.done() and (task.cancelled() or bool(task.exception()))
+
 
 class Scheduler:
     """Scheduler that gives slots, and memory for them, to requests with compiled grammars. Clients
@@ -93,10 +99,14 @@ class Scheduler:
 
     def next(self) -> Waiting | None:
         """Return the request that gets the next free slot; None if none gets one in this round.
+        Those whose grammars could not be compiled come before, since they end without a slot.
 
         It is one of the client with the fewest slots, and among equals of the one whose turn it is.
         If memory is missing for it, no other request starts, so that it does not wait for ever.
         """
+        for waiting in self._waiting:
+            if waiting.failed:
+                return waiting
         waiting = self._chosen() if self._free else None
         if waiting is None or not self._cache.fits(waiting.sequences[0].most_tokens):
             return None

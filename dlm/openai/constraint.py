@@ -14,11 +14,11 @@ from dlm.policy import Policy
 class ConstraintFields(FormatFields, ToolFields):
     """Fields of a body that constrain its answer."""
 
-    def spec(self, policy: Policy) -> Spec | None:
+    def spec(self, policy: Policy, at_once: bool = True) -> Spec | None:
         """Return the one constraint; None for free text. Raises `RequestError`.
 
         Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
-        constrains answers without calls.
+        constrains answers without calls. `at_once` as in `tools_spec`.
         """
         spec = tools_spec(
             self.tools,
@@ -27,6 +27,7 @@ class ConstraintFields(FormatFields, ToolFields):
             parallel=self.parallel_tool_calls is not False,
             content=(content := self.content_spec(policy, bool(self.declared))),
             order=self.property_order,
+            at_once=at_once,
         )
         return spec or content
 

@@ -33,6 +33,7 @@ from dlm.openai.constraint import ConstraintFields
 from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
 from dlm.openai.messages import Messages, ReasoningFields, chat_messages
 from dlm.openai.other_fields import CHAT_HINTS, Hints, RequestModel, admitted
+from dlm.openai.tools import LaterTools
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
@@ -234,11 +235,12 @@ class _ConversationBody(
             )
         return next(iter(limits.items()), ("max_tokens", None))
 
-    def fields(self, policy: Policy) -> dict[str, Any]:
-        """Return the fields of a `Request` that the body sets, but its prompt."""
+    def fields(self, policy: Policy, at_once: bool = True) -> dict[str, Any]:
+        """Return the fields of a `Request` that the body sets, but its prompt. `at_once` as in
+        `tools_spec`."""
         thinking, thinking_budget = self.thinking
         fields = {
-            "constraint": self.spec(policy),
+            "constraint": self.spec(policy, at_once),
             "max_tokens": admitted_tokens(*self.budget, policy),
             "tools": self.declared or None,
             "thinking": thinking or None,
@@ -288,6 +290,9 @@ class Generation:
 
     def error(self, error: RequestError) -> RequestError:
         """Return an error about one of the requests with the body's names of fields."""
+        constraint = self.requests[0].constraint
+        if isinstance(constraint, LaterTools):
+            error = constraint.refusal(error)
         message, field = str(error), error.field
         if field == "max_tokens":
             field = self.tokens_field
@@ -318,11 +323,13 @@ def request_of(body: Any, policy: Policy) -> Request:
     return Request(**fields)
 
 
-def chat_of(body: Any, policy: Policy) -> Generation:
-    """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
+def chat_of(body: Any, policy: Policy, at_once: bool = True) -> Generation:
+    """Read a body of `/v1/chat/completions`. `at_once` as in `tools_spec`. Raises
+    `RequestError`."""
     chat = validated(ChatBody.model_validate, admitted(body, policy))
     field, tokens = chat.budget
-    fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None} | chat.fields(policy)
+    fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None}
+    fields |= chat.fields(policy, at_once)
     fields["messages"] = chat_messages(chat.messages)
     return _generation(
         chat,

@@ -143,9 +143,11 @@ class ResponseConstraintFields(JsonModel):
             )
         return spec or outputs
 
-    def spec(self, policy: Policy, offered: OfferedTools | None = None) -> Spec | None:
+    def spec(
+        self, policy: Policy, offered: OfferedTools | None = None, at_once: bool = True
+    ) -> Spec | None:
         """Return the one constraint; None for free text. `offered` are all tools of the body, by
-        default those of `tools`. Raises `RequestError`."""
+        default those of `tools`; `at_once` as in `tools_spec`. Raises `RequestError`."""
         content = self.content_spec(policy)
         offered = offered or self.offered()
         spec = tools_spec(
@@ -156,6 +158,7 @@ class ResponseConstraintFields(JsonModel):
             content=content,
             places=offered.places,
             order=order_of(self.structured_outputs),
+            at_once=at_once,
         )
         return spec or content
 
@@ -272,9 +275,11 @@ class ResponseGeneration(Generation):
     responses: ClientResponses | None  # where the response is stored; None: nowhere
 
 
-def response_of(body: Any, policy: Policy, responses: ClientResponses) -> ResponseGeneration:
-    """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
-    `RequestError`."""
+def response_of(
+    body: Any, policy: Policy, responses: ClientResponses, at_once: bool = True
+) -> ResponseGeneration:
+    """Read a body of `/v1/responses`; `responses` are its client's stored ones, `at_once` as in
+    `tools_spec`. Raises `RequestError`."""
     parsed = validated(ResponsesBody.model_validate, admitted(body, policy))
     conversation = [*_earlier_items(parsed, responses), *parsed.placed_items]
     offered = parsed.offered()
@@ -282,7 +287,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         if isinstance(item, AdditionalToolsItem):
             offered.add(item.tools, f"{path}.tools")
     choice, forms = parsed.choice, offered.forms
-    constraint = parsed.spec(policy, offered)
+    constraint = parsed.spec(policy, offered, at_once)
     tokens = admitted_tokens("max_output_tokens", parsed.max_output_tokens, policy)
     thinking, thinking_budget = parsed.thinking
     fields: dict[str, Any] = {

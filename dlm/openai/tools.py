@@ -1,13 +1,15 @@
 """Tools of a body in the form of a chat, the choice among them, and the spec of their calls.
 
 `tools_spec` is for bodies of other forms too: they make tools in the form of a chat, and a
-`ToolChoice`. `Tools` checks names, schemas and grammars.
+`ToolChoice`. `Tools` checks names, schemas and grammars; `LaterTools` leaves schemas to the process
+that compiles them, since reading those of twenty tools holds up a server for 15 ms.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -157,6 +159,31 @@ class ToolFields(JsonModel):
         return [] if self.tools is None or self.choice.mode == "none" else self.tools
 
 
+@dataclass(frozen=True)
+class LaterTools(Tools):
+    """Tools of a body whose schemas are read when they are compiled. `refusal` words the errors."""
+
+    at_once: ClassVar[bool] = False
+    places: Sequence[str] | None = field(default=None, compare=False)  # as in `tools_spec`
+    schema_name: str = field(default="parameters", compare=False)
+
+    @property
+    def portable(self) -> Tools:
+        tools = copy(self)
+        object.__setattr__(tools, "__class__", Tools)
+        return tools
+
+    def refusal(self, error: RequestError) -> RequestError:
+        """Return the error of a request for which these could not be compiled, with the body's
+        fields and places, as `tools_spec` raises it for `Tools`."""
+        cause = error.__cause__
+        if not isinstance(cause, InvalidGrammarError) or cause.kind != Tools.kind or error.field:
+            return error
+        refusal = RequestError(f"tools: {_placed(cause, self.places, self.schema_name)}")
+        refusal.__cause__ = cause
+        return refusal
+
+
 def tools_spec(
     tools: Sequence[dict[str, Any]] | None,
     policy: Policy,
@@ -167,13 +194,14 @@ def tools_spec(
     places: Sequence[str] | None = None,
     schema_name: str = "parameters",
     order: PropertyOrder | None = None,
+    at_once: bool = True,
 ) -> Spec | None:
     """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
     `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
     None: free text. In a body of another form, `places` are the tools' JSON pointers, and
     `schema_name` is the field of their schemas. `order` is that of the arguments' properties.
-    Raises `RequestError`.
+    Unless `at_once`, schemas are read when they are compiled. Raises `RequestError`.
     """
     choice = choice or ToolChoice()
     if not tools:
@@ -201,17 +229,13 @@ def tools_spec(
             for i, tool in enumerate(tools):
                 if (spec := input_spec(tool, f"/tools/{i}/custom")) is not None:
                     policy.check(spec)
-            return Tools(
-                tools,
-                choice.mode,
-                choice.named,
-                parallel,
-                content=content,
-                property_order=order or "required",
-            )
+            options = {"content": content, "property_order": order or "required"}
+            if not at_once:
+                options |= {"places": places, "schema_name": schema_name}
+            kind = Tools if at_once else LaterTools
+            return kind(tools, choice.mode, choice.named, parallel, **options)
         except InvalidGrammarError as error:
-            where = _moved(error.where, places, schema_name) if places else error.where
-            raise InvalidGrammarError(error.kind, error.reason, where) from error
+            raise _placed(error, places, schema_name) from error
 
     return make_spec("tools", policy, Tools.kind, tools, make)
 
@@ -219,10 +243,15 @@ def tools_spec(
 _POINTER = re.compile(r"/tools/(\d+)/(?:function|custom)(/parameters)?")
 
 
-def _moved(where: str, places: Sequence[str], schema_name: str) -> str:
-    """Return a pointer into tools of a chat as one into the tools at `places`."""
+def _placed(
+    error: InvalidGrammarError, places: Sequence[str] | None, schema_name: str
+) -> InvalidGrammarError:
+    """Return an error about tools of a chat as one about the tools at `places`."""
 
-    def moved(pointer: re.Match[str]) -> str:
+    def placed(pointer: re.Match[str]) -> str:
+        if places is None:
+            return pointer[0]
         return places[int(pointer[1])] + (f"/{schema_name}" if pointer[2] else "")
 
-    return _POINTER.sub(moved, where, count=1)
+    where = _POINTER.sub(placed, error.where, count=1)
+    return InvalidGrammarError(error.kind, error.reason, where)

@@ -115,7 +115,8 @@ async def answer(
             raise
     except RequestError as error:
         raise generation.error(error) from error
-    return _EventResponse(events, _server_sent(events, first_event, answers, maker, long))
+    chunks = _server_sent(events, first_event, generation, answers, maker, long)
+    return _EventResponse(events, chunks)
 
 
 async def await_decision(
@@ -175,6 +176,7 @@ async def _results(events: MergedEvents) -> list[Result]:
 async def _server_sent(
     events: MergedEvents,
     first_event: NumberedEvent,
+    generation: Generation,
     answers: Answers,
     maker: "_Maker",
     long: bool,
@@ -198,6 +200,8 @@ async def _server_sent(
             yield _event(body, answers, False)
     except Exception as error:  # the status has been sent, so the error is an event
         note(error)
+        if isinstance(error, RequestError):
+            error = generation.error(error)
         for body in answers.failure(error):  # with what has been generated
             yield await maker.make(partial(_event, body, answers, long), long)
     if answers.end_mark:

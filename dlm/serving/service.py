@@ -112,7 +112,7 @@ class Service(Routes):
         return routes.router(json_only)
 
     async def chat(self, request: Request) -> Response:
-        return await self._generate(request, chat_of, ChatAnswers)
+        return await self._generate(request, partial(chat_of, at_once=False), ChatAnswers)
 
     async def complete(self, request: Request) -> Response:
         return await self._generate(request, completion_of, TextAnswers)
@@ -121,7 +121,8 @@ class Service(Routes):
         return self._responses.of(self.guard.client(request))
 
     async def respond(self, request: Request) -> Response:
-        generation_of = partial(response_of, responses=self._own_responses(request))
+        responses = self._own_responses(request)
+        generation_of = partial(response_of, responses=responses, at_once=False)
         return await self._generate(request, generation_of, ResponseAnswers)
 
     async def count_input_tokens(self, request: Request) -> Response:
@@ -152,7 +153,7 @@ class Service(Routes):
         return Response(content, media_type="application/json")
 
     async def message(self, request: Request) -> Response:
-        return await self._generate(request, message_of, MessageAnswers)
+        return await self._generate(request, partial(message_of, at_once=False), MessageAnswers)
 
     async def count_tokens(self, request: Request) -> Response:
         def prompt(body: Any) -> GenerationRequest:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from hashlib import sha256
+from typing import Any, ClassVar
 
 from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
@@ -42,21 +43,12 @@ from dlm.grammar.specs.tool_forms import (
     input_spec,
     schemas_of,
 )
-from dlm.grammar.vocabulary.pieces import (
-    CallMarkers,
-    GemmaMarkers,
-    MistralListMarkers,
-    MistralMarkers,
-    TokenPieces,
-)
+from dlm.grammar.vocabulary.pieces import ANY_MARKERS, CallMarkers, GemmaMarkers, TokenPieces
 
 _GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
 _CHOICES = ("auto", "required")
+_FORMATS = (*MARKUPS, *OTHER_NAMES)
 _MOST_SENT = 32 << 20  # bytes of arguments as rules: pickling 126 MiB blocks a server for 0.4 s
-_ANY_MARKERS: dict[type[CallMarkers] | None, CallMarkers] = {
-    type(markers): markers
-    for markers in (GemmaMarkers(0, 1, 2), MistralMarkers(0, 1), MistralListMarkers(0))
-}
 
 
 @dataclass(frozen=True)
@@ -88,39 +80,34 @@ class Tools(Spec):
     property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
     kind = "tools"
+    at_once: ClassVar[bool] = True  # whether the constructor reads schemas, as far as it is quick
 
     def __post_init__(self) -> None:
         if isinstance(self.tools, list | tuple) and any(map(is_function, self.tools)):
             tools = [tool_of(tool) if is_function(tool) else tool for tool in self.tools]
             object.__setattr__(self, "tools", tools)
-        if self.choice not in _CHOICES:
-            raise self._error(
-                f"choice must be one of {', '.join(_CHOICES)}, got {self.choice!r:.40}", "/choice"
-            )
-        names = (*MARKUPS, *OTHER_NAMES)
-        if self.format is not None and self.format not in names:
-            raise self._error(
-                f"format must be one of {', '.join(names)}, got {self.format!r:.40}", "/format"
-            )
+        options = ("choice", _CHOICES), ("format", _FORMATS), ("property_order", PROPERTY_ORDERS)
+        for option, names in options:
+            value = getattr(self, option)
+            if value not in names and (option, value) != ("format", None):
+                reason = f"{option} must be one of {', '.join(names)}, got {value!r:.40}"
+                raise self._error(reason, f"/{option}")
         if self.format in (*OTHER_NAMES,):
             object.__setattr__(self, "format", OTHER_NAMES[self.format])
-        if self.property_order not in PROPERTY_ORDERS:
-            right = ", ".join(PROPERTY_ORDERS)
-            raise self._error(
-                f"property_order must be one of {right}, got {self.property_order!r:.40}",
-                "/property_order",
-            )
         if self.named is not None and self.named not in (*self.parameters,):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
             raise self._error("there are no tools", "/tools")
-        grammars = any(spec is not None for spec in self.custom.values())
-        if self.format is None and self._refusal is not None and not grammars:
-            # Another form may have these calls: `in_form` raises the refusal. Any form has those of
-            # JSON, and raises what none has.
+        if self._refusal is not None and self._has_other_forms:
             self._in_forms[_JSON] = replace(self, format=_JSON)
         else:
             self._check_form()
+
+    @property
+    def _has_other_forms(self) -> bool:
+        """Whether another form may have calls that Gemma's cannot have: `in_form` raises the
+        refusal. Any form has those of JSON, and raises what none has."""
+        return self.format is None and not any(self.custom.values())
 
     def _check_form(self) -> None:
         """Raise `InvalidGrammarError` if the form cannot have these calls."""
@@ -140,6 +127,8 @@ class Tools(Spec):
     @cached_property
     def _refusal(self) -> InvalidGrammarError | None:
         """The error for arguments that the form cannot have; None: none is known at once."""
+        if not self.at_once:
+            return None
         with at_most(EFFORT_AT_ONCE):
             for name in self._offered:
                 if self.custom.get(name) is not None:
@@ -206,11 +195,6 @@ class Tools(Spec):
     def _markup(self) -> Markup:
         return MARKUPS[self._form]
 
-    @property
-    def _any_markers(self) -> CallMarkers | None:
-        """Control tokens for rules that are only checked."""
-        return _ANY_MARKERS.get(self._markup.markers)
-
     def in_form(self, form: str | None) -> "Spec":
         if self.format is not None:
             return self
@@ -274,7 +258,7 @@ class Tools(Spec):
     def _fidelity(self) -> dict[str, tuple[bool, bool]]:
         """For each tool that may be called, whether the rules allow no arguments that its schema
         refuses, and whether these are read as ones that fit. `rules` sets it."""
-        self.rules(self._any_markers)
+        self.rules(ANY_MARKERS.get(self._markup.markers))
         return vars(self)["_fidelity"]
 
     @property
@@ -301,11 +285,15 @@ class Tools(Spec):
 
     @property
     def key(self) -> Hashable:
-        schemas = json.dumps([self.parameters, sorted(self._strict)])
         content = None if self._content is None else self._content.key
         inputs = tuple((name, spec.key) for name, spec in self.custom.items() if spec is not None)
         form = self.format, self.choice, self.named, self.parallel, self.property_order
-        return self.kind, *form, schemas, inputs, content
+        return self.kind, *form, self._digest, inputs, content
+
+    @cached_property
+    def _digest(self) -> bytes:
+        """Digest of the schemas, and of which tools are strict."""
+        return sha256(json.dumps([self.parameters, sorted(self._strict)]).encode()).digest()
 
     def rules(self, markers: CallMarkers | None) -> Rules:
         rules, kind = Rules(), self._markup.markers
@@ -313,6 +301,7 @@ class Tools(Spec):
             reason = f"this model's vocabulary lacks the control tokens of the form {self._form}"
             raise self._error(reason, "/format")
         markers = None if kind is None else markers  # those of another form mean nothing here
+        self._check_arguments()
         written = [self._call(name, markers, rules) for name in self._offered]
         fidelity = {name: call[1:] for name, call in zip(self._offered, written, strict=True)}
         object.__setattr__(self, "_fidelity", fidelity)
@@ -323,6 +312,17 @@ class Tools(Spec):
         calls = self._markup.calls(call, several, markers)
         rules.nodes[rules.root] = self._answer(calls, rules)
         return rules
+
+    def _check_arguments(self) -> None:
+        """Raise `InvalidGrammarError` for arguments that no form can have, or else this one."""
+        try:
+            for name in self._offered:
+                if self.custom.get(name) is None:
+                    self._arguments(name, MOST_WORK)
+        except InvalidGrammarError:
+            if self._has_other_forms:
+                replace(self, format=_JSON).rules(None)
+            raise
 
     def _answer(self, calls: Node, rules: Rules) -> Node:
         """Return the node of text or calls, given that of calls."""

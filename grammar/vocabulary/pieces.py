@@ -51,6 +51,12 @@ class MistralListMarkers:
 CallMarkers = GemmaMarkers | MistralMarkers | MistralListMarkers
 """The control tokens of a form of calls."""
 
+ANY_MARKERS: dict[type[CallMarkers] | None, CallMarkers] = {
+    type(markers): markers
+    for markers in (GemmaMarkers(0, 1, 2), MistralMarkers(0, 1), MistralListMarkers(0))
+}
+"""Control tokens, by their class, for rules that are only checked."""
+
 
 class TokenPieces(Protocol):
     """The tokens of an answer, as its reader needs them."""

@@ -103,6 +103,13 @@ def test_no_slot_is_kept_for_a_request_whose_grammar_is_not_compiled(serving):
     assert list(ends_of(engine)) == [slow]
 
 
+def test_a_request_whose_grammar_cannot_be_compiled_ends_without_a_slot(serving):
+    engine, compiler = serving(slots=1)
+    free, doomed = engine.add(request()), engine.add(request(SLOW))
+    compiler.held.set_exception(InvalidGrammarError("choice", "it is no good"))
+    assert list(ends_of(engine)) == [doomed, free]
+
+
 def test_a_request_that_joins_late_has_the_result_that_it_has_alone(serving):
     engine, compiler = serving()
     slow, other = engine.add(request(SLOW)), engine.add(request(QUICK))

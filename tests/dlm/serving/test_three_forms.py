@@ -105,6 +105,37 @@ def test_the_forms_have_the_same_answer_for_a_seed_and_a_constraint(tiny, prompt
     assert counts[0] == counts[1] == counts[2] > 0
 
 
+BROKEN = {"type": "object", "properties": {"city": {"$ref": "#/nowhere"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "place"),
+    [
+        (
+            CHAT,
+            {"type": "function", "function": {"name": "weather", "parameters": BROKEN}},
+            "/tools/0/function/parameters",
+        ),
+        (
+            RESPONSES,
+            {"type": "function", "name": "weather", "parameters": BROKEN},
+            "/tools/0/parameters",
+        ),
+        (MESSAGES, {"name": "weather", "input_schema": BROKEN}, "/tools/0/input_schema"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_broken_schema_of_a_tool_is_a_400_with_its_place_in_the_body(
+    tiny, path, tool, place, stream
+):
+    body = body_of(path, "hi", 40, tools=[tool], stream=stream)
+    answer = tiny.http.post(path, json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["message"].startswith(f"tools: tools at {place}/properties/city")
+    assert path == MESSAGES or error["param"] == "tools"
+
+
 def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(engine_of, serve):
     def body(path, seed):
         return body_of(path, "Hello!", 8, seed=seed, temperature=2)
