@@ -157,9 +157,14 @@ class Policy:
         size = deepest = 0
         cut_short = False
         for walked, (depth, value, counts) in enumerate(_values(kind, source)):
-            deepest = max(deepest, depth)
-            text = len(_utf8(value)) + 2 if isinstance(value, str) else 1
-            size += text if counts else 0
+            if depth > deepest:
+                deepest = depth
+            if isinstance(value, str):
+                length = len(value if value.isascii() else _utf8(value)) + 2
+            else:
+                length = 1
+            if counts:
+                size += length
             if cut_short := walked >= _WALKED * self.max_source_bytes:
                 size = max(size, walked)
                 break
@@ -190,21 +195,17 @@ class _Place(Enum):
 _COUNTED = _Place.SCHEMA, _Place.NAMES, _Place.DATA
 
 
-def _within_schema(keyword: str) -> _Place:
-    if keyword in _PROSE:
-        return _Place.PROSE
-    if keyword in _NAMED:
-        return _Place.NAMES
-    return _Place.DATA if keyword in _DATA else _Place.SCHEMA
-
-
-def _within_tool(field: str) -> _Place:
-    match field:
-        case "function" | "custom":
-            return _Place.TOOLS  # the grammar of a custom tool is admitted as one of its own
-        case "parameters":
-            return _Place.SCHEMA
-    return _Place.DATA if field == "name" else _Place.PROSE
+_IN_SCHEMA = {  # place of a keyword's value; that of others is `SCHEMA`
+    **dict.fromkeys(_DATA, _Place.DATA),
+    **dict.fromkeys(_NAMED, _Place.NAMES),
+    **dict.fromkeys(_PROSE, _Place.PROSE),
+}
+_IN_TOOL = {  # place of a field's value; that of others is `PROSE`
+    "function": _Place.TOOLS,
+    "custom": _Place.TOOLS,  # its grammar is admitted as one of its own
+    "parameters": _Place.SCHEMA,
+    "name": _Place.DATA,
+}
 
 
 def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
@@ -215,15 +216,15 @@ def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
     while waiting:
         depth, value, place = waiting.pop()
         yield depth, value, place in _COUNTED
-        if isinstance(value, str):
+        if isinstance(value, str | int | float):
             continue
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 within = place
-                if isinstance(key, str) and place is _Place.SCHEMA:
-                    within = _within_schema(key)
-                elif isinstance(key, str) and place is _Place.TOOLS:
-                    within = _within_tool(key)
+                if place is _Place.SCHEMA:
+                    within = _IN_SCHEMA.get(key, place)
+                elif place is _Place.TOOLS:
+                    within = _IN_TOOL.get(key, _Place.PROSE)
                 elif place is _Place.NAMES:
                     within = _Place.SCHEMA
                 yield depth + 1, key, within in _COUNTED
