@@ -13,7 +13,7 @@ from dlm.chat import Prompts, PromptTokens
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
 from dlm.errors import ContextLengthError, RequestError, failure
-from dlm.grammar import Compiler, InvalidGrammarError, Reasoning, Spec, Task, Vocabulary
+from dlm.grammar import Compiler, InvalidGrammarError, Reasoning, Spec, Task, Tools, Vocabulary
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.canvas_grid import CanvasGrid
 from dlm.loop.interfaces import Model
@@ -93,7 +93,7 @@ class Admission:
         prompt = None if like is None else _prompt_of(request, like.sequences[0])
         if prompt is None:
             self._check_size(request)
-            prompt = self._prompts.encode(request)
+            prompt = self._encoded(request)
         check_tokens("stop_token_ids: a token", request.stop_token_ids, self._model.vocab_size)
         request = self._fit_tokens(len(prompt.tokens), request)
         seed = fixed(request.seed)
@@ -145,6 +145,19 @@ class Admission:
         except InvalidGrammarError as error:
             raise RequestError(str(error), field=spec.kind) from error
         return request if written is spec else replace(request, constraint=written)
+
+    def _encoded(self, request: Request) -> PromptTokens:
+        """Return the prompt of a request. Raises `RequestError`; if its tools are the reason, the
+        error of their schemas."""
+        try:
+            return self._prompts.encode(request)
+        except Exception:
+            if isinstance(request.constraint, Tools):
+                try:
+                    request.constraint.check()
+                except InvalidGrammarError as error:
+                    raise RequestError(str(error)) from error
+            raise
 
     def _check_size(self, request: Request) -> None:
         check_size(request, self._model.max_positions, self._vocabulary.longest)

@@ -109,6 +109,12 @@ class Tools(Spec):
         refusal. Any form has those of JSON, and raises what none has."""
         return self.format is None and not any(self.custom.values())
 
+    def check(self) -> None:
+        """Raise the `InvalidGrammarError` that the constructor raises if it reads schemas."""
+        if not self.at_once:
+            form = self.format, self.content, self.property_order
+            Tools(self.tools, self.choice, self.named, self.parallel, *form)
+
     def _check_form(self) -> None:
         """Raise `InvalidGrammarError` if the form cannot have these calls."""
         if self.content is not None and self._markup.opening.startswith("{"):

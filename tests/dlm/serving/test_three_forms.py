@@ -105,34 +105,41 @@ def test_the_forms_have_the_same_answer_for_a_seed_and_a_constraint(tiny, prompt
     assert counts[0] == counts[1] == counts[2] > 0
 
 
-BROKEN = {"type": "object", "properties": {"city": {"$ref": "#/nowhere"}}}
+TOOL_OF = {  # of a schema, and the schema's place
+    CHAT: (
+        lambda schema: {"type": "function", "function": {"name": "f", "parameters": schema}},
+        "/tools/0/function/parameters",
+    ),
+    RESPONSES: (
+        lambda schema: {"type": "function", "name": "f", "parameters": schema},
+        "/tools/0/parameters",
+    ),
+    MESSAGES: (lambda schema: {"name": "f", "input_schema": schema}, "/tools/0/input_schema"),
+}
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize(
-    ("path", "tool", "place"),
+    ("schema", "place"),
     [
+        ({"type": "object", "properties": {"city": {"$ref": "#/nowhere"}}}, "/properties/city"),
+        ({"properties": 3}, "/properties: tool 'f': must be an object"),  # no template reads it
         (
-            CHAT,
-            {"type": "function", "function": {"name": "weather", "parameters": BROKEN}},
-            "/tools/0/function/parameters",
+            {"type": "object", "properties": {"a:{": {"type": "integer"}}},
+            "/properties/a:{: tool 'f': the name 'a:{' is ambiguous",
         ),
-        (
-            RESPONSES,
-            {"type": "function", "name": "weather", "parameters": BROKEN},
-            "/tools/0/parameters",
-        ),
-        (MESSAGES, {"name": "weather", "input_schema": BROKEN}, "/tools/0/input_schema"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_broken_schema_of_a_tool_is_a_400_with_its_place_in_the_body(
-    tiny, path, tool, place, stream
+    tiny, path, schema, place, stream
 ):
-    body = body_of(path, "hi", 40, tools=[tool], stream=stream)
+    tool_of, parameters = TOOL_OF[path]
+    body = body_of(path, "hi", 40, tools=[tool_of(schema)], stream=stream)
     answer = tiny.http.post(path, json=body)
     error = answer.json()["error"]
     assert answer.status_code == 400
-    assert error["message"].startswith(f"tools: tools at {place}/properties/city")
+    assert error["message"].startswith(f"tools: tools at {parameters}{place}")
     assert path == MESSAGES or error["param"] == "tools"
 
 
