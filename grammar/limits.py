@@ -10,7 +10,7 @@ cannot wait. A `Meter` bounds the work that one step may spend on a grammar.
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -42,7 +42,8 @@ class SharedCache:
 
     def __init__(self, most_bytes: int):
         self.most_bytes, self.nbytes = most_bytes, 0
-        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, int, Sequence[Any]]] = OrderedDict()
+        self._shares: dict[int, list[int]] = {}  # entries with a part, and its bytes, by its id
         self._lock = Lock()
 
     def remembered(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -63,6 +64,7 @@ class SharedCache:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._shares.clear()
             self.nbytes = 0
 
     def get(self, key: Hashable) -> Any:
@@ -74,19 +76,30 @@ class SharedCache:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def keep(self, key: Hashable, result: Any, size: int) -> None:
-        """Keep a result of `size` bytes, its key included."""
+    def keep(self, key: Hashable, result: Any, size: int, shared: Sequence[Any] = ()) -> None:
+        """Keep a result of `size` bytes, its key included. `shared` are further parts of it, no two
+        the same, with sizes `nbytes`; a part of several entries counts once."""
         size += _ENTRY
-        if size > self.most_bytes // 2:
+        if size + sum(part.nbytes for part in shared) > self.most_bytes // 2:
             return
         with self._lock:
             if key in self._entries:  # another thread was faster
                 return
-            self._entries[key] = result, size
+            self._entries[key] = result, size, shared
             self.nbytes += size
+            for part in shared:
+                share = self._shares.setdefault(id(part), [0, part.nbytes])
+                if not share[0]:
+                    self.nbytes += share[1]
+                share[0] += 1
             while self.nbytes > self.most_bytes:
-                _, (_, freed) = self._entries.popitem(last=False)
+                _, (_, freed, parts) = self._entries.popitem(last=False)
                 self.nbytes -= freed
+                for part in parts:
+                    share = self._shares[id(part)]
+                    share[0] -= 1
+                    if not share[0]:
+                        self.nbytes -= self._shares.pop(id(part))[1]
 
 
 def size_of(*things: Any) -> int:

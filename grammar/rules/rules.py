@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     EMPTY,
     Alternation,
     AnyOrder,
     Concatenation,
+    Literal,
     Node,
     Reference,
     Repetition,
     SpecialToken,
+    Terminal,
     mapped,
 )
+
+_NODE_BYTES = 100  # of memory, about, with what refers to it
 
 
 class Rules:
@@ -57,6 +62,26 @@ class Rules:
         for name, node in other.nodes.items():
             self.define(names[name], renamed(node))
         return names[other.root]
+
+
+def weighed(rules: Rules) -> tuple[int, list[Automaton]]:
+    """Return about the bytes of memory of `rules` without automata, and those automata, each once:
+    rules of other schemas may have the same ones."""
+    nbytes, automata, waiting = 0, dict[int, Automaton](), [*rules.nodes.values()]
+    while waiting:
+        nbytes += _NODE_BYTES
+        match waiting.pop():
+            case Terminal(automaton):
+                automata[id(automaton)] = automaton
+            case Literal(text):
+                nbytes += 4 * len(text)  # in UTF-32, at most
+            case Concatenation(parts) | Alternation(parts):
+                waiting += parts
+            case Repetition(part):
+                waiting.append(part)
+            case AnyOrder(parts, separator):
+                waiting += [separator, *(part.node for part in parts)]
+    return nbytes, [*automata.values()]
 
 
 def references(node: Node) -> Iterator[str]:

@@ -4,15 +4,16 @@ Agents send the same tools with each request, so rules that were written once ar
 """
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from dlm.grammar.calls.markups import MARKUPS
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.limits import SharedCache, size_of
-from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.limits import SharedCache
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import Node
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules.rules import Rules, weighed
 from dlm.grammar.schema.dialects import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.objects import PropertyOrder
@@ -24,7 +25,7 @@ from dlm.grammar.vocabulary.pieces import GemmaMarkers
 
 _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
-_KEPT = SharedCache(128 << 20)  # of tools with automata that they share, each counted
+_KEPT = SharedCache(128 << 20)
 QUOTE = 0  # stands for the token of Gemma's quotes, which differs between vocabularies
 
 
@@ -43,7 +44,13 @@ class WrittenArguments(NamedTuple):
     exact: bool  # as in `CallPart`
     faithful: bool
     lasting: bool  # whether they are the same however deep the caller's stack is
-    nbytes: int
+    nbytes: int  # without `automata`
+    automata: Sequence[Automaton]  # which rules of other tools may have, too
+
+    @property
+    def total(self) -> int:
+        """Bytes of the rules with their automata."""
+        return self.nbytes + sum(automaton.nbytes for automaton in self.automata)
 
 
 class Arguments(NamedTuple):
@@ -77,7 +84,7 @@ class Arguments(NamedTuple):
             _KEPT.keep(too_much, True, 0)
             raise
         if written.lasting:
-            _KEPT.keep(key, written, written.nbytes)
+            _KEPT.keep(key, written, written.nbytes, written.automata)
         return written
 
     def _write(self, most_work: int) -> WrittenArguments:
@@ -102,7 +109,7 @@ class Arguments(NamedTuple):
         if inexact and self.strict:
             raise unenforced(self.name, self.where, inexact)
         faithful = markup.exact or (not written.ambiguous and judges_arguments_alone(self.schema))
-        return WrittenArguments(rules, not inexact, faithful, lasting, size_of(rules))
+        return WrittenArguments(rules, not inexact, faithful, lasting, *weighed(rules))
 
     def _rules(self, schema: dict[str, Any], most_work: int) -> tuple[Rules, Written]:
         rules, markup = Rules(), MARKUPS[self.form]

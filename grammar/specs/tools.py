@@ -378,7 +378,7 @@ class Tools(Spec):
 
     def take_written(self) -> dict[str, WrittenArguments] | None:
         written = super().take_written()
-        large = sum(part.nbytes for part in (written or {}).values()) > _MOST_SENT
+        large = sum(part.total for part in (written or {}).values()) > _MOST_SENT
         return None if large else written
 
     def value(self, text: str) -> Answer:

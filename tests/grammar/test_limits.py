@@ -4,6 +4,7 @@ import gc
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,12 +41,37 @@ def texts(cache, calls):
     return text
 
 
+def bytes_of(size):
+    return SimpleNamespace(nbytes=size)
+
+
 def test_a_result_is_computed_once_for_positional_and_keyword_arguments():
     calls = []
     text = texts(SharedCache(1 << 20), calls)
     assert text(3) is text(3)
     assert text(3, letter="y") == text(3, letter="y") == "yyy"
     assert calls == [(3, "x"), (3, "y")]
+
+
+def test_what_several_entries_hold_is_counted_once_as_long_as_one_of_them_holds_it():
+    cache = SharedCache(100_000)
+    large, small = bytes_of(30_000), bytes_of(5_000)
+    empty = cache.nbytes
+    cache.keep("a", 1, 100, [large, small])
+    alone = cache.nbytes
+    cache.keep("b", 2, 100, [large])
+    assert cache.nbytes - alone < 1000
+    cache.keep("too large", 3, 16_000, [large, small])
+    assert cache.get("too large") is None
+    cache.keep("c", 4, 45_000)
+    cache.keep("d", 5, 20_000)  # "a" goes, and what "b" has of it stays
+    assert [cache.get(key) for key in "abcd"] == [None, 2, 4, 5]
+    assert 95_000 < cache.nbytes < 97_000
+    cache.keep("e", 6, 45_000)
+    assert [cache.get(key) for key in "bcde"] == [None, None, 5, 6]
+    assert 65_000 < cache.nbytes < 67_000
+    cache.clear()
+    assert cache.nbytes == empty
 
 
 def test_functions_share_the_budget_and_not_their_results():

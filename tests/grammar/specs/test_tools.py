@@ -278,6 +278,16 @@ def test_the_schemas_of_a_request_are_read_once_for_forms_with_json(counts):
     assert len(counts) == len(TOOLS)
 
 
+def test_what_the_rules_of_many_tools_share_is_kept_once(monkeypatch):
+    kept = SharedCache(128 << 20)
+    monkeypatch.setattr(call_arguments, "_KEPT", kept)
+    for i in range(20):
+        text = {"type": "string", "minLength": i}
+        written = Tools([function("f", text=text)], format="hermes").take_written()["f"]
+    assert written.total > 50_000
+    assert kept.nbytes < 5 * written.total
+
+
 @pytest.mark.parametrize("format", ["gemma4", "hermes", "qwen3_coder"])
 def test_tools_that_came_before_are_not_read_again(counts, format):
     new = function("new", at={"type": "integer"})
