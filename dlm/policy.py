@@ -6,9 +6,8 @@ which keywords of a schema make none. The depth of a regex is that of its bracke
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import Enum, auto
 from math import ceil
 from typing import Any, Literal
 
@@ -21,14 +20,14 @@ DATA = frozenset({JsonObject.kind, JsonSchema.kind, Choice.kind, TOOLS})
 GRAMMARS = frozenset({Regex.kind, Grammar.kind, StructuralTag.kind})
 
 # Keywords of a schema: those that make no grammar, that hold schemas by name, that hold data.
-_PROSE = frozenset(
+_PROSE_WORDS = frozenset(
     """title description $comment examples example default deprecated readOnly writeOnly
     markdownDescription enumDescriptions externalDocs""".split()
 )
-_NAMED = frozenset(
+_NAMED_WORDS = frozenset(
     """properties patternProperties $defs definitions dependentSchemas dependencies""".split()
 )
-_DATA = frozenset(("enum", "const", "required", "dependentRequired"))
+_DATA_WORDS = frozenset(("enum", "const", "required", "dependentRequired"))
 _WALKED = 4  # values visited per byte of `max_source_bytes`: a schema may hold another many times
 
 # Where brackets do not count: an escape, a literal or regex, a character class, a comment.
@@ -153,21 +152,31 @@ class Policy:
         self._within("tokens of prompts together", tokens, "max_decision_tokens")
 
     def _measure(self, kind: str, source: Any) -> None:
-        """Raise `RequestError` for data that is too deep, or whose counted part is too large."""
-        size = deepest = 0
-        cut_short = False
-        for walked, (depth, value, counts) in enumerate(_values(kind, source)):
-            if depth > deepest:
-                deepest = depth
-            if isinstance(value, str):
-                length = len(value if value.isascii() else _utf8(value)) + 2
-            else:
-                length = 1
-            if counts:
-                size += length
-            if cut_short := walked >= _WALKED * self.max_source_bytes:
-                size = max(size, walked)
-                break
+        """Raise `RequestError` for data that is too deep, or whose counted part is too large. Keys
+        and values are walked one by one, without recursion and up to a limit."""
+        size = deepest = walked = 0
+        most = _WALKED * self.max_source_bytes
+        waiting = [(0, source, _ROOTS.get(kind, _DATA))]
+        while waiting and walked <= most:
+            depth, value, place = waiting.pop()
+            walked += 1
+            deepest = depth if depth > deepest else deepest
+            size += _length(value) * place.counts
+            if isinstance(value, str) or walked > most:
+                continue
+            if isinstance(value, list | tuple):
+                waiting += [(depth + 1, inner, place) for inner in value]
+            elif isinstance(value, Mapping):
+                for key, inner in value.items():
+                    within = place.within.get(key, place.others)
+                    waiting.append((depth + 1, inner, within))
+                    walked += 1
+                    size += _length(key) * within.counts
+                    if walked > most:
+                        break
+                deepest = max(deepest, depth + bool(value))
+        cut_short = walked > most
+        size = max(size, most) if cut_short else size
         self._within("levels", deepest, "max_depth", cut_short)
         what = "bytes" if kind == Choice.kind else "bytes of names, values and patterns"
         self._within(what, size, "max_source_bytes", cut_short)
@@ -182,55 +191,37 @@ class Policy:
             raise RequestError(f"too large: {size_text}, and up to {most} are served here{hint}")
 
 
-class _Place(Enum):
-    """Role of a part of a source."""
+class _Place:
+    """Role of a part of a source: whether it counts, and the roles of values within it, by key."""
 
-    TOOLS = auto()  # a list of tools, a tool, or its function or custom tool
-    SCHEMA = auto()  # a schema, or a list of them
-    NAMES = auto()  # schemas by names
-    DATA = auto()  # anything that counts as it is
-    PROSE = auto()  # parts that make no grammar
+    def __init__(self, counts: bool):
+        self.counts, self.others = counts, self
+        self.within: dict[Any, _Place] = {}  # those of other keys are `others`
 
 
-_COUNTED = _Place.SCHEMA, _Place.NAMES, _Place.DATA
-
-
-_IN_SCHEMA = {  # place of a keyword's value; that of others is `SCHEMA`
-    **dict.fromkeys(_DATA, _Place.DATA),
-    **dict.fromkeys(_NAMED, _Place.NAMES),
-    **dict.fromkeys(_PROSE, _Place.PROSE),
+_PROSE, _DATA = _Place(False), _Place(True)  # parts that make no grammar; any that count as a whole
+_SCHEMA, _NAMES = _Place(True), _Place(True)  # a schema, or a list of them; schemas by names
+_TOOLS = _Place(False)  # a list of tools, a tool, or its function or custom tool
+_NAMES.others, _TOOLS.others = _SCHEMA, _PROSE
+_SCHEMA.within = {
+    **dict.fromkeys(_DATA_WORDS, _DATA),
+    **dict.fromkeys(_NAMED_WORDS, _NAMES),
+    **dict.fromkeys(_PROSE_WORDS, _PROSE),
 }
-_IN_TOOL = {  # place of a field's value; that of others is `PROSE`
-    "function": _Place.TOOLS,
-    "custom": _Place.TOOLS,  # its grammar is admitted as one of its own
-    "parameters": _Place.SCHEMA,
-    "name": _Place.DATA,
+_TOOLS.within = {
+    "function": _TOOLS,
+    "custom": _TOOLS,  # its grammar is admitted as one of its own
+    "parameters": _SCHEMA,
+    "name": _DATA,
 }
+_ROOTS = {TOOLS: _TOOLS, JsonSchema.kind: _SCHEMA}  # by kind; that of others is `_DATA`
 
 
-def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
-    """Yield every key and value within `source`, its depth, and whether it counts; lazily, and
-    without recursion."""
-    root = {TOOLS: _Place.TOOLS, JsonSchema.kind: _Place.SCHEMA}.get(kind, _Place.DATA)
-    waiting = [(0, source, root)]
-    while waiting:
-        depth, value, place = waiting.pop()
-        yield depth, value, place in _COUNTED
-        if isinstance(value, str | int | float):
-            continue
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                within = place
-                if place is _Place.SCHEMA:
-                    within = _IN_SCHEMA.get(key, place)
-                elif place is _Place.TOOLS:
-                    within = _IN_TOOL.get(key, _Place.PROSE)
-                elif place is _Place.NAMES:
-                    within = _Place.SCHEMA
-                yield depth + 1, key, within in _COUNTED
-                waiting.append((depth + 1, inner, within))
-        elif isinstance(value, list | tuple):
-            waiting += [(depth + 1, inner, place) for inner in value]
+def _length(value: Any) -> int:
+    """Return what a key or a value counts without what is within it."""
+    if not isinstance(value, str):
+        return 1
+    return len(value if value.isascii() else _utf8(value)) + 2
 
 
 def _utf8(text: str) -> bytes:

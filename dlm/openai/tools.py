@@ -171,6 +171,7 @@ class LaterTools(Tools):
     def portable(self) -> Tools:
         tools = copy(self)
         object.__setattr__(tools, "__class__", Tools)
+        object.__setattr__(tools, "tools", self._read)  # pickled with the schemas, which are in it
         return tools
 
     def refusal(self, error: RequestError) -> RequestError:
