@@ -8,7 +8,7 @@ Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
-from dlm.logits.masks import MaskedRows, MaskTable, changed_by_masks, checked_rows
+from dlm.logits.masks import MaskedRows, MaskTable, alone, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.token_logprobs import token_logprobs
 from dlm.logprobs import TokenLogprob
 
 _TAIL = 1e-4  # probability that may be missing in a row's list of tokens
+_ANY = np.iinfo(np.int64).max  # a row that no constraint restricts
 
 
 def distributions(
@@ -81,16 +82,6 @@ def distributions(
     )
 
 
-class _RestrictedCanvas(NamedTuple):
-    """Canvas with what its constraint allows at its leading positions."""
-
-    number: int
-    first: int  # row of its first position
-    masks: Int64[np.ndarray, " n"]  # a row of `bitmask`, or ~token, for each position
-    guess: Int64[np.ndarray, " n"]  # a token that is allowed there
-    bitmask: Int32[Tensor, "masks words"] | None
-
-
 class TokenDistributions:
     """Token distributions of canvases, unmasked at first. `restrict` notes what a constraint allows
     on one canvas; `mask` applies all of these."""
@@ -123,7 +114,10 @@ class TokenDistributions:
         self._results = VocabPass.unpacked(self.copies.to_host(self._sent))
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
-        self._restricted: list[_RestrictedCanvas] = []
+        # By row: a row of its canvas's bitmask, ~token, or `_ANY`; and a token that is allowed.
+        self._allowed = np.full(self._B * self._L, _ANY)
+        self._guess = np.zeros(self._B * self._L, dtype=np.int64)
+        self._bitmasks: dict[int, Tensor] = {}  # by canvas
         # By canvas: rows to be read again, and their masks.
         self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
@@ -200,7 +194,10 @@ class TokenDistributions:
         length, begin = self._L - self._skipped[i], i * self._L + self._skipped[i]
         masks = checked_rows(guidance, length, self._V)
         guess = np.array(guidance.guess[: len(masks)], dtype=np.int64)
-        self._restricted.append(_RestrictedCanvas(i, begin, masks, guess, guidance.bitmask))
+        restricted = slice(begin, begin + len(masks))
+        self._allowed[restricted], self._guess[restricted] = masks, guess
+        if guidance.bitmask is not None:
+            self._bitmasks[i] = guidance.bitmask
         if (cut := self._cuts.get(i)) is not None:
             several = np.flatnonzero(masks >= 0)  # rows that no constraint restricts come after
             rows = begin + np.concatenate((several, np.arange(len(masks), length)))
@@ -220,8 +217,7 @@ class TokenDistributions:
 
     def mask(self) -> None:
         """Apply all masks, and read the rows again that they change."""
-        if any(len(canvas.masks) for canvas in self._restricted):
-            self._sort_rows()
+        self._sort_rows()
         self._under_cut = [(rows, cut) for rows, cut in self._under_cut if len(rows)]
         again = [rows for rows, *_ in (*self._reread, *self._under_cut)]
         if not again:
@@ -244,33 +240,29 @@ class TokenDistributions:
 
     def _sort_rows(self) -> None:
         """Name the token of each row that takes one, and note which rows their masks change."""
-        lengths = [len(canvas.masks) for canvas in self._restricted]
-        masks, guess = (
-            np.concatenate(columns)
-            for columns in zip(*((c.masks, c.guess) for c in self._restricted), strict=True)
-        )
-        ends = np.cumsum(lengths)
-        firsts = np.array([canvas.first for canvas in self._restricted]) - ends + lengths
-        rows, named = np.arange(len(masks)) + np.repeat(firsts, lengths), masks < 0
-        if named.any():
-            self._name(rows[named], ~masks[named])
-        counts = np.cumsum(~named)
-        bounds = [0, *(counts[end - 1] if end else 0 for end in ends.tolist())]
-        rows, masks, guess = rows[~named], masks[~named], guess[~named]
-        parts = list[tuple[int, MaskedRows]]()
-        for canvas, begin, end in zip(self._restricted, bounds[:-1], bounds[1:], strict=True):
-            if canvas.bitmask is not None and end > begin:
-                part = slice(begin, end)
-                masked = MaskedRows(rows[part], canvas.bitmask, masks[part], guess[part])
-                parts.append((canvas.number, masked))
-        if not parts:
+        named = np.flatnonzero(self._allowed < 0)
+        if len(named):
+            self._name(named, ~self._allowed[named])
+        several = (self._allowed >= 0) & (self._allowed < _ANY)
+        if not several.any():
             return
-        changed, begin = changed_by_masks(self._results, [masked for _, masked in parts]), 0
-        for i, (rows, bitmask, masks, _) in parts:
-            again = changed[begin : begin + len(rows)] | (i in self._cuts)
-            begin += len(rows)
+        doubtful = ~alone(self._results, self._guess)
+        for i in self._cuts:
+            doubtful[i * self._L : (i + 1) * self._L] = True
+        rows = np.flatnonzero(doubtful & several)
+        if not len(rows):
+            return
+        bounds = np.searchsorted(rows, self._L * np.arange(self._B + 1)).tolist()
+        parts = [(i, begin, end) for i, (begin, end) in enumerate(pairwise(bounds)) if begin < end]
+        masked = [
+            MaskedRows(rows[begin:end], self._bitmasks[i], self._allowed[rows[begin:end]])
+            for i, begin, end in parts
+        ]
+        changed = changed_by_masks(self._results, masked)
+        for (i, begin, end), (part, bitmask, masks) in zip(parts, masked, strict=True):
+            again = changed[begin:end] | (i in self._cuts)
             if again.any():
-                self._reread.append((rows[again], bitmask, masks[again]))
+                self._reread.append((part[again], bitmask, masks[again]))
 
     def _make_cuts(self) -> None:
         """Make masks for rows with cuts, after those of the table."""

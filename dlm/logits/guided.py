@@ -41,7 +41,7 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
-from dlm.logits.masks import MaskedRows, MaskTable, certain, changed_by_masks, checked_rows
+from dlm.logits.masks import MaskedRows, MaskTable, alone, certain, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.work_shares import answers_within
 from dlm.policy import Policy
@@ -159,12 +159,11 @@ class _PendingRows:
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
         named = named[~certain(results, named, ~masks[named])]
-        changed = np.ones(len(masked), dtype=bool)
         if canvas.cut is None and guidance.bitmask is not None:
-            rows = MaskedRows(masked, guidance.bitmask, masks[masked], guess[masked])
+            masked = masked[~alone(results, guess)[masked]]
+            rows = MaskedRows(masked, guidance.bitmask, masks[masked])
             changed = changed_by_masks(results, [rows])
-            changed |= results.argmax.numpy()[masked] != guess[masked]
-        masked = masked[changed]
+            masked = masked[changed | (results.argmax.numpy()[masked] != guess[masked])]
         unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))
         suspect = np.arange(guidance.suspect, L)
         self.named.append((canvas.first + named, ~masks[named]))

@@ -128,9 +128,8 @@ class MaskedRows(NamedTuple):
     rows: Int64[np.ndarray, " n"]
     bitmask: Int32[Tensor, "masks words"]
     masks: Int64[np.ndarray, " n"]  # rows of `bitmask`
-    guess: Int64[np.ndarray, " n"]  # a token that its mask allows
 
-    def allows(
+    def allow(
         self, at: Int64[np.ndarray, " m"], tokens: Int64[np.ndarray, "m K"]
     ) -> Bool[np.ndarray, "m K"]:
         """Return which of `tokens` the masks of the rows `at` allow."""
@@ -144,28 +143,30 @@ def changed_by_masks(
     """Return which rows of a pass change under their masks, for the rows of all `canvases`. A row
     changes if its drawn token or a listed one is forbidden, or if too much is not listed."""
     rows = np.concatenate([canvas.rows for canvas in canvases])
-    guess = np.concatenate([canvas.guess for canvas in canvases])
-    above, tail, draw = (
-        column.numpy()[rows] for column in (results.above, results.tail, results.draw)
-    )
-    changed = (above > CANDIDATES) | (tail > _UNNOTICED)
-    # Most rows list and draw their guess alone.
-    doubtful = np.flatnonzero(~changed & ~((draw == guess) & certain(results, rows, guess)))
-    if len(doubtful):
-        lists = results.ids.numpy()[rows[doubtful], : int(above[doubtful].max())]
-        tokens = np.column_stack((draw[doubtful], lists))
-        counted = np.arange(tokens.shape[1]) <= above[doubtful, None]
-        ends, begin, offset = np.cumsum([len(canvas.rows) for canvas in canvases]), 0, 0
-        bounds = np.searchsorted(doubtful, ends).tolist()
-        for canvas, last, end in zip(canvases, ends.tolist(), bounds, strict=True):
-            if end > begin:
-                allowed = canvas.allows(doubtful[begin:end] - offset, tokens[begin:end])
-                changed[doubtful[begin:end]] = (counted[begin:end] & ~allowed).any(1)
-            offset, begin = last, end
+    above = results.above.numpy()[rows]
+    changed = (above > CANDIDATES) | (results.tail.numpy()[rows] > _UNNOTICED)
+    at = np.flatnonzero(~changed)
+    lists = results.ids.numpy()[rows[at], : int(above[at].max(initial=0))]
+    tokens = np.column_stack((results.draw.numpy()[rows[at]], lists))
+    counted = np.arange(tokens.shape[1]) <= above[at, None]
+    ends = np.cumsum([len(canvas.rows) for canvas in canvases])
+    begin, offset = 0, 0
+    for canvas, last, end in zip(canvases, ends.tolist(), np.searchsorted(at, ends), strict=True):
+        some = slice(begin, end)
+        allowed = canvas.allow(at[some] - offset, tokens[some])
+        changed[at[some]] = (counted[some] & ~allowed).any(1)
+        offset, begin = last, end
     return changed
 
 
-def certain(results: VocabPass, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def alone(results: VocabPass, guess: Int64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Return which rows of a pass list and draw their token of `guess` alone: no mask that allows
+    it changes them. Most rows do."""
+    drawn = results.draw.numpy() == guess
+    return drawn & certain(results, slice(None), guess)
+
+
+def certain(results: VocabPass, rows: np.ndarray | slice, tokens: np.ndarray) -> np.ndarray:
     """Return which of `rows` of a pass take only their token of `tokens` even without a mask."""
-    alone = (results.above.numpy()[rows] == 1) & (results.tail.numpy()[rows] <= _UNNOTICED)
-    return alone & (results.argmax.numpy()[rows] == tokens)
+    one = (results.above.numpy()[rows] == 1) & (results.tail.numpy()[rows] <= _UNNOTICED)
+    return one & (results.argmax.numpy()[rows] == tokens)

@@ -96,7 +96,7 @@ def test_rows_of_several_canvases_change_as_those_of_each_alone():
         for i, mask in enumerate(masks):  # one that the mask allows
             if not bitmask[mask, guess[i] >> 5] >> (guess[i] & 31) & 1:
                 guess[i] = tokens_in(bitmask[mask].numpy().view(np.uint32))[0]
-        parts.append(MaskedRows(np.arange(begin, end), bitmask, masks, guess))
+        parts.append(MaskedRows(np.arange(begin, end), bitmask, masks))
     alone = [changed_by_masks(results, [part]) for part in parts]
     together = changed_by_masks(results, parts)
     assert together.tolist() == np.concatenate(alone).tolist()
