@@ -2,7 +2,7 @@
 
 from setuptools import Extension, setup
 
-_FILES = "walk", "trie", "rows", "states", "cells", "closure", "threads", "members", "words"
+_FILES = "walk trie rows states cells closure threads members words costs".split()
 
 setup(
     ext_modules=[

@@ -54,6 +54,9 @@ int make_state_types(PyObject *module, Module *types);
 /* Of _words.c. */
 PyObject *automaton_of_words(PyObject *module, PyObject *arguments);
 
+/* Of _costs.c. */
+PyObject *least_costs(PyObject *module, PyObject *arguments);
+
 /* Of _rows.c. */
 int add_each(Draft *draft, PyObject *sets);
 PyTypeObject *make_rows_type(PyObject *module);

@@ -99,7 +99,7 @@ stop:
 #include "_shared.h"
 
 /* The version of the functions and their arguments, which `dlm.grammar.native` compares. */
-#define VERSION 12
+#define VERSION 13
 
 enum { BYTE, SIZE, DEPTH, FIRST, TOKENS, COLUMN, TO, FINAL, BEGIN, END, NUMBERS, STACK, WORDS, LIST,
        BUFFERS };
@@ -239,6 +239,8 @@ static PyObject *numbers_if_few(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"automaton_of_words", automaton_of_words, METH_VARARGS,
      "Make the automaton of words, or of all others; see _words.c."},
+    {"least_costs", least_costs, METH_VARARGS,
+     "Find the fewest bytes to the ends of rules; see _costs.c."},
     {"add_sets", add_sets, METH_VARARGS, "Add sets of tokens to packed bits; see _walk.c."},
     {"numbers_if_few", numbers_if_few, METH_VARARGS, "List the bits that are set; see _walk.c."},
     {"walk_ranges", walk_ranges, METH_VARARGS, "Read ranges of a trie; see _walk.c."},

@@ -1,5 +1,5 @@
-"""The extension in C that walks along a trie, joins sets of tokens, takes steps of parsers and
-makes automata of words, if it is built and of the version that is expected.
+"""The extension in C that walks along a trie, joins sets of tokens, takes steps of parsers,
+makes automata of words and measures networks, if it is built and of the version that is expected.
 
 `DLM_NATIVE=0` in the environment leaves it out. The module needs neither numpy nor torch.
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-_MODULE, _VERSION = "dlm.grammar._walk", 12  # that of `VERSION` in _walk.c
+_MODULE, _VERSION = "dlm.grammar._walk", 13  # that of `VERSION` in _walk.c
 
 
 @cache

@@ -87,9 +87,16 @@ class Group:
             | (self._ordered & ((1 << i) - 1) if part.ordered else self._ordered * part.last)
             for i, part in enumerate(self.parts)
         )
-        self.costs = [None] * len(self.parts)
-        self._missing = self._needed.bit_count()
+        self.forget()
         self.counts = 1 + max(self.low, self.high or 0)
+
+    def forget(self) -> None:
+        """Forget all costs."""
+        self.separator_cost = None
+        self.costs = [None] * len(self.parts)
+        self._by_cost.clear()
+        self._shortest_texts.clear()
+        self._missing = self._needed.bit_count()
 
     def learn(self, index: int, cost: int) -> None:
         """Set the cost of a part, once."""

@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from dlm.grammar.limits import RESULTS
+from dlm.grammar.native import load
 from dlm.grammar.parse.construction import (
     Construction,
     Edge,
@@ -24,6 +25,8 @@ from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling, Terminal
 from dlm.grammar.rules.rules import Rules
 
+NATIVE, _ = load()  # the extension in C, or None
+_KINDS = TerminalEdge, TokenEdge, RuleEdge, EpsilonEdge, GroupEdge
 # The fewest bytes of a terminal within its bounds; None: no text has such a length.
 TerminalBytes = dict[TerminalBounds, int | None]
 # The state before an edge, the edge, and its bytes if they depend on no other state's cost.
@@ -164,6 +167,13 @@ class Network:
         Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length.
         """
         reads: TerminalBytes = {}
+        if NATIVE is not None:
+            if self._measure_in_c(reads):
+                return
+            self.cost.clear()
+            self._best.clear()
+            for group in self.groups:
+                group.forget()
         into, parts = self._edges_into(reads)
         heap: list[tuple[int, int, int, Edge | None]] = [
             (0, i, state, None) for i, state in enumerate(self.final)
@@ -192,6 +202,27 @@ class Network:
                     order += 1
                     heapq.heappush(heap, (through, order, before, edge))
 
+    def _measure_in_c(self, reads: TerminalBytes) -> bool:
+        """Do the same in C (`_costs.c`). Returns False if a cost is too large for that."""
+
+        def read(edge: TerminalEdge) -> int | None:
+            return self._read((edge.terminal, edge.low, edge.high), reads)
+
+        def parts(edge: GroupEdge) -> list[tuple[int, int | None]]:
+            return self._parts_of(self.groups[edge.group], reads)
+
+        def learn(edge: GroupEdge, index: int | None, cost: int) -> None:
+            self._learn(self.groups[edge.group], index, cost, reads)
+
+        def cost(edge: GroupEdge) -> int | None:
+            return self.groups[edge.group].cost
+
+        calls = read, parts, learn, cost
+        edges, final, count = self.edges, [*self.final], len(self.terminals)
+        return NATIVE.least_costs(
+            edges, self.start, final, count, _KINDS, calls, self.cost, self._best
+        )
+
     def _edges_into(
         self, reads: TerminalBytes
     ) -> tuple[list[list[_EdgeInto]], dict[int, list[_PartOf]]]:
@@ -213,21 +244,26 @@ class Network:
                     into[self.start[edge.rule]].append((state, edge, None))
                 elif isinstance(edge, GroupEdge):
                     size = None
-                    group = self.groups[edge.group]
-                    for i, part in enumerate(group.parts):
-                        parts.setdefault(self.start[part.rule], []).append((state, edge, i))
-                        if part.terminal is not None:
-                            self._read(part.terminal, reads)
-                    if group.separator is None:
-                        group.separator_cost = 0
-                    elif isinstance(group.separator, int):
-                        parts.setdefault(self.start[group.separator], []).append(
-                            (state, edge, None)
-                        )
-                    else:
-                        group.separator_cost = self._read(group.separator, reads)
+                    for begin, i in self._parts_of(self.groups[edge.group], reads):
+                        parts.setdefault(begin, []).append((state, edge, i))
                 into[edge.to].append((state, edge, size))
         return into, parts
+
+    def _parts_of(self, group: Group, reads: TerminalBytes) -> list[tuple[int, int | None]]:
+        """Return the states in which the parts of a group begin, each with its index, and that of
+        its separator, with None. Adds their terminals to `reads`."""
+        parts: list[tuple[int, int | None]] = []
+        for i, part in enumerate(group.parts):
+            parts.append((self.start[part.rule], i))
+            if part.terminal is not None:
+                self._read(part.terminal, reads)
+        if group.separator is None:
+            group.separator_cost = 0
+        elif isinstance(group.separator, int):
+            parts.append((self.start[group.separator], None))
+        else:
+            group.separator_cost = self._read(group.separator, reads)
+        return parts
 
     def _read(self, terminal: TerminalBounds, reads: TerminalBytes) -> int | None:
         """Return the fewest bytes of a terminal within its bounds, which are added to `reads`; None
