@@ -47,9 +47,7 @@ def number_automaton(
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)
-    automaton = _between(low, high)
-    if integer:
-        automaton = automaton.intersection(automaton_of(r"-?(?:0|[1-9]\d*)", whole=True))
+    automaton = _between(low, high, integer)
     automaton = reduce(Automaton.intersection, map(_multiples, multiples), automaton)
     automaton = reduce(Automaton.difference, map(_multiples, not_multiples), automaton)
     if integer or multiples or not_multiples or any(bound and bound[0] for bound in (low, high)):
@@ -77,14 +75,14 @@ def _double(bound: Bound, towards: float) -> Bound:
 
 
 @RESULTS.remembered
-def _between(low: Bound | None, high: Bound | None) -> Automaton:
+def _between(low: Bound | None, high: Bound | None, integer: bool) -> Automaton:
     below, above = ((-bound[0], bound[1]) if bound else None for bound in (high, low))
-    return determinized(
-        alternation(
-            Terminal(_magnitudes(low, high)),
-            concatenation(Literal("-"), Terminal(_magnitudes(below, above))),
-        )
-    )
+    positive = _magnitudes(low, high, integer)
+    negative = _magnitudes(below, above, integer)
+    if negative.is_empty:
+        return positive
+    signed = concatenation(Literal("-"), Terminal(negative))
+    return determinized(alternation(Terminal(positive), signed))
 
 
 # Digits read of the integer part, sign of the comparison so far, and, after the point, the rest of
@@ -101,6 +99,13 @@ class _Comparison:
         self._side = side if bound else 0
         self._digits = [int(digit) for digit in str(floor(value))]
         self._fraction = Fraction(value) - floor(value)
+        self._moves: dict[_State, list[_State]] = {}
+
+    def moves(self, state: _State) -> list[_State]:
+        """Return the states after each of the digits and the point."""
+        if state not in self._moves:
+            self._moves[state] = [self.read(state, letter) for letter in range(11)]
+        return self._moves[state]
 
     def read(self, state: _State, letter: int) -> _State:
         """Return the state after the digit or point `letter`."""
@@ -133,16 +138,18 @@ class _Comparison:
         return not self._side or sign == self._side or (not sign and self._allowed)
 
 
-def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
-    """Return the automaton of the unsigned numbers within bounds."""
+def _magnitudes(low: Bound | None, high: Bound | None, integer: bool) -> Automaton:
+    """Return the automaton of the unsigned numbers within bounds; of those of digits alone, if
+    `integer`."""
     if high and high[0] < 0:
         return Automaton.NONE
     lower = _Comparison(low if low and low[0] >= 0 else None, 1)
     upper = _Comparison(high, -1)
 
     def follow(pair: tuple[_State, _State]) -> Iterable[tuple[int, tuple[_State, _State]]]:
-        letters = range(11 if pair[0][2] is None else 10)
-        return ((c, (lower.read(pair[0], c), upper.read(pair[1], c))) for c in letters)
+        letters = range(11 if pair[0][2] is None and not integer else 10)
+        moves = zip(lower.moves(pair[0]), upper.moves(pair[1]), strict=True)
+        return zip(letters, moves, strict=False)
 
     start = (0, 0, None), (0, 0, None)
     table = explored(
