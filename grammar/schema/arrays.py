@@ -62,10 +62,14 @@ def _uncounted_items(
         most = None if high is None else high - len(leading)
         item = Concatenation((comma, value(further)))
         tail = Repetition(item, max(0, low - len(leading)), most)
-    for i in reversed(range(1, len(leading))):
-        node = concatenation(comma, value(leading[i]), *parts_of(tail))
-        tail = node if i < low else optional(rules.add(node, "items"))
-    return concatenation(value(leading[0]), *parts_of(tail)), low == 0
+    required = max(1, min(low, len(leading)))  # number of leading items that must be there
+    for item in reversed(leading[required:]):
+        node = concatenation(comma, value(item), *parts_of(tail))
+        tail = optional(rules.add(node, "items"))
+    content = [value(leading[0])]
+    for item in leading[1:required]:
+        content += (comma, value(item))
+    return concatenation(*content, *parts_of(tail)), low == 0
 
 
 def _counted(

@@ -8,7 +8,8 @@ from readers import misread
 from written_schemas import written
 
 from dlm.grammar import InvalidGrammarError
-from dlm.grammar.schema import Dialect
+from dlm.grammar.regex.nodes import concatenation
+from dlm.grammar.schema import Dialect, arrays
 
 KEYS = [f"k{i}" for i in range(20)]
 CASES: list[tuple[str, Any, list[str], list[str]]] = [
@@ -388,3 +389,16 @@ def test_in_gemma_s_own_form_keys_have_no_quotes_and_strings_are_between_tokens(
 def test_whitespace_is_bounded():
     recogniser, _ = written({"type": "array", "items": {"type": "null"}}, dialect=Dialect(2))
     assert misread(recogniser.accepts, ["[ \nnull\t , null ]"], ["[   null]", "[   ]"]) == []
+
+
+def test_arrays_of_many_required_items_are_written_in_linear_work(monkeypatch):
+    joined: list[int] = []
+    monkeypatch.setattr(
+        arrays, "concatenation", lambda *parts: joined.append(len(parts)) or concatenation(*parts)
+    )
+    work = []
+    for count in (50, 400):
+        joined.clear()
+        written({"prefixItems": [{"const": i} for i in range(count)], "minItems": count})
+        work.append(sum(joined))
+    assert count < work[1] < 9 * work[0]
