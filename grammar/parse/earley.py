@@ -16,6 +16,7 @@ from dlm.grammar.parse.threads import Threads
 from dlm.grammar.regex.nodes import Terminal
 
 _MEASURED = 4  # threads and items whose cost is computed for a unit of work
+_PARTS = 256  # parts of a group that such a cost is the sum of, for a unit of work
 _FORCED = 1024  # bytes of a forced text
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
@@ -24,9 +25,15 @@ class ByteCosts:
     """The fewest bytes from threads and items of one grammar to the end of the text."""
 
     def __init__(
-        self, scanners: "LazyDict[Scanner | LiteralScanner]", stacks: Stacks, meter: Meter
+        self,
+        scanners: "LazyDict[Scanner | LiteralScanner]",
+        stacks: Stacks,
+        meter: Meter,
+        parts: int,
     ):
+        """`parts` is the number of parts of the network's largest group."""
         self._scanners, self._stacks, self._meter = scanners, stacks, meter
+        self._each = 1 / _MEASURED + parts / _PARTS  # units of work for a thread or an item
 
     def cost(self, member: Thread | Item) -> int | None:
         """Return the fewest bytes to the end of the text; None if it is unreachable."""
@@ -43,8 +50,8 @@ class ByteCosts:
         The choice between equals does not depend on the text read before.
         """
         least, cheapest = None, []
-        if len(kernel) >= _MEASURED:
-            self._meter.add(len(kernel) // _MEASURED)
+        if units := int(len(kernel) * self._each):
+            self._meter.add(units)
         for member in kernel:
             cost = self.cost(member)
             if cost is None or (least is not None and cost > least):
@@ -69,7 +76,8 @@ class Parser:
         scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self.scanners = scanners
         self._threads, self._stacks = Threads(scanners), Stacks(network)
-        self._costs = ByteCosts(scanners, self._stacks, meter)
+        largest = max((len(group.parts) for group in network.groups), default=0)
+        self._costs = ByteCosts(scanners, self._stacks, meter, largest)
         predictions = Predictions(network, scanners)
         self.states = state_table(self._threads, predictions, self._stacks, self._costs, meter)
         self.start = self.states.of([Item(network.start[network.root], StackNode(ends=True))])

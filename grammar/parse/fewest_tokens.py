@@ -44,6 +44,7 @@ class FewestTokens:
         self._next: list[tuple[Place, TokenPath]] = [(start, [])]  # one token further
         self._reached: dict[Place, int] = {}  # places after the visited one, with their tokens
         self._todo: list[tuple[Place, int]] = []  # places within tokens, with their trie nodes
+        self._leaving: list[tuple[Place, int]] = []  # the rest of `_reached`, the last one first
         self._path: TokenPath | None = None
 
     def path(self) -> TokenPath:
@@ -54,6 +55,7 @@ class FewestTokens:
         while self._path is None:
             if self._todo:
                 self._read()
+                self._leaving = [*self._reached.items()][::-1]
             elif self._level:
                 self._leave()
             elif self._tokens_left and self._next:
@@ -124,8 +126,10 @@ class FewestTokens:
 
     def _leave(self) -> None:
         """Record the places that tokens lead to, and turn to the next one of the level."""
-        (visited, _), path = self._level.popleft()
-        for at, token in self._reached.items():
+        (visited, _), path = self._level[0]
+        while self._leaving:
+            self._meter.spend(0)  # costs are counted as they are computed
+            at, token = self._leaving.pop()
             cost = at[0].cost
             if cost == 0:
                 self._path = [*path, (visited, token)]
@@ -134,5 +138,6 @@ class FewestTokens:
                 continue
             self._seen.add(at)
             self._next.append((at, [*path, (visited, token)]))
+        self._level.popleft()
         if self._level:
             self._todo = [(self._level[0][0], 0)]

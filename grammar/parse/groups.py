@@ -8,12 +8,14 @@ built in advance, and nothing has to be kept.
 
 from bisect import insort
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 from dlm.grammar.immutable import immutable
 from dlm.grammar.regex.characters import bits
 
 _REMEMBERED = 4096  # shortest texts of a group
+_VALUES = bytes.maketrans(b"01", b"\0\1")  # of binary digits
 AT, AFTER, WITHIN = 0, 1, 2  # phases: before a part, after one; `WITHIN + i`: after the key of `i`
 
 
@@ -32,7 +34,7 @@ class Shortest(NamedTuple):
     """The shortest text of the parts that a situation still needs."""
 
     cost: int  # bytes, without separators
-    parts: list[int]  # their indices; a part that repeats is there once
+    first: int  # the index of the part that it begins with; -1: there are no parts
     number: int  # of parts, repetitions included
 
 
@@ -63,7 +65,7 @@ class Group:
     again: int = 0  # bits of the parts that may come again
     adds: tuple[int, ...] = ()  # bits that each part adds to `used`
     _by_cost: list[tuple[int, int]] = field(default_factory=list)  # parts that are not required
-    _missing: int = 0  # required parts without a known cost
+    _unknown: int = 0  # bits of the parts without a known cost
     _all: int = 0  # bits of all parts
     _needed: int = 0  # bits of the required parts
     _once: int = 0  # bits of the parts that do not repeat
@@ -96,21 +98,20 @@ class Group:
         self.costs = [None] * len(self.parts)
         self._by_cost.clear()
         self._shortest_texts.clear()
-        self._missing = self._needed.bit_count()
+        self._unknown = self._all
 
     def learn(self, index: int, cost: int) -> None:
         """Set the cost of a part, once."""
         self._shortest_texts.clear()
         self.costs[index] = cost
-        if self.parts[index].required:
-            self._missing -= 1
-        else:
+        self._unknown &= ~(1 << index)
+        if not self.parts[index].required:
             insort(self._by_cost, (cost, index))
 
     @property
     def cost(self) -> int | None:
         """The cost of the whole group by the costs known so far; None if too few are known."""
-        if self._missing:
+        if self._needed & self._unknown:
             return None
         if not self._needed and self.low <= 1:  # one part is enough
             return self._by_cost[0][0] if self._by_cost else None
@@ -177,20 +178,26 @@ class Group:
 
     def _shortest(self, used: int, needed: int, extra: int) -> Shortest | None:
         """Return the shortest text of the parts `needed` and of `extra` others."""
-        chosen = [*bits(needed)]
-        total, number = 0, len(chosen)
-        for i in chosen:
-            if (cost := self.costs[i]) is None:
-                return None
-            total += cost
-        for cost, i in self._by_cost if extra else ():
-            if used >> i & 1:
-                continue
-            times = extra if self.parts[i].repeats else 1
-            chosen.append(i)
-            total += cost * times
-            number, extra = number + times, extra - times
-            if not extra:
-                break
-        chosen.sort(key=lambda i: (self.parts[i].last, i))  # an order that all parts allow
-        return None if extra else Shortest(total, chosen, number)
+        if needed & self._unknown:
+            return None
+        chosen, number = needed, needed.bit_count()
+        total = sum(filter(None, compress(self.costs, self._each(needed))))
+        if extra:
+            taken = self._each(used)
+            for cost, i in self._by_cost:
+                if taken[i]:
+                    continue
+                times = extra if self.parts[i].repeats else 1
+                chosen |= 1 << i
+                total += cost * times
+                number, extra = number + times, extra - times
+                if not extra:
+                    break
+        if extra:
+            return None
+        early = chosen & ~self._last or chosen  # an order that all parts allow begins with these
+        return Shortest(total, (early & -early).bit_length() - 1, number)
+
+    def _each(self, parts: int) -> bytes:
+        """Return for each part 1 if it is among the bits of `parts`, else 0."""
+        return f"{parts:0{len(self.parts)}b}".encode().translate(_VALUES)[::-1]

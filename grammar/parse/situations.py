@@ -109,8 +109,8 @@ class Situations:
         if shortest is None:
             return None
         if phase == AT:
-            return self._part_edges(number, used, count, 1 << shortest.parts[0])[0]
-        if shortest.parts:
+            return self._part_edges(number, used, count, 1 << shortest.first)[0]
+        if shortest.number:
             return self._separator_edge(state, number)
         return EpsilonEdge(group.onward)
 

@@ -274,6 +274,23 @@ def test_a_network_grows_in_proportion_to_the_properties(required: int):
     assert sizes[1] <= 5 * sizes[0]
 
 
+def test_the_cost_of_a_state_counts_the_parts_of_the_largest_group_as_work():
+    work = []
+    for count in (10, 2000):
+        names = [f"{number:x}" for number in range(count)]
+        schema = {"properties": dict.fromkeys(names, True), "required": names}
+        meter = Meter()
+        network = Network(JsonSchema(schema, property_order="any").rules(None))
+        parser = Parser(network, scanner_of, meter)
+        state = parser.after_text(parser.start, b'{"0":null,"')
+        assert state is not None
+        before = meter.spent
+        assert state.cost is not None
+        work.append(meter.spent - before)
+    assert work[0] < 10
+    assert work[1] > 1000
+
+
 def test_a_part_that_repeats_can_not_be_required():
     rules = Rules()
     parts = Component(Literal("a")), Component(Literal("b"), required=True, repeats=True)
