@@ -343,10 +343,10 @@ class Closing:
         After all of them that lead to one state this is the same text, unless it repeats their
         string: tokens that are parts of it are left out.
         """
-        vocabulary, sure = self._vocabulary, np.zeros(len(following.tokens), bool)
+        vocabulary, sure = self._vocabulary, np.zeros(len(self._vocabulary), bool)
         quoted = vocabulary.quoted
         if not keys.string or keys.escape or keys.unchanged_by(quoted) is not None:
-            return sure
+            return sure[following.tokens]
         new = quoted.within.copy()
         new[vocabulary.beginnings(*keys.taken_continuations)] = False
         for group, cost in islice(following.groups(new[following.tokens]), _ONE_BY_ONE):
@@ -356,8 +356,10 @@ class Closing:
             shortest, needed = self._without_detour(onward, after)
             if needed <= tokens:
                 parts = vocabulary.beginnings(*(shortest[at:] for at in range(len(shortest))))
-                sure |= np.isin(following.tokens, np.setdiff1d(group, parts))
-        return sure
+                parts_of_others = sure[parts]
+                sure[group] = True
+                sure[parts] = parts_of_others
+        return sure[following.tokens]
 
     def _without_detour(self, state: State, keys: Keys) -> tuple[bytes, int]:
         """Return the shortest text to the end in the canonical spelling, without its control
