@@ -28,6 +28,7 @@ _ENDS_STRING, _STRUCTURE = frozenset(b'"\\'), frozenset(b'",{}[]')  # or begins 
 _NUMBER = b"0123456789+-.eE"
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?')
 _COMPARED = 4  # items that the current one is compared with, in the time to read one of its values
+KEYS_BYTES, NAME_BYTES = 600, 75  # approximate memory of keys, and of each name or item in them
 _NO_KEYS = frozenset[bytes]()
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
@@ -127,6 +128,14 @@ class Keys(NamedTuple):
         if key is None and not watched:
             escape = b"\\" if escaped else b""
         return _made(Keys, (open_, key, expected, string, escape, text))
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory, without the texts of names and items, which other keys hold too."""
+        names = sum(
+            len(each.texts if isinstance(each, SeenItems) else each) for each in self.open if each
+        )
+        return KEYS_BYTES + NAME_BYTES * names + len(self.text)
 
     def unchanged_by(self, tokens: QuotedTokens) -> Bool[np.ndarray, " tokens"] | None:
         """Return for each token whether `after` returns the same keys; None: no token may."""

@@ -7,17 +7,17 @@ import numpy as np
 from jaxtyping import Int32
 
 from dlm.grammar.json_escapes import missing
-from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.keys import KEYS_BYTES, NAME_BYTES, Keys
 from dlm.grammar.parse.states import State
 from dlm.grammar.parse.uniqueness import Detour, Uniqueness
 from dlm.grammar.vocabulary.vocabulary import Vocabulary
 
-_DETOURS = 4096  # cached detours
 _MOST_BYTES = 10 << 20  # of memory of cached keys after a token
-_KEYS_BYTES, _OPEN_BYTES, _NAME_BYTES = 600, 8, 75  # approximate memory of parts of them
+_DETOUR_BYTES = 32 << 20  # of memory of cached detours
+_OPEN_BYTES = 8  # approximate memory of an open object or array, if others hold it as well
 _COMPARED = 5  # keys and items that the text is compared with, for a unit of work
 
 
@@ -33,14 +33,15 @@ class Steps:
         self.may_run_out = self.few_keys or self.uniqueness.distinct
         # Whether tokens may be refused before the first key, such as those that hold one twice.
         self._always_watched = self.may_run_out or bool(vocabulary.quoted.doubling)
-        self._detours = LimitedCache[tuple[State, Keys], Detour | None](_DETOURS)
+        self._detours: dict[tuple[State, Keys], Detour | None] = {}
+        self._detour_bytes = 0  # approximate memory of `_detours`
         self._keys: dict[tuple[Keys, int], Keys] = {}  # by the keys before a token
         self._keys_bytes = 0  # approximate memory of `_keys`
 
     @property
     def nbytes(self) -> int:
         """Approximate memory of caches."""
-        return self.uniqueness.nbytes + self._keys_bytes
+        return self.uniqueness.nbytes + self._keys_bytes + self._detour_bytes
 
     def first_keys(self) -> Keys | None:
         """Return the keys before the text."""
@@ -89,9 +90,16 @@ class Steps:
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return `Uniqueness.detour`, from a cache."""
         key = state, keys
-        if key not in self._detours:
-            self._detours[key] = self.uniqueness.detour(state, keys)
-        return self._detours[key]
+        if key in self._detours:
+            return self._detours[key]
+        detour = self.uniqueness.detour(state, keys)
+        size = keys.nbytes + (0 if detour is None else detour.keys.nbytes)
+        if self._detour_bytes + size > _DETOUR_BYTES:
+            self._detours.clear()
+            self._detour_bytes = 0
+        self._detours[key] = detour
+        self._detour_bytes += size
+        return detour
 
     def are_watched(self, keys: Keys) -> bool:
         """Whether a token may be refused for its keys or items."""
@@ -141,12 +149,12 @@ def _new_bytes(before: Keys, after: Keys) -> int:
 
     No array of distinct items is open.
     """
-    size = _KEYS_BYTES + len(after.key or before.key or b"")
+    size = KEYS_BYTES + len(after.key or before.key or b"")
     if after.open is not before.open:
         size += _OPEN_BYTES * len(after.open)
         for names, old in zip_longest(after.open, before.open):
             if names is not old and isinstance(names, frozenset):
-                size += _NAME_BYTES * len(names)
+                size += NAME_BYTES * len(names)
     return size
 
 

@@ -33,6 +33,8 @@ class UniqueText:
         # The start of a key or an item that may be a repetition: its place in `_text`.
         self._begun: tuple[int, State, Keys] = (0, *begin)
         self.detours, self._impossible = 0, False
+        self._repeats = False  # a detour comes next
+        self._ahead: TextParts = []  # symbols of the shortest text, the next one last
         self._at_once = _AT_FIRST
 
     def written(self, most: int) -> TextParts | None:
@@ -41,11 +43,19 @@ class UniqueText:
         Raises `Unfinished`; a second call continues the work.
         """
         while self._state.cost and len(self._text) < most and not self._impossible:
-            self._meter.spend(1 + min(most, self._state.cost, self._at_once) // 4)
-            at_once, self._at_once = self._at_once, min(_AT_ONCE, 2 * self._at_once)
-            for symbol in _symbols(self._parser.completion(self._state, at_once)):
-                if not self._read(symbol):
-                    break
+            if self._repeats:
+                self._take_detour()
+                continue
+            if not self._ahead:
+                self._meter.spend(1 + min(most, self._state.cost, self._at_once) // 4)
+                ahead = self._parser.completion(self._state, self._at_once)
+                self._ahead = [*_symbols(ahead)][::-1]
+                self._at_once = min(_AT_ONCE, 2 * self._at_once)
+            while self._ahead:
+                goes_on = self._read(self._ahead[-1])
+                self._ahead.pop()
+                if not goes_on:
+                    self._ahead.clear()
         return None if self._impossible else [*self._parts, bytes(self._text)]
 
     def _read(self, symbol: bytes | int) -> bool:
@@ -59,7 +69,7 @@ class UniqueText:
             self._impossible = True
             return False
         if after is None:
-            self._take_detour()
+            self._repeats = True
             return False
         if isinstance(symbol, int):
             self._parts += [bytes(self._text), symbol]
@@ -75,7 +85,7 @@ class UniqueText:
         """Replace the repeated key or item by a detour from its start."""
         place, state, keys = self._begun
         detour = self._detour(state, keys)
-        self.detours, self._at_once = self.detours + 1, _AT_FIRST
+        self.detours, self._at_once, self._repeats = self.detours + 1, _AT_FIRST, False
         if detour is None or self.detours > _MOST_REPEATED:
             self._impossible = True
             return

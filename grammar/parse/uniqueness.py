@@ -1,7 +1,8 @@
 """Searches for texts that lead to a new key of an object, or to a new item of distinct items.
 
 If keys are free or items distinct, a token is allowed only if a new key or item can still be
-reached after it. `Uniqueness` searches for a `Detour`, a text that leads there.
+reached after it. `Uniqueness` searches for a `Detour`, a text that leads there. A search that runs
+out of work is kept, and continued by the same call.
 
 A text of many items needs a detour for each of them, from one place of the grammar. So a search
 continues where the last one from an equal place has stopped: what was a repetition stays one while
@@ -10,11 +11,13 @@ the array grows. Its texts are parsed anew from each place.
 
 import heapq
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
 from sys import maxsize
 from typing import NamedTuple
 
-from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.errors import Unfinished
+from dlm.grammar.limits import Begun, LimitedCache, Meter
 from dlm.grammar.parse.earley import Parser
 from dlm.grammar.parse.keys import Keys, SeenItems
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
@@ -22,7 +25,7 @@ from dlm.grammar.parse.states import State, Thread
 
 _MOST_SITUATIONS = 4096  # situations visited in one search
 _MOST_SEEN = 16_384  # situations of a search that is continued
-_SEARCHES = 4  # kept searches
+_SEARCHES = 4  # kept searches, and as many that ran out of work
 _NEAR = 32  # bytes of the shortest text in which a string is looked for
 _VARIETIES = 4096  # cached numbers of strings, by terminal and by state
 _SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
@@ -30,6 +33,7 @@ _UNITS = 3  # units of work for a situation
 _EDGES = 50  # edges read for a unit of work, to count texts
 _COMPARED = 64  # keys or items that a situation is compared with, for a unit of work
 _NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
+_PLAIN = bytes(byte for byte in range(256) if byte not in _NICE)
 _TENS = 10  # the size up to which all bytes of a range are tried at once, such as digits
 
 
@@ -48,6 +52,7 @@ class Uniqueness:
         self._parser, self._meter = parser, meter
         self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
         self._searches = LimitedCache[Hashable, _DetourSearch](_SEARCHES)  # by place
+        self._begun = Begun[tuple[State, Keys], _DetourSearch](_SEARCHES)  # that ran out of work
         # By terminal, its scanner's state, and the least and most characters that follow.
         self._varieties = LimitedCache[tuple[int, int, int, int | None], int](_VARIETIES)
         self._strings = LimitedCache[State, int](_VARIETIES)  # how many may be read, at least
@@ -55,7 +60,7 @@ class Uniqueness:
     @property
     def nbytes(self) -> int:
         """Approximate memory of the kept searches. Another thread may use them meanwhile."""
-        return _SITUATION_BYTES * sum(search.size for search in list(self._searches.values()))
+        return self._begun.nbytes + sum(search.nbytes for search in list(self._searches.values()))
 
     def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
         """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
@@ -127,16 +132,23 @@ class Uniqueness:
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return a detour from `state` with few bytes to the end; None if none is found.
 
-        After it, each of `keys.at_risk` has a new key or item, or is closed.
+        After it, each of `keys.at_risk` has a new key or item, or is closed. Raises `Unfinished`; a
+        second call continues.
         """
-        place = _place(state, keys)
-        search = self._searches.pop(place, None)  # a search that is interrupted is not kept
-        detour = None
-        if search is not None and search.continues_at(keys):
+        begin, place = (state, keys), _place(state, keys)
+        search = self._begun.take(begin)
+        if search is None:
+            search = self._searches.pop(place, None)
+            if search is None or not search.continues_at(keys):
+                search = _DetourSearch(self, self._parser, self._meter, begin)
+        try:
             detour = search.detour(state, keys)
-        if search is None or detour is None:
-            search = _DetourSearch(self, self._parser, self._meter, state, keys)
-            detour = search.detour(state, keys)
+            if detour is None and search.begin != begin:
+                search = _DetourSearch(self, self._parser, self._meter, begin)
+                detour = search.detour(state, keys)
+        except Unfinished:
+            self._begun.keep(begin, search)
+            raise
         self._searches[place] = search
         return detour
 
@@ -167,26 +179,44 @@ class _Reached(NamedTuple):
     text: bytes
     state: State
     keys: Keys
-    others: "Iterator[_Reached]"  # that differ from it in the last byte
+    others: "_Others | None"  # that differ from it in the last byte
+
+
+class _Others:
+    """Situations one byte after another, of which one at a time is visited."""
+
+    __slots__ = ("bytes_left", "situation")
+
+    def __init__(self, situation: _Reached, bytes_left: bytes):
+        self.situation = situation
+        self.bytes_left = bytearray(reversed(bytes_left))  # the next one last
 
 
 class _DetourSearch:
     """A search from one place for texts that lead to new keys or items, shortest first."""
 
     def __init__(
-        self, uniqueness: Uniqueness, parser: Parser, meter: Meter, state: State, keys: Keys
+        self, uniqueness: Uniqueness, parser: Parser, meter: Meter, begin: tuple[State, Keys]
     ):
         self._uniqueness, self._parser, self._meter = uniqueness, parser, meter
         self._numbers = itertools.count(0, -1)
-        self._open = [_Reached(state.cost or 0, next(self._numbers), b"", state, keys, iter(()))]
+        self.begin, (state, self._last) = begin, begin
         self._cost = state.cost or 0
-        self._seen = {(state, keys)}
-        self._last = keys
+        self._open = [_Reached(self._cost, next(self._numbers), b"", *begin, None)]
+        self._seen = {begin}
+        self._visited = 0  # situations, in the call that is not finished
+        self._elsewhere: list[_Reached] = []  # of these, those that its state does not lead to
+        self._after: list[_Others] = []  # situations to push, after the last one visited
 
     @property
     def size(self) -> int:
         """The number of situations that it has seen and keeps."""
         return len(self._seen)
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory."""
+        return _SITUATION_BYTES * self.size
 
     def continues_at(self, keys: Keys) -> bool:
         """Whether all that was a repetition is one for `keys` as well."""
@@ -196,69 +226,72 @@ class _DetourSearch:
 
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return the detour from `state`, a place as that of the search; None if none is found, or
-        if it is longer here than where the search began, so that others may be shorter."""
+        if it is longer here than where the search began, so that others may be shorter.
+
+        Raises `Unfinished`; a second call with the same arguments continues.
+        """
         self._last, risks = keys, keys.at_risk
         units = _UNITS + sum(risks.values()) // _COMPARED
-        elsewhere = list[_Reached]()  # situations that `state` does not lead to
-        try:
-            for _ in range(_MOST_SITUATIONS):
-                if not self._open:
-                    return None
-                situation = heapq.heappop(self._open)
-                self._meter.add(units)
-                onward = self._parser.after_text(state, situation.text)
-                if onward is None or onward.cost is None:
-                    elsewhere.append(situation)
-                    continue
-                after = (
-                    self._uniqueness.after(state, keys, situation.text) if situation.text else keys
-                )
-                if after is not None:
-                    now = after.at_risk
-                    if all(now.get(place, maxsize) > count for place, count in risks.items()):
-                        heapq.heappush(self._open, situation)  # the next search leads beyond it
-                        added = len(situation.text) + onward.cost - (state.cost or 0)
-                        alike = added <= situation.cost - self._cost
-                        return Detour(situation.text, onward, after) if alike else None
-                self._push(situation.others)
-                if after is not None:
-                    for others in self._onward(situation):
-                        self._push(others)
-            return None
-        finally:
-            for unreachable in elsewhere:
-                heapq.heappush(self._open, unreachable)
+        detour = None
+        while self._visited < _MOST_SITUATIONS:
+            while self._after:
+                self._push(self._after[-1])
+                self._after.pop()
+            if not self._open:
+                break
+            self._meter.spend(units)
+            situation = self._open[0]
+            onward, after = self._parser.after_text(state, situation.text), keys
+            if onward is None or onward.cost is None:
+                self._visited += 1
+                self._elsewhere.append(heapq.heappop(self._open))
+                continue
+            if situation.text:
+                after = self._uniqueness.after(state, keys, situation.text)
+            if after is not None:
+                now = after.at_risk
+                if all(now.get(place, maxsize) > count for place, count in risks.items()):
+                    added = len(situation.text) + onward.cost - (state.cost or 0)
+                    if added <= situation.cost - self._cost:
+                        detour = Detour(situation.text, onward, after)
+                    break  # it stays open: the next search leads beyond it
+                self._after = [*self._onward(situation)][::-1]
+            if situation.others is not None:
+                self._after.append(situation.others)
+            self._visited += 1
+            heapq.heappop(self._open)
+        for unreachable in self._elsewhere:
+            heapq.heappush(self._open, unreachable)
+        self._elsewhere, self._visited = [], 0
+        return detour
 
-    def _push(self, others: Iterator[_Reached]) -> None:
-        if (situation := next(others, None)) is not None:
-            heapq.heappush(self._open, situation)
-
-    def _onward(self, situation: _Reached) -> Iterator[Iterator[_Reached]]:
+    def _onward(self, situation: _Reached) -> Iterator[_Others]:
         """Yield the situations one byte further, in groups from which one at a time is visited."""
         for low, high in self._parser.ranges(situation.state):
             if not situation.keys.string and high - low < _TENS:
                 for byte in range(low, high + 1):
-                    yield self._after_each(situation, iter((byte,)))
+                    yield _Others(situation, bytes([byte]))
             else:
-                nice = [byte for byte in _NICE if low <= byte <= high]
-                plain = (byte for byte in range(low, high + 1) if byte not in _NICE)
-                yield self._after_each(situation, itertools.chain(nice, plain))
+                nice = bytes(byte for byte in _NICE if low <= byte <= high)
+                plain = _PLAIN[bisect_left(_PLAIN, low) : bisect_right(_PLAIN, high)]
+                yield _Others(situation, nice + plain)
 
-    def _after_each(self, situation: _Reached, bytes_: Iterator[int]) -> Iterator[_Reached]:
-        """Yield the situation after each of `bytes_`, without those seen before."""
-        for byte in bytes_:
-            onward = self._parser.after_byte(situation.state, byte)
-            if onward is None or onward.cost is None:
-                continue
-            piece = bytes([byte])
-            after = self._uniqueness.after(situation.state, situation.keys, piece)
-            if after is None or (onward, after) in self._seen:
+    def _push(self, others: _Others) -> None:
+        """Push the next one of `others` that was not seen before."""
+        situation, bytes_left = others.situation, others.bytes_left
+        while bytes_left:
+            piece, after = bytes_left[-1:], None
+            onward = self._parser.after_byte(situation.state, piece[0])
+            if onward is not None and onward.cost is not None:
+                after = self._uniqueness.after(situation.state, situation.keys, bytes(piece))
+            bytes_left.pop()
+            if onward is None or after is None or (onward, after) in self._seen:
                 continue
             self._seen.add((onward, after))
             text = situation.text + piece
-            cost = len(text) + onward.cost
-            others = self._after_each(situation, bytes_)
-            yield _Reached(cost, next(self._numbers), text, onward, after, others)
+            cost = len(text) + (onward.cost or 0)
+            reached = _Reached(cost, next(self._numbers), text, onward, after, others)
+            heapq.heappush(self._open, reached)
             return
 
 

@@ -3,6 +3,7 @@
 What a step did is kept, so that the next one goes on. Work is counted here, never time.
 """
 
+from contextlib import suppress
 from itertools import cycle
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from answers import resumed
 from toys import toy_vocabulary
 
-from dlm.grammar import Compiler, Matcher, Regex, Unfinished
+from dlm.grammar import Compiler, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.masks import Trie
 from dlm.grammar.masks.table import GrammarMasks
+from dlm.grammar.parse.fewest_tokens import FewestTokens
 from dlm.grammar.parse.following import FollowingSearch
 
 UNITS, BUDGET = 300, 12  # work of a step, and tokens
@@ -103,6 +105,40 @@ def test_fewest_tokens_are_searched_for_in_the_smallest_steps():
             return compiled.closing.least(compiled.parser.start)
 
     assert resumed(step)[0] == 5
+
+
+def test_new_items_are_searched_for_in_small_steps(vocabulary):
+    items = {"type": "string", "maxLength": 1}
+    schema = {"type": "array", "uniqueItems": True, "minItems": 90, "items": items}
+    compiled, other = (Compiler(vocabulary).compile(JsonSchema(schema)) for _ in range(2))
+    before = compiled.meter.spent, other.meter.spent
+    text, _ = in_steps(compiled, 10, Matcher(compiled).shortest_completion)
+    assert text == Matcher(other).shortest_completion()
+    work = [each.meter.spent - spent for each, spent in zip((compiled, other), before, strict=True)]
+    assert work[0] < 1.2 * work[1]
+
+
+def test_states_after_many_tokens_are_measured_in_bounded_steps():
+    names = [f"k{number}" for number in range(300)]
+    members = [f'"{name}":null'.encode() for name in names]
+    vocabulary = toy_vocabulary([b"{", b",", b"}", *members])
+    schema = {"properties": {name: {"type": "null"} for name in names}, "required": names}
+    spec = JsonSchema(schema, property_order="any", whitespace="compact")
+    compiled = Compiler(vocabulary).compile(spec)
+    meter = compiled.meter
+    search, spent = FewestTokens(compiled.parser, vocabulary, meter, 700), [meter.spent]
+
+    def step():
+        try:
+            with meter.limited(50):
+                return search.path()
+        finally:
+            spent.append(meter.spent)
+
+    for _ in range(200):
+        with suppress(Unfinished):
+            step()
+    assert np.diff(spent).max() < 150
 
 
 def test_a_mask_is_finished_in_the_smallest_steps_in_numpy(monkeypatch):

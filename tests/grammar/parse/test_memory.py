@@ -10,6 +10,7 @@ import pytest
 
 from dlm.grammar import Compiler, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.limits import RESULTS
+from dlm.grammar.parse import uniqueness
 from dlm.grammar.parse.following import FollowingSearch
 
 MEGABYTE = 1 << 20
@@ -116,6 +117,25 @@ def test_work_that_was_begun_is_counted_and_little(vocabulary):
     with suppress(Unfinished), compiled.meter.limited(5):
         query(states[-1])
     assert len(searches()) - others == 1
+
+
+def test_searches_for_new_items_leave_nothing_to_the_collector(compiler):
+    """A serving process seldom runs a full collection."""
+    items = {"type": "string", "maxLength": 2}
+    schema = {"type": "array", "uniqueItems": True, "minItems": 4000, "items": items}
+    compiled = compiler.compile(JsonSchema(schema))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            with suppress(Unfinished):
+                Matcher(compiled).check_budget(4096, 200)
+        kept = [
+            thing for thing in gc.get_objects() if type(thing).__module__ == uniqueness.__name__
+        ]
+    finally:
+        gc.enable()
+    assert len(kept) < 5000
 
 
 def searches():
