@@ -228,7 +228,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/batch": 800,
     "dlm/cli": 1_750,
     "dlm/decisions": 850,
-    "dlm/integrations": 5_500,
+    "dlm/integrations": 5_510,
     "dlm/logits": 1_450,
     "dlm/loop": 1_900,
     "dlm/openai": 4_550,

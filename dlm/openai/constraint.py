@@ -40,7 +40,7 @@ class ConstraintBody(ConstraintFields):
         check_old(values)
 
 
-def constraint_of(body: Any, policy: Policy) -> Spec | None:
+def constraint_of(body: Any, policy: Policy, at_once: bool = True) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
-    read. Raises `RequestError`."""
-    return validated(ConstraintBody.model_validate, body).spec(policy)
+    read. `at_once` as in `tools_spec`. Raises `RequestError`."""
+    return validated(ConstraintBody.model_validate, body).spec(policy, at_once)

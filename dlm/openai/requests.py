@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from dlm.errors import RequestError
+from dlm.grammar import InvalidGrammarError
 from dlm.openai.answer_format import FormatFields
 from dlm.openai.body import (
     REQUIRED,
@@ -290,9 +291,9 @@ class Generation:
 
     def error(self, error: RequestError) -> RequestError:
         """Return an error about one of the requests with the body's names of fields."""
-        constraint = self.requests[0].constraint
-        if isinstance(constraint, LaterTools):
-            error = constraint.refusal(error)
+        constraint, cause = self.requests[0].constraint, error.__cause__
+        if isinstance(constraint, LaterTools) and isinstance(cause, InvalidGrammarError):
+            error = constraint.refusal(cause)
         message, field = str(error), error.field
         if field == "max_tokens":
             field = self.tokens_field

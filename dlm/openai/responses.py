@@ -163,10 +163,11 @@ class ResponseConstraintFields(JsonModel):
         return spec or content
 
 
-def response_constraint_of(body: Any, policy: Policy) -> Spec | None:
+def response_constraint_of(body: Any, policy: Policy, at_once: bool = True) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
-    read. Raises `RequestError`."""
-    return validated(ResponseConstraintFields.model_validate, body).spec(policy)
+    read. `at_once` as in `tools_spec`. Raises `RequestError`."""
+    fields = validated(ResponseConstraintFields.model_validate, body)
+    return fields.spec(policy, at_once=at_once)
 
 
 _LABELS = "repeated in the response, without an effect"

@@ -174,14 +174,14 @@ class LaterTools(Tools):
         object.__setattr__(tools, "tools", self._read)  # pickled with the schemas, which are in it
         return tools
 
-    def refusal(self, error: RequestError) -> RequestError:
+    def refusal(self, error: InvalidGrammarError) -> RequestError:
         """Return the error of a request for which these could not be compiled, with the body's
         fields and places, as `tools_spec` raises it for `Tools`."""
-        cause = error.__cause__
-        if not isinstance(cause, InvalidGrammarError) or cause.kind != Tools.kind or error.field:
-            return error
-        refusal = RequestError(f"tools: {_placed(cause, self.places, self.schema_name)}")
-        refusal.__cause__ = cause
+        field = ""
+        if error.kind == Tools.kind:  # else it is about the answers without calls
+            field, error = "tools: ", _placed(error, self.places, self.schema_name)
+        refusal = RequestError(f"{field}{error}")
+        refusal.__cause__ = error
         return refusal
 
 

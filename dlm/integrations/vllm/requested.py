@@ -21,6 +21,7 @@ from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, THINKING, TOOLS, check_names
 from dlm.openai.constraint import constraint_of
 from dlm.openai.responses import response_constraint_of
+from dlm.openai.tools import LaterTools
 from dlm.policy import Policy
 
 _LOG = logging.getLogger("vllm.dlm")
@@ -81,6 +82,7 @@ class Requested:
         self._may_be_free = self._auto and outputs is None and not strict
         self._policy, self._form = Policy(), GemmaMarkers.form
         self._steps = 0  # that were taken to leave something free
+        self._spec: Spec | None = None  # the one to compile
 
     def spec(self, policy: Policy, form: str | None) -> Spec | None:
         """Return the spec, with calls in a `form`; None for free text. Raises `RequestError`."""
@@ -97,9 +99,9 @@ class Requested:
                 self.relax(error)
         return None
 
-    def _read(self, body: Body) -> Spec | None:
+    def _read(self, body: Body, at_once: bool = False) -> Spec | None:
         reader = response_constraint_of if self._responses else constraint_of
-        spec = reader(body, self._policy)
+        spec = self._spec = reader(body, self._policy, at_once)
         try:
             return spec and spec.in_form(self._form)
         except InvalidGrammarError as error:
@@ -107,6 +109,8 @@ class Requested:
 
     def relax(self, error: DlmError) -> None:
         """Leave free what `error` is about, if that is lax; otherwise raise it."""
+        if isinstance(error, InvalidGrammarError) and isinstance(self._spec, LaterTools):
+            error = self._spec.refusal(error)
         self._steps += 1
         if not self._auto:
             raise self._located(error)
@@ -136,7 +140,7 @@ class Requested:
             for definition in _definitions(tool):
                 definition["strict"] = True
         try:
-            self._read(body)
+            self._read(body, at_once=True)
         except RequestError as strict:
             if isinstance(cause := strict.__cause__, InvalidGrammarError) and cause.where:
                 return RequestError(f"{cause.where}: {error}", field="tools")

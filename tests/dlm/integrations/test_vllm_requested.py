@@ -10,6 +10,8 @@ from vllm_params import Outputs, Params
 
 from dlm.errors import RequestError
 from dlm.grammar import Compiler, Frontier, GrammarError, Matcher, Vocabulary
+from dlm.grammar.limits import SharedCache
+from dlm.grammar.specs import call_arguments
 from dlm.integrations.vllm.front_end import FrontEnd
 from dlm.integrations.vllm.payload import FIELD, TOOLS, ToolsText
 
@@ -232,3 +234,13 @@ def test_an_unknown_order_of_properties_is_refused_beside_lax_tools_too(front_en
         RequestError, match=r"vllm_xargs\.property_order must be one of .*, got 'sorted'"
     ):
         front_end.admit(params, [2, 5])
+
+
+def test_the_process_that_serves_writes_no_rules_of_tools(front_end, monkeypatch):
+    monkeypatch.setattr(call_arguments, "_KEPT", SharedCache(1 << 20))
+    monkeypatch.delattr(call_arguments, "write")  # the process that compiles has it
+    tools = [tool(parameters=holding({"type": "string", "minLength": 3}))]
+    assert admitted(front_end, tools, tool_choice="required") is not None
+    place = "/tools/0/function/parameters/properties/x/\\$ref"
+    with pytest.raises(RequestError, match=f"^tools: tools at {place}: tool 'book': .*lost"):
+        admitted(front_end, [tool(parameters=LOST)], tool_choice="required")
