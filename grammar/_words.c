@@ -7,7 +7,11 @@
 
 #include <string.h>
 
-enum { LAST_CHARACTER = 0x10FFFF };
+enum {
+    LAST_CHARACTER = 0x10FFFF,
+    PASSED = 8,            /* slots of others for a state, which are not counted */
+    PASSED_BY_STEP = 256,  /* more of them for a step */
+};
 static const uint32_t every[2][2] = {{0, 0xD7FF}, {0xE000, LAST_CHARACTER}};
 
 typedef struct {
@@ -40,6 +44,7 @@ typedef struct {
     Edge *edges;                 /* of one state */
     int32_t step_count, step_room, begun_step_count, begun_step_room, node_count, node_room;
     int32_t depth, begun_room, slots_room, reached, edge_count, edge_room;
+    int64_t passed;              /* slots of other states, on the way to one's own */
     PyObject *ends_of_ranges[3]; /* of `every`, without 0 */
 } Words;
 
@@ -84,10 +89,10 @@ static int32_t add_node(Words *words, int32_t count, int ends)
     return words->node_count++;
 }
 
-static int32_t *slot_of(const Words *words, const Step *steps, int32_t count, int ends)
+static int32_t *slot_of(Words *words, const Step *steps, int32_t count, int ends)
 {
     uint32_t mask = (uint32_t)words->slots_room - 1, slot = hash_of_node(words, steps, count, ends) & mask;
-    for (; words->slots[slot]; slot = (slot + 1) & mask) {
+    for (; words->slots[slot]; slot = (slot + 1) & mask, words->passed++) {
         const Node *node = &words->nodes[words->slots[slot] - 1];
         if (node->count == count && node->ends == ends &&
             (count == 0 || memcmp(words->steps + node->first, steps, (size_t)count * sizeof *steps) == 0))
@@ -295,7 +300,8 @@ static void free_words(Words *words)
    `texts` are sorted, and have no lone surrogates. The edges and the final states are those of the
    minimal automaton of the texts, or of all others; its states are numbered breadth-first.
    `spend` is called for each text, before its states are made, with the number of its characters
-   that the text before it does not share. What it raises ends the construction. */
+   that the text before it does not share; and at the end if many states were looked for in slots of
+   others. What it raises ends the construction. */
 PyObject *automaton_of_words(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *texts, *spend, *made = NULL;
@@ -323,7 +329,11 @@ PyObject *automaton_of_words(PyObject *Py_UNUSED(module), PyObject *arguments)
         PyMem_Free(last);
         last = text;
     }
-    if (right && complete(&words, last, 0))
+    right = right && complete(&words, last, 0);
+    int64_t beyond = words.passed - PASSED * (int64_t)words.node_count;
+    if (right && beyond > 0)
+        right = count_steps(spend, (int32_t)(beyond / PASSED_BY_STEP + 1));
+    if (right)
         made = automaton(&words, others);
     PyMem_Free(last);
     free_words(&words);
