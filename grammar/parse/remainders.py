@@ -19,6 +19,7 @@ NEVER = 1 << 30  # tokens: the vocabulary does not spell the text
 _PIECE = 64  # bytes: longer texts are counted in pieces, which are kept if work runs out
 _EACH = 2  # units of work for each piece
 _NODES = 16  # trie nodes visited for a unit of work
+_SPELLED = 64  # bytes of a terminal's text that are spelled for a unit of work
 _MOST = 128 << 20  # bytes of memory, before all is forgotten
 
 
@@ -135,6 +136,7 @@ class Remainders:
             scanner = self._parser.scanners[best.terminal]
             text = scanner.completion(best.at, best.needed, best.remaining)
             remainder = self._piece(text, self._of_item(best.onward))
+            self._meter.add(len(text) // _SPELLED)  # last, so that each step finishes some text
         else:
             remainder = None if best is None else self._of_item(best)
         self._begun = False

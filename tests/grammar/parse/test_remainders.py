@@ -226,3 +226,13 @@ def test_near_the_end_of_a_budget_every_token_that_fits_is_allowed():
     assert len(tokens_in(matcher.allowed(3))) == len(words)
     assert matcher.accept(2)
     assert len(tokens_in(matcher.allowed(2))) == len(words)
+
+
+def test_a_long_text_that_is_spelled_again_counts_as_work():
+    grammar = compiled_literal(vocabulary_of([]), "abc" * 4000)
+    remainders, state = grammar.closing.remainders, grammar.parser.start
+    state = grammar.parser.after_text(state, b"a")
+    remainders.of(state)
+    before = grammar.meter.spent
+    remainders.of(state)
+    assert grammar.meter.spent - before > 100
