@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { KERNEL_PARTS = 8 };  /* of a unit of work, for a state; and for each member that it reaches */
+enum { MEMBERS = 32 };      /* of a cell, on average, beyond which fewer cells are kept */
 
 /* Forget the next cells of a cell that leaves the table, and its object. */
 static void cut(Cell *cell)
@@ -148,7 +149,7 @@ void forget_cells(States *states)
 {
     Cell **cells = states->cells;
     long room = states->room;
-    states->cells = NULL, states->count = states->room = 0;
+    states->cells = NULL, states->count = states->room = 0, states->members = 0;
     for (long i = 0; i < room; i++)
         if (cells[i])
             cut(cells[i]);
@@ -164,6 +165,23 @@ int forget_states(States *states)
     PyObject *nothing = PyObject_CallMethod(states->stacks, "clear", NULL);
     Py_XDECREF(nothing);
     return nothing != NULL;
+}
+
+/* Forget all cells and stack nodes if there are too many cells, or too many members of them. Returns 0
+   with an exception. */
+static int make_room(States *states)
+{
+    int full = states->count >= states->most_states ||
+               states->members >= (int64_t)MEMBERS * states->most_states;
+    return !full || forget_states(states);
+}
+
+/* Note that the table keeps a cell. */
+static void keep(States *states, Cell *cell)
+{
+    states->count++;
+    states->members += (int64_t)cell->kernel.count + cell->threads.count + cell->items.count;
+    cell->is_kept = 1;
 }
 
 /* Add the members of a list to another one. Returns 0 with an exception. */
@@ -212,7 +230,7 @@ Cell *cell_of(States *states, Members *kernel, Work *work)
         hash += hash_of(&kernel->members[i]);
     if (states->room && (cell = states->cells[slot_of(states, kernel, hash)]) != NULL)
         return (Cell *)Py_NewRef((PyObject *)cell);
-    if (states->count >= states->most_states && !forget_states(states))
+    if (!make_room(states))
         return NULL;
     const Module *module = PyType_GetModuleState(Py_TYPE((PyObject *)states));
     PyTypeObject *type = module->cell;
@@ -232,8 +250,7 @@ Cell *cell_of(States *states, Members *kernel, Work *work)
         return known;
     }
     *slot = (Cell *)Py_NewRef((PyObject *)cell);
-    states->count++;
-    cell->is_kept = 1;
+    keep(states, cell);
     return cell;
 }
 
@@ -257,15 +274,14 @@ static int count_step(States *states, const Cell *cell, Work *work)
    reference; NULL with an exception. */
 static Cell *kept_again(States *states, Cell *cell)
 {
-    if (states->count >= states->most_states && !forget_states(states))
+    if (!make_room(states))
         return NULL;
     if (!make_slots(states))
         return NULL;
     Cell **slot = &states->cells[slot_of(states, &cell->kernel, cell->hash)];
     if (*slot == NULL) {
         *slot = (Cell *)Py_NewRef((PyObject *)cell);
-        states->count++;
-        cell->is_kept = 1;
+        keep(states, cell);
     }
     return (Cell *)Py_NewRef((PyObject *)*slot);
 }

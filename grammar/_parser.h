@@ -96,6 +96,7 @@ typedef struct {
     long edges;                      /* of all predictions */
     Cell **cells;                    /* by the hashes of their kernels */
     long count, room;                /* `room` is a power of two */
+    int64_t members;                 /* of all cells, in their three lists */
 } States;
 
 /* Work that is counted in units of about 10 us, and as parts of them. */

@@ -15,6 +15,7 @@ from dlm.grammar.parse.states import UNREAD, UNREAD_BYTES, Item, Stacks, State, 
 from dlm.grammar.parse.threads import Threads
 
 _MOST_STATES = 32_768  # before all are forgotten
+_MEMBERS = 32  # of a state, on average, beyond which fewer states are kept; in C: `MEMBERS`
 _MOST_WORK = 20_000  # items reached from one state
 _RUNS = 1 << 14  # cached states after several bytes
 _THREADS = 8  # threads moved by a byte for a unit of work
@@ -83,6 +84,7 @@ class PythonStates:
         self._threads, self._stacks, self._costs, self._meter = threads, stacks, costs, meter
         self._closures = Closures(predictions, stacks, threads.starts)
         self._states: dict[Thread | Item | frozenset[Thread | Item], State] = {}  # by kernel
+        self._members = 0  # of all states
         self._runs = LimitedCache[tuple[State, bytes], tuple[State | None, int]](_RUNS)
 
     def __len__(self) -> int:
@@ -93,9 +95,10 @@ class PythonStates:
         key = frozenset(kernel) if len(kernel) > 1 else kernel[0]
         state = self._states.get(key)
         if state is None:
-            if len(self._states) >= _MOST_STATES:
+            if max(len(self._states), self._members // _MEMBERS) >= _MOST_STATES:
                 self.clear()
             state = self._states[key] = self._closed([*dict.fromkeys(kernel)])
+            self._members += len(kernel) + len(state.threads) + len(state.items)
         return state
 
     for_walk = of
@@ -117,6 +120,7 @@ class PythonStates:
         for state in self._states.values():
             state.next = UNREAD_BYTES
         self._states.clear()
+        self._members = 0
         self._runs.clear()
         self._stacks.clear()
 

@@ -231,6 +231,24 @@ def test_the_oldest_states_are_forgotten_and_still_lead_on(native):
             assert 0 < len(table) <= 8
 
 
+@both
+def test_few_states_of_many_threads_are_kept(native):
+    """Their memory is that of their threads."""
+    edges = [TerminalEdge(number, number) for number in range(100)]
+    reads = NOTHING._replace(reads=edges, size=100)
+    scanner = LiteralScanner(b"abcdefghijklmnop")
+    with states_by(native), patch("dlm.grammar.parse.state_table._MOST_STATES", 16):
+        table, _ = table_of([scanner] * 100, [reads] * 100, [])
+        start = table.of([Item(0, ENDED)])
+        sizes: list[int] = []
+        for size in range(1, 16):
+            state = table.after(start, b"abcdefghijklmnop"[:size])
+            assert state is not None
+            assert len(state.threads) == 100
+            sizes.append(len(table))
+    assert max(sizes) <= 4
+
+
 class Node(StackNode):
     __slots__ = ("__weakref__",)
 
