@@ -16,6 +16,7 @@ from dlm.grammar.masks.rows import Below, SetRows, made_of, new_rows
 
 Mask = int  # a row of the table; or ~token, if only that token is allowed
 _ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
+_KEY_BYTES = 200  # approximate memory of a key
 
 
 class GrammarMasks:
@@ -42,7 +43,7 @@ class GrammarMasks:
 
     @property
     def nbytes(self) -> int:
-        return self._words[: self.count].nbytes
+        return self._words[: self.count].nbytes + _KEY_BYTES * len(self.known)
 
     def trim(self) -> None:
         """Clear the table if it has too many rows or keys. Call it between two passes."""

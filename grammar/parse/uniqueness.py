@@ -29,6 +29,7 @@ _SEARCHES = 4  # kept searches, and as many that ran out of work
 _NEAR = 32  # bytes of the shortest text in which a string is looked for
 _VARIETIES = 4096  # cached numbers of strings, by terminal and by state
 _SITUATION_BYTES = 600  # approximate memory of a situation that a search keeps
+_NUMBER_BYTES = 250  # approximate memory of a cached number of strings
 _UNITS = 3  # units of work for a situation
 _EDGES = 50  # edges read for a unit of work, to count texts
 _COMPARED = 64  # keys or items that a situation is compared with, for a unit of work
@@ -59,8 +60,10 @@ class Uniqueness:
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory of the kept searches. Another thread may use them meanwhile."""
-        return self._begun.nbytes + sum(search.nbytes for search in list(self._searches.values()))
+        """Approximate memory of caches. Another thread may use them meanwhile."""
+        searches = sum(search.nbytes for search in list(self._searches.values()))
+        numbers = len(self._varieties) + len(self._strings)
+        return self._begun.nbytes + searches + _NUMBER_BYTES * numbers
 
     def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
         """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""

@@ -47,7 +47,8 @@ def test_rows_stay_when_the_table_grows(few):
     before = table.table
     table.changed(None, more=[1, 2, 3])
     assert np.array_equal(before[: len(made)], table.table[: len(made)])
-    assert table.nbytes == 41 * 4 * 4
+    rows = 41 * 4 * 4  # bytes
+    assert rows + 41 * 100 < table.nbytes < rows + 41 * 300  # with what is known of them
 
 
 def test_removing_tokens_that_a_set_lacks_keeps_its_row():
