@@ -17,6 +17,7 @@ TESTS = (
     "test_bits.py",
     "test_rows.py",
     "test_walk_in_c.py",
+    "../parse/test_costs_in_c.py",
     *("../parse/test_state_table.py", "../parse/test_states_in_c.py", "../regex/test_words.py"),
 )
 LOADED = """
