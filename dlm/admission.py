@@ -152,11 +152,7 @@ class Admission:
         try:
             return self._prompts.encode(request)
         except Exception:
-            if isinstance(request.constraint, Tools):
-                try:
-                    request.constraint.check()
-                except InvalidGrammarError as error:
-                    raise RequestError(str(error)) from error
+            check_tools(request, self._vocabulary.calls)
             raise
 
     def _check_size(self, request: Request) -> None:
@@ -193,6 +189,17 @@ class Admission:
             longest_prompt=longest,
             prompt=prompt,
         )
+
+
+def check_tools(request: Request, form: str | None) -> None:
+    """Raise the `RequestError` of tools, for a model that writes calls in a `form`, whose schemas
+    have not been read yet."""
+    tools = request.constraint
+    if isinstance(tools, Tools) and not tools.at_once:
+        try:
+            tools.check(form)
+        except InvalidGrammarError as error:
+            raise RequestError(str(error)) from error
 
 
 def _prompt_of(request: Request, other: Sequence) -> PromptTokens | None:

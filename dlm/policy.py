@@ -67,6 +67,7 @@ class Policy:
     # Units that the grammar of one request may take in all: these, and some for each of max_tokens.
     request_work: int = 400_000
     token_work: int = 500  # a token that needs a new mask takes 34 at the median, and 2,100 at p99
+    tools_at_once: bool = True  # a body's tools are checked with it; else as they are compiled
     flags: bool = True  # whether errors name the server's flag for a limit
     max_unfinished_steps: int = 400  # of one query of a grammar; then its request fails
     ignore_unsupported: bool = False  # fields such as penalties have no effect instead of an error

@@ -227,9 +227,8 @@ system may stand among them, and the last one is the user's",
                 return True, EFFORT[effort or "high"]
         return False, None
 
-    def spec(self, policy: Policy, at_once: bool = True) -> Spec | None:
-        """Return the constraint; None for free text. `at_once` as in `tools_spec`. Raises
-        `RequestError`."""
+    def spec(self, policy: Policy) -> Spec | None:
+        """Return the constraint; None for free text. Raises `RequestError`."""
         config, content = self.output_config, None
         order = config.property_order if config else None
         format = (config.format if config else None) or self.output_format
@@ -248,7 +247,6 @@ system may stand among them, and the last one is the user's",
             places=list(self.forms),
             schema_name="input_schema",
             order=order,
-            at_once=at_once,
         )
         return tools or content
 
@@ -290,12 +288,12 @@ it ends within them, and `stop_reason` is `max_tokens` if they made it another a
     metadata: Object | None = Field(None, description="without an effect")
 
 
-def message_of(body: Any, policy: Policy, at_once: bool = True) -> Generation:
+def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
-    the server has no room for more. `at_once` as in `tools_spec`. Raises `RequestError`."""
+    the server has no room for more. Raises `RequestError`."""
     parsed = validated(MessagesBody.model_validate, admitted(body, policy))
     fields = parsed.prompt() | {
-        "constraint": parsed.spec(policy, at_once),
+        "constraint": parsed.spec(policy),
         "max_tokens": min(parsed.max_tokens, policy.max_answer_tokens),
         "fit": True,
         "stop": [text for text in parsed.stop_sequences or () if text],

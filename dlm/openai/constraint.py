@@ -14,11 +14,11 @@ from dlm.policy import Policy
 class ConstraintFields(FormatFields, ToolFields):
     """Fields of a body that constrain its answer."""
 
-    def spec(self, policy: Policy, at_once: bool = True) -> Spec | None:
+    def spec(self, policy: Policy) -> Spec | None:
         """Return the one constraint; None for free text. Raises `RequestError`.
 
         Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
-        constrains answers without calls. `at_once` as in `tools_spec`.
+        constrains answers without calls.
         """
         spec = tools_spec(
             self.tools,
@@ -27,7 +27,6 @@ class ConstraintFields(FormatFields, ToolFields):
             parallel=self.parallel_tool_calls is not False,
             content=(content := self.content_spec(policy, bool(self.declared))),
             order=self.property_order,
-            at_once=at_once,
         )
         return spec or content
 
@@ -40,7 +39,7 @@ class ConstraintBody(ConstraintFields):
         check_old(values)
 
 
-def constraint_of(body: Any, policy: Policy, at_once: bool = True) -> Spec | None:
+def constraint_of(body: Any, policy: Policy) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
-    read. `at_once` as in `tools_spec`. Raises `RequestError`."""
-    return validated(ConstraintBody.model_validate, body).spec(policy, at_once)
+    read. Raises `RequestError`."""
+    return validated(ConstraintBody.model_validate, body).spec(policy)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from dlm.errors import RequestError
-from dlm.grammar import InvalidGrammarError
+from dlm.grammar import InvalidGrammarError, Tools
 from dlm.openai.answer_format import FormatFields
 from dlm.openai.body import (
     REQUIRED,
@@ -34,7 +34,7 @@ from dlm.openai.constraint import ConstraintFields
 from dlm.openai.logprobs import ChatLogprobFields, TextLogprobFields, check_numbers
 from dlm.openai.messages import Messages, ReasoningFields, chat_messages
 from dlm.openai.other_fields import CHAT_HINTS, Hints, RequestModel, admitted
-from dlm.openai.tools import LaterTools
+from dlm.openai.tools import tools_refusal
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
@@ -236,12 +236,11 @@ class _ConversationBody(
             )
         return next(iter(limits.items()), ("max_tokens", None))
 
-    def fields(self, policy: Policy, at_once: bool = True) -> dict[str, Any]:
-        """Return the fields of a `Request` that the body sets, but its prompt. `at_once` as in
-        `tools_spec`."""
+    def fields(self, policy: Policy) -> dict[str, Any]:
+        """Return the fields of a `Request` that the body sets, but its prompt."""
         thinking, thinking_budget = self.thinking
         fields = {
-            "constraint": self.spec(policy, at_once),
+            "constraint": self.spec(policy),
             "max_tokens": admitted_tokens(*self.budget, policy),
             "tools": self.declared or None,
             "thinking": thinking or None,
@@ -292,8 +291,8 @@ class Generation:
     def error(self, error: RequestError) -> RequestError:
         """Return an error about one of the requests with the body's names of fields."""
         constraint, cause = self.requests[0].constraint, error.__cause__
-        if isinstance(constraint, LaterTools) and isinstance(cause, InvalidGrammarError):
-            error = constraint.refusal(cause)
+        if isinstance(constraint, Tools) and isinstance(cause, InvalidGrammarError):
+            error = tools_refusal(constraint, cause)
         message, field = str(error), error.field
         if field == "max_tokens":
             field = self.tokens_field
@@ -324,13 +323,11 @@ def request_of(body: Any, policy: Policy) -> Request:
     return Request(**fields)
 
 
-def chat_of(body: Any, policy: Policy, at_once: bool = True) -> Generation:
-    """Read a body of `/v1/chat/completions`. `at_once` as in `tools_spec`. Raises
-    `RequestError`."""
+def chat_of(body: Any, policy: Policy) -> Generation:
+    """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
     chat = validated(ChatBody.model_validate, admitted(body, policy))
     field, tokens = chat.budget
-    fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None}
-    fields |= chat.fields(policy, at_once)
+    fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None} | chat.fields(policy)
     fields["messages"] = chat_messages(chat.messages)
     return _generation(
         chat,

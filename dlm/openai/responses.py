@@ -143,11 +143,9 @@ class ResponseConstraintFields(JsonModel):
             )
         return spec or outputs
 
-    def spec(
-        self, policy: Policy, offered: OfferedTools | None = None, at_once: bool = True
-    ) -> Spec | None:
+    def spec(self, policy: Policy, offered: OfferedTools | None = None) -> Spec | None:
         """Return the one constraint; None for free text. `offered` are all tools of the body, by
-        default those of `tools`; `at_once` as in `tools_spec`. Raises `RequestError`."""
+        default those of `tools`. Raises `RequestError`."""
         content = self.content_spec(policy)
         offered = offered or self.offered()
         spec = tools_spec(
@@ -158,16 +156,14 @@ class ResponseConstraintFields(JsonModel):
             content=content,
             places=offered.places,
             order=order_of(self.structured_outputs),
-            at_once=at_once,
         )
         return spec or content
 
 
-def response_constraint_of(body: Any, policy: Policy, at_once: bool = True) -> Spec | None:
+def response_constraint_of(body: Any, policy: Policy) -> Spec | None:
     """Return the one constraint in `body`; None for free text. Fields about other things are not
-    read. `at_once` as in `tools_spec`. Raises `RequestError`."""
-    fields = validated(ResponseConstraintFields.model_validate, body)
-    return fields.spec(policy, at_once=at_once)
+    read. Raises `RequestError`."""
+    return validated(ResponseConstraintFields.model_validate, body).spec(policy)
 
 
 _LABELS = "repeated in the response, without an effect"
@@ -276,11 +272,9 @@ class ResponseGeneration(Generation):
     responses: ClientResponses | None  # where the response is stored; None: nowhere
 
 
-def response_of(
-    body: Any, policy: Policy, responses: ClientResponses, at_once: bool = True
-) -> ResponseGeneration:
-    """Read a body of `/v1/responses`; `responses` are its client's stored ones, `at_once` as in
-    `tools_spec`. Raises `RequestError`."""
+def response_of(body: Any, policy: Policy, responses: ClientResponses) -> ResponseGeneration:
+    """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
+    `RequestError`."""
     parsed = validated(ResponsesBody.model_validate, admitted(body, policy))
     conversation = [*_earlier_items(parsed, responses), *parsed.placed_items]
     offered = parsed.offered()
@@ -288,7 +282,7 @@ def response_of(
         if isinstance(item, AdditionalToolsItem):
             offered.add(item.tools, f"{path}.tools")
     choice, forms = parsed.choice, offered.forms
-    constraint = parsed.spec(policy, offered, at_once)
+    constraint = parsed.spec(policy, offered)
     tokens = admitted_tokens("max_output_tokens", parsed.max_output_tokens, policy)
     thinking, thinking_budget = parsed.thinking
     fields: dict[str, Any] = {

@@ -1,22 +1,20 @@
 """Tools of a body in the form of a chat, the choice among them, and the spec of their calls.
 
 `tools_spec` is for bodies of other forms too: they make tools in the form of a chat, and a
-`ToolChoice`. `Tools` checks names, schemas and grammars; `LaterTools` leaves schemas to the process
-that compiles them, since reading those of twenty tools holds up a server for 15 ms.
+`ToolChoice`. `Tools` checks names, schemas and grammars. A server leaves schemas to the process
+that compiles them, since reading those of twenty tools holds it up for 15 ms.
 """
 
-import re
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec, Tools
 from dlm.grammar.schema import PropertyOrder
-from dlm.grammar.specs.tool_forms import input_spec
+from dlm.grammar.specs.tool_forms import ToolPlaces, input_spec
 from dlm.openai.answer_format import make_spec
 from dlm.openai.body import (
     REQUIRED,
@@ -159,32 +157,6 @@ class ToolFields(JsonModel):
         return [] if self.tools is None or self.choice.mode == "none" else self.tools
 
 
-@dataclass(frozen=True)
-class LaterTools(Tools):
-    """Tools of a body whose schemas are read when they are compiled. `refusal` words the errors."""
-
-    at_once: ClassVar[bool] = False
-    places: Sequence[str] | None = field(default=None, compare=False)  # as in `tools_spec`
-    schema_name: str = field(default="parameters", compare=False)
-
-    @property
-    def portable(self) -> Tools:
-        tools = copy(self)
-        object.__setattr__(tools, "__class__", Tools)
-        object.__setattr__(tools, "tools", self._read)  # pickled with the schemas, which are in it
-        return tools
-
-    def refusal(self, error: InvalidGrammarError) -> RequestError:
-        """Return the error of a request for which these could not be compiled, with the body's
-        fields and places, as `tools_spec` raises it for `Tools`."""
-        field = ""
-        if error.kind == Tools.kind:  # else it is about the answers without calls
-            field, error = "tools: ", _placed(error, self.places, self.schema_name)
-        refusal = RequestError(f"{field}{error}")
-        refusal.__cause__ = error
-        return refusal
-
-
 def tools_spec(
     tools: Sequence[dict[str, Any]] | None,
     policy: Policy,
@@ -195,14 +167,13 @@ def tools_spec(
     places: Sequence[str] | None = None,
     schema_name: str = "parameters",
     order: PropertyOrder | None = None,
-    at_once: bool = True,
 ) -> Spec | None:
     """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
     `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
     None: free text. In a body of another form, `places` are the tools' JSON pointers, and
     `schema_name` is the field of their schemas. `order` is that of the arguments' properties.
-    Unless `at_once`, schemas are read when they are compiled. Raises `RequestError`.
+    Raises `RequestError`; for schemas, if the policy has them read at once.
     """
     choice = choice or ToolChoice()
     if not tools:
@@ -225,34 +196,33 @@ def tools_spec(
     if choice.mode == "required":
         content = None
 
+    placed = ToolPlaces(places, schema_name)
+
     def make() -> Spec:
         try:
             for i, tool in enumerate(tools):
                 if (spec := input_spec(tool, f"/tools/{i}/custom")) is not None:
                     policy.check(spec)
-            options = {"content": content, "property_order": order or "required"}
-            if not at_once:
-                options |= {"places": places, "schema_name": schema_name}
-            kind = Tools if at_once else LaterTools
-            return kind(tools, choice.mode, choice.named, parallel, **options)
+            return Tools(
+                tools,
+                choice.mode,
+                choice.named,
+                parallel,
+                content=content,
+                property_order=order or "required",
+                at_once=policy.tools_at_once,
+                places=placed,
+            )
         except InvalidGrammarError as error:
-            raise _placed(error, places, schema_name) from error
+            raise placed.placed(error) from error
 
     return make_spec("tools", policy, Tools.kind, tools, make)
 
 
-_POINTER = re.compile(r"/tools/(\d+)/(?:function|custom)(/parameters)?")
-
-
-def _placed(
-    error: InvalidGrammarError, places: Sequence[str] | None, schema_name: str
-) -> InvalidGrammarError:
-    """Return an error about tools of a chat as one about the tools at `places`."""
-
-    def placed(pointer: re.Match[str]) -> str:
-        if places is None:
-            return pointer[0]
-        return places[int(pointer[1])] + (f"/{schema_name}" if pointer[2] else "")
-
-    where = _POINTER.sub(placed, error.where, count=1)
-    return InvalidGrammarError(error.kind, error.reason, where)
+def tools_refusal(tools: Tools, error: InvalidGrammarError) -> RequestError:
+    """Return the error of a body whose `tools`, or the answers beside their calls, could not be
+    compiled: as `tools_spec` raises it for schemas that are read at once."""
+    field = "tools: " if error.kind == Tools.kind else ""
+    refusal = RequestError(f"{field}{(placed := tools.places.placed(error))}")
+    refusal.__cause__ = placed
+    return refusal

@@ -16,6 +16,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from dlm.admission import check_tools
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
@@ -91,8 +92,9 @@ async def answer(
     """Run the requests of `generation`, and return its answer.
 
     A stream begins at the first event, or after `silence` seconds without one, and later sends a
-    comment after each such silence. An error before the stream begins is raised. An answer with
-    log-probabilities may be long, so that threads write it.
+    comment after each such silence. An error before the stream begins is raised, and what quick
+    checks of tools find is, even if their compilation waits. An answer with log-probabilities may
+    be long, so that threads write it.
     """
     long = any(choice.logprobs is not None for choice in generation.requests)
     maker = _Maker(engine, arrival.client)
@@ -108,7 +110,10 @@ async def answer(
                 text = await maker.make(lambda: _json(answers.whole(results), long), long)
                 return Response(text, media_type="application/json")
             first_event = await until_disconnected(request, anext(events))
-            if first_event is not None and isinstance(first_event[1], Failed):
+            if first_event is None:
+                check = partial(check_tools, generation.requests[0], engine.engine.vocabulary.calls)
+                await maker.make(check, long=True)
+            elif isinstance(first_event[1], Failed):
                 raise first_event[1].error
         except BaseException:
             events.close()

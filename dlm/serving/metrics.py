@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Event, Failed, Finished
 from dlm.occupancy import Occupancy
 from dlm.request import Stats
@@ -89,7 +90,7 @@ class Metrics:
                 self._counters["questions"].inc(len(answers))
                 self._spent(stream, sum(answer.prompt_tokens for answer in answers), stats, now)
                 self._ended(stream, "decided", now)
-            case Failed():
+            case Failed(error=error) if not isinstance(error, RequestError):  # else it is refused
                 self._ended(stream, "error", now)
 
     def on_abandoned(self, stream: EventStream, now: float) -> None:

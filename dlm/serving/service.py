@@ -69,6 +69,7 @@ class Service(Routes):
         self._files: FileStore  # of clients, while it serves
         self._batches: Batches
         self._policy: Policy  # the engine's, with no more answers for a body than may run and wait
+        self._quick_policy: Policy  # the same, which leaves the schemas of tools to the compiler
 
     @asynccontextmanager
     async def serving(self, app: FastAPI) -> AsyncIterator[None]:
@@ -81,6 +82,7 @@ class Service(Routes):
         self._policy = replace(
             policy, max_choices=min(policy.max_choices, self.engine.max_requests)
         )
+        self._quick_policy = replace(self._policy, tools_at_once=False)
         tune_process()
         with ExitStack() as stack:
             directory = self._directory or Path(
@@ -112,7 +114,7 @@ class Service(Routes):
         return routes.router(json_only)
 
     async def chat(self, request: Request) -> Response:
-        return await self._generate(request, partial(chat_of, at_once=False), ChatAnswers)
+        return await self._generate(request, chat_of, ChatAnswers)
 
     async def complete(self, request: Request) -> Response:
         return await self._generate(request, completion_of, TextAnswers)
@@ -122,7 +124,7 @@ class Service(Routes):
 
     async def respond(self, request: Request) -> Response:
         responses = self._own_responses(request)
-        generation_of = partial(response_of, responses=responses, at_once=False)
+        generation_of = partial(response_of, responses=responses)
         return await self._generate(request, generation_of, ResponseAnswers)
 
     async def count_input_tokens(self, request: Request) -> Response:
@@ -153,7 +155,7 @@ class Service(Routes):
         return Response(content, media_type="application/json")
 
     async def message(self, request: Request) -> Response:
-        return await self._generate(request, partial(message_of, at_once=False), MessageAnswers)
+        return await self._generate(request, message_of, MessageAnswers)
 
     async def count_tokens(self, request: Request) -> Response:
         def prompt(body: Any) -> GenerationRequest:
@@ -184,7 +186,7 @@ class Service(Routes):
         self, request: Request, generation_of: BodyReader, make_answers: MakeAnswers
     ) -> Response:
         generation, arrival = await self._read(
-            request, lambda body: generation_of(body, self._policy)
+            request, lambda body: generation_of(body, self._quick_policy)
         )
         answers = make_answers(generation, self._name(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive

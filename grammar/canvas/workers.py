@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from queue import PriorityQueue
 from threading import Lock, Thread, current_thread
 from time import monotonic
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from dlm.grammar.errors import CrashError, GrammarError, LimitError
@@ -228,11 +229,29 @@ class Process:
 
 
 class Task(Future[Any]):
-    """A future that several callers may wait for. It is not run if no caller waits any more."""
+    """A future that several callers may wait for. It is not run if no caller waits any more.
+
+    Its error is raised by each of them: without the frames of the others, whose objects it would
+    keep as long as it is known.
+    """
 
     def __init__(self):
         super().__init__()
+        self._frames: TracebackType | None = None  # of the error, where it was raised first
         self._waiting, self._given_up, self._change = 1, False, Lock()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._frames = exception and exception.__traceback__
+        super().set_exception(exception)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        return error and error.with_traceback(self._frames)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if (error := self.exception(timeout)) is not None:
+            raise error
+        return super().result()
 
     def join(self) -> bool:
         """Add a waiting caller. Returns False if the task will never be done."""

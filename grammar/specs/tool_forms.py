@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.schema.drafts import MAPS
@@ -17,7 +17,24 @@ _HOLDS = frozenset(  # keywords that describe an object's properties, unless the
     const""".split()
 )
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TOOL = re.compile(r"/tools/(?P<number>\d+)/(?:function|custom)(?P<schema>/parameters)?")
 _OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, they allow all
+
+
+class ToolPlaces(NamedTuple):
+    """Places of tools in a client's body, for errors."""
+
+    pointers: Sequence[str] | None = None  # JSON pointers of the tools; None: as in OpenAI's chats
+    schema_name: str = "parameters"  # the field of a tool's schema
+
+    def placed(self, error: InvalidGrammarError) -> InvalidGrammarError:
+        """Return an error about tools in OpenAI's form as one about the tools of the body."""
+        where = error.where
+        tool = _TOOL.match(where) if error.kind == KIND else None
+        if tool is not None and self.pointers is not None:
+            schema = f"/{self.schema_name}" if tool["schema"] else ""
+            where = self.pointers[int(tool["number"])] + schema + where[tool.end() :]
+        return InvalidGrammarError(error.kind, error.reason, where)
 
 
 def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:

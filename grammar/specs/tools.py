@@ -8,10 +8,10 @@ import json
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Any
 
 from dlm.grammar.calls.answer import Answer
 from dlm.grammar.calls.gemma import gemma_call
@@ -37,12 +37,7 @@ from dlm.grammar.specs.finished_calls import FindSpan, check_calls, reads_as
 from dlm.grammar.specs.json_schema import AT_ONCE, EFFORT_AT_ONCE, JsonSchema
 from dlm.grammar.specs.python_types import is_function, tool_of
 from dlm.grammar.specs.spec import WRITTEN, Spec
-from dlm.grammar.specs.tool_forms import (
-    INPUT,
-    functions_of,
-    input_spec,
-    schemas_of,
-)
+from dlm.grammar.specs.tool_forms import INPUT, ToolPlaces, functions_of, input_spec, schemas_of
 from dlm.grammar.vocabulary.pieces import ANY_MARKERS, CallMarkers, GemmaMarkers, TokenPieces
 
 _GEMMA, _JSON = "gemma4", "hermes"  # a form of its own, and one whose arguments are JSON
@@ -79,8 +74,12 @@ class Tools(Spec):
     content: Spec | None = None  # None: any text
     property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
+    # Whether the constructor reads schemas, as far as that is quick; otherwise only `rules` does.
+    at_once: bool = field(default=True, kw_only=True, compare=False)
+    # To be put into errors by `placed`: equal specs of several bodies share the error of a compile.
+    places: ToolPlaces = field(default=ToolPlaces(), kw_only=True, compare=False)
+
     kind = "tools"
-    at_once: ClassVar[bool] = True  # whether the constructor reads schemas, as far as it is quick
 
     def __post_init__(self) -> None:
         if isinstance(self.tools, list | tuple) and any(map(is_function, self.tools)):
@@ -94,6 +93,7 @@ class Tools(Spec):
                 raise self._error(reason, f"/{option}")
         if self.format in (*OTHER_NAMES,):
             object.__setattr__(self, "format", OTHER_NAMES[self.format])
+        object.__setattr__(self, "tools", self._copied())
         if self.named is not None and self.named not in (*self.parameters,):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
@@ -109,11 +109,10 @@ class Tools(Spec):
         refusal. Any form has those of JSON, and raises what none has."""
         return self.format is None and not any(self.custom.values())
 
-    def check(self) -> None:
-        """Raise the `InvalidGrammarError` that the constructor raises if it reads schemas."""
-        if not self.at_once:
-            form = self.format, self.content, self.property_order
-            Tools(self.tools, self.choice, self.named, self.parallel, *form)
+    def check(self, form: str | None) -> None:
+        """Read schemas, as far as that is quick, and raise the `InvalidGrammarError` that calls in
+        a `form` have for them."""
+        replace(self, at_once=True).in_form(form)
 
     def _check_form(self) -> None:
         """Raise `InvalidGrammarError` if the form cannot have these calls."""
@@ -155,9 +154,8 @@ class Tools(Spec):
         """The schema of each tool, by its name."""
         return schemas_of(self._functions)
 
-    @cached_property
-    def _read(self) -> list[dict[str, Any]]:
-        """A copy of the tools, as plain JSON data."""
+    def _copied(self) -> list[dict[str, Any]]:
+        """Return a copy of the tools, as plain JSON data."""
         tools = self.tools
         copied = plain(self.kind, tools, "/tools") if not isinstance(tools, str) else None
         if not isinstance(copied, list):
@@ -167,13 +165,13 @@ class Tools(Spec):
     @cached_property
     def _functions(self) -> list[dict[str, Any]]:
         """The tools as functions."""
-        return functions_of(self._read)
+        return functions_of(self.tools)
 
     @cached_property
     def custom(self) -> dict[str, Spec | None]:
         """The custom tools by name, with the spec of their text; None: any text."""
         specs: dict[str, Spec | None] = {}
-        for i, (tool, function) in enumerate(zip(self._read, self._functions, strict=True)):
+        for i, (tool, function) in enumerate(zip(self.tools, self._functions, strict=True)):
             if tool["type"] != "custom":
                 continue
             specs[function["name"]] = input_spec(tool, f"/tools/{i}/custom")

@@ -1,5 +1,6 @@
 """Requests that wait for their own grammars while others run."""
 
+import traceback
 from concurrent import futures
 from types import SimpleNamespace
 
@@ -108,6 +109,17 @@ def test_a_request_whose_grammar_cannot_be_compiled_ends_without_a_slot(serving)
     free, doomed = engine.add(request()), engine.add(request(SLOW))
     compiler.held.set_exception(InvalidGrammarError("choice", "it is no good"))
     assert list(ends_of(engine)) == [doomed, free]
+
+
+def test_an_error_that_requests_share_does_not_keep_all_of_them(serving):
+    engine, compiler = serving()
+    error, lengths = InvalidGrammarError("choice", "it is no good"), list[int]()
+    compiler.held.set_exception(error)
+    for _ in range(3):
+        failed = engine.add(request(SLOW))
+        assert list(ends_of(engine)) == [failed]
+        lengths.append(len([*traceback.walk_tb(error.__traceback__)]))
+    assert len({*lengths}) == 1
 
 
 def test_a_request_that_joins_late_has_the_result_that_it_has_alone(serving):

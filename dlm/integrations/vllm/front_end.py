@@ -39,7 +39,7 @@ class FrontEnd:
             raise RequestError("constraints are not served with batch-sharded sampling")
         if tokenizer is None:
             raise RequestError("constraints are not served without a tokenizer")
-        policy = Policy.server(allow_client_grammars=True, flags=False)
+        policy = Policy.server(allow_client_grammars=True, tools_at_once=False, flags=False)
         vocabulary = vocabulary_of(self._model_config, tokenizer, self.model)
         mask = self.model.mask(self._model_config)
         return FrontEndAdmission(vocabulary, tokenizer, policy, self.model, mask)

@@ -11,17 +11,18 @@ import json
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dlm.errors import DlmError, RequestError
-from dlm.grammar import InvalidGrammarError, Spec
+from dlm.grammar import InvalidGrammarError, Spec, Tools
 from dlm.grammar.schema import PROPERTY_ORDERS
 from dlm.grammar.vocabulary import GemmaMarkers
 from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.integrations.vllm.payload import FIELD, KEY, RESPONSES, THINKING, TOOLS, check_names
 from dlm.openai.constraint import constraint_of
 from dlm.openai.responses import response_constraint_of
-from dlm.openai.tools import LaterTools
+from dlm.openai.tools import tools_refusal
 from dlm.policy import Policy
 
 _LOG = logging.getLogger("vllm.dlm")
@@ -94,14 +95,14 @@ class Requested:
                 self.give_up(error)
                 break
             try:
-                return self._read(self._body)
+                return self._read(self._body, policy)
             except RequestError as error:
                 self.relax(error)
         return None
 
-    def _read(self, body: Body, at_once: bool = False) -> Spec | None:
+    def _read(self, body: Body, policy: Policy) -> Spec | None:
         reader = response_constraint_of if self._responses else constraint_of
-        spec = self._spec = reader(body, self._policy, at_once)
+        spec = self._spec = reader(body, policy)
         try:
             return spec and spec.in_form(self._form)
         except InvalidGrammarError as error:
@@ -109,8 +110,8 @@ class Requested:
 
     def relax(self, error: DlmError) -> None:
         """Leave free what `error` is about, if that is lax; otherwise raise it."""
-        if isinstance(error, InvalidGrammarError) and isinstance(self._spec, LaterTools):
-            error = self._spec.refusal(error)
+        if isinstance(error, InvalidGrammarError) and isinstance(self._spec, Tools):
+            error = tools_refusal(self._spec, error)
         self._steps += 1
         if not self._auto:
             raise self._located(error)
@@ -140,7 +141,7 @@ class Requested:
             for definition in _definitions(tool):
                 definition["strict"] = True
         try:
-            self._read(body, at_once=True)
+            self._read(body, replace(self._policy, tools_at_once=True))
         except RequestError as strict:
             if isinstance(cause := strict.__cause__, InvalidGrammarError) and cause.where:
                 return RequestError(f"{cause.where}: {error}", field="tools")

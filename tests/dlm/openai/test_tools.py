@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from spoken import MARKERS
 
-from dlm import InvalidGrammarError, Policy, RequestError, Tools
+from dlm import InvalidGrammarError, Policy, RequestError
 from dlm.anthropic.messages import message_of
 from dlm.grammar.canvas.workers import build
 from dlm.grammar.limits import SharedCache
@@ -17,6 +17,7 @@ from dlm.openai.responses import response_of
 
 LOST = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
 REPEATS = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"(b*)c\1"}}}
+LATER = Policy(tools_at_once=False)
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -57,10 +58,10 @@ def test_what_the_compiler_refuses_is_refused_as_if_it_had_been_read_with_the_bo
     body = body_of(schema, strict)
     with pytest.raises(RequestError, match=f"^tools: tools at {place}") as at_once:
         generation_of(body, Policy())
-    generation = generation_of(body, Policy(), at_once=False)
+    generation = generation_of(body, LATER)
     spec = generation.requests[0].constraint.in_form(form)
     with pytest.raises(InvalidGrammarError) as raised:
-        build(pickle.loads(pickle.dumps(spec.portable)), MARKERS)
+        build(pickle.loads(pickle.dumps(spec)), MARKERS)
     late = RequestError(str(raised.value))
     late.__cause__ = raised.value
     error = generation.error(late)
@@ -74,11 +75,9 @@ def test_the_process_that_serves_writes_no_rules_of_tools_it_leaves_to_the_compi
     monkeypatch.setattr(call_arguments, "_KEPT", SharedCache(1 << 20))
     monkeypatch.delattr(call_arguments, "write")
     body = body_of({"type": "object", "properties": {"new": {"type": "integer"}}}, False)
-    spec = generation_of(body, Policy(), at_once=False).requests[0].constraint
+    spec = generation_of(body, LATER).requests[0].constraint
     for form in ("gemma4", "hermes", "qwen3_coder"):
         written = spec.in_form(form)
         assert written.take_written() is None
-        assert type(written.portable) is Tools
-        assert written.portable.key == written.key
     with pytest.raises(NameError):
         generation_of(body, Policy())

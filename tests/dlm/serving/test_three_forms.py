@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import anthropic
 import openai
@@ -16,6 +18,7 @@ from values import V
 from waiting import wait_until
 
 from dlm import Policy
+from dlm.grammar import Task
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 SCHEMA_FIELDS = {
@@ -118,6 +121,11 @@ TOOL_OF = {  # of a schema, and the schema's place
 }
 
 
+def ends(served):
+    """Lines of the metrics about the ends of requests."""
+    return re.findall("^dlm:request_success_total.*", served.http.get("/metrics").text, re.M)
+
+
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize(
     ("schema", "place"),
@@ -136,11 +144,31 @@ def test_a_broken_schema_of_a_tool_is_a_400_with_its_place_in_the_body(
 ):
     tool_of, parameters = TOOL_OF[path]
     body = body_of(path, "hi", 40, tools=[tool_of(schema)], stream=stream)
+    ended = ends(tiny)
     answer = tiny.http.post(path, json=body)
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert error["message"].startswith(f"tools: tools at {parameters}{place}")
+    assert ends(tiny) == ended  # it was refused
     assert path == MESSAGES or error["param"] == "tools"
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_no_stream_begins_for_broken_tools_however_long_the_compiler_is_busy(
+    engine_of, serve, monkeypatch, path
+):
+    engine = engine_of(Dreamer(V, seed=1))
+    monkeypatch.setattr(engine._admission, "_compiler", SimpleNamespace(submit=lambda _: Task()))
+    tool_of, parameters = TOOL_OF[path]
+    broken = {"type": "object", "properties": {"city": {"$ref": "#/nowhere"}}}
+    body = body_of(path, "hi", 40, tools=[tool_of(broken)], stream=True)
+    with (
+        serve(engine, keep_alive=0.01, shutdown_timeout=0) as served,
+        served.http.stream("POST", path, json=body) as answer,
+    ):
+        assert answer.status_code == 400
+        message = json.loads(answer.read())["error"]["message"]
+    assert message.startswith(f"tools: tools at {parameters}/properties/city/$ref: tool 'f'")
 
 
 def test_the_forms_have_the_same_text_for_a_seed_and_another_for_another(engine_of, serve):

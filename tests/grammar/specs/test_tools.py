@@ -246,15 +246,12 @@ def test_what_no_form_can_have_is_refused_before_a_form_is_chosen():
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_no_form_can_have_is_refused_before_what_one_cannot(order):
-    class LaterTools(Tools):
-        at_once = False
-
     tools = [function("f", **{"a:{": {}}), function("broken", a={"$ref": "#/nowhere"})]
-    spec = LaterTools(tools[::order])
+    spec = Tools(tools[::order], at_once=False)
     with pytest.raises(InvalidGrammarError, match=r"tool 'broken': .*nowhere"):
         spec.in_form("gemma4").rules(MARKERS)
     with pytest.raises(InvalidGrammarError, match=r"tool 'f': .*Gemma's calls"):
-        LaterTools(tools[:1]).in_form("gemma4").rules(MARKERS)
+        Tools(tools[:1], at_once=False).in_form("gemma4").rules(MARKERS)
 
 
 @pytest.fixture
