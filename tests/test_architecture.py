@@ -238,7 +238,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "grammar/calls": 1_200,
     "grammar/canvas": 1_820,
     "grammar/masks": 1_000,
-    "grammar/parse": 7_450,
+    "grammar/parse": 7_550,
     "grammar/regex": 2_720,
     "grammar/rules": 1_690,
     "grammar/schema": 5_900,

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from jaxtyping import Bool, UInt32
 
 from dlm.grammar.json_escapes import Beginning, beginning, unescaped
 from dlm.grammar.json_scanner import CHARACTERS, SCALAR, STRING, STRING_END, lexemes
+from dlm.grammar.parse.growing_sets import SETS, GrowingSet, with_element, with_part
 from dlm.grammar.parse.partial_values import Partial, hashable
 from dlm.grammar.vocabulary.quoted import QuotedTokens
 
@@ -29,7 +31,7 @@ _NUMBER = b"0123456789+-.eE"
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?')
 _COMPARED = 4  # items that the current one is compared with, in the time to read one of its values
 KEYS_BYTES, NAME_BYTES = 600, 75  # approximate memory of keys, and of each name or item in them
-_NO_KEYS = frozenset[bytes]()
+_NO_KEYS: GrowingSet[bytes] = frozenset()
 _made = tuple.__new__  # of a named tuple, in two thirds of the time
 
 
@@ -38,24 +40,29 @@ class SeenItems:
     """The items of an open array that has to hold distinct items."""
 
     begun: int = 0  # the start of the current item in `Keys.text`
-    # The items so far, sorted, their strings in the canonical spelling. Only `values` is compared.
-    texts: tuple[bytes, ...] = field(default=(), compare=False)
-    values: frozenset[Hashable] = frozenset()  # their values, by `hashable`
+    # The items so far, in sorted parts, their strings in the canonical spelling. Only `values` is
+    # compared.
+    texts: tuple[tuple[bytes, ...], ...] = field(default=(), compare=False)
+    values: GrowingSet[Hashable] = frozenset()  # their values, by `hashable`
 
     def texts_after(self, begun: bytes) -> Iterator[bytes]:
         """Yield the items that begin with `begun`."""
-        place = bisect_left(self.texts, begun)
-        while place < len(self.texts) and self.texts[place].startswith(begun):
-            yield self.texts[place]
-            place += 1
+        for part in self.texts:
+            place = bisect_left(part, begun)
+            while place < len(part) and part[place].startswith(begun):
+                yield part[place]
+                place += 1
+
+
+Container = GrowingSet[bytes] | SeenItems | None
+"""The keys of an object, the items of an array with distinct items; None: another array."""
 
 
 class Keys(NamedTuple):
     """The keys and items of a JSON text so far, their strings in the canonical spelling: each
     escape is read once."""
 
-    # The keys of objects, and the items of arrays with distinct items; None: another array.
-    open: tuple[frozenset[bytes] | SeenItems | None, ...] = ()
+    open: tuple[Container, ...] = ()
     key: bytes | None = None  # the beginning of the key that is being read
     expected: bool = False  # the next string is a key
     string: bool = False  # within a string
@@ -94,9 +101,10 @@ class Keys(NamedTuple):
                 text += half + lexeme if watched else b""
                 if key is not None:
                     key, names = key + unescaped(half) if half else key, open_[-1]
-                    if not isinstance(names, frozenset) or key in names:
+                    if not isinstance(names, SETS) or key in names:
                         return None
-                    open_, key, expected = (*open_[:-1], names | {key}), None, False
+                    open_, key = (*open_[:-1], with_element(names, key)), None
+                    expected = False
                 elif watched and _repeats(open_, text):
                     return None
             elif kind is SCALAR or lexeme == b":":
@@ -113,7 +121,7 @@ class Keys(NamedTuple):
                     top = _with_item(top, text)
                     if top is None:
                         return None
-                expected = lexeme == b"," and isinstance(top, frozenset)
+                expected = lexeme == b"," and isinstance(top, SETS)
                 if lexeme != b",":
                     open_ = open_[:-1]
                     watched = SeenItems in map(type, open_)
@@ -133,7 +141,7 @@ class Keys(NamedTuple):
     def nbytes(self) -> int:
         """Approximate memory, without the texts of names and items, which other keys hold too."""
         names = sum(
-            len(each.texts if isinstance(each, SeenItems) else each) for each in self.open if each
+            len(each.values if isinstance(each, SeenItems) else each) for each in self.open if each
         )
         return KEYS_BYTES + NAME_BYTES * names + len(self.text)
 
@@ -147,7 +155,7 @@ class Keys(NamedTuple):
         """Return a superset of the tokens that `after` refuses for their keys."""
         suspects, holding = {*tokens.doubling}, tokens.holding
         for names in self.open:
-            if isinstance(names, frozenset) and not holding.keys().isdisjoint(names):
+            if isinstance(names, SETS) and not holding.keys().isdisjoint(names):
                 for name in names:
                     suspects.update(holding.get(name, ()))
         key = self.key
@@ -206,7 +214,7 @@ class Keys(NamedTuple):
             opening = b'"' * (self.key is None)
             continuations += [opening + ending for ending in self._rests_of_keys()]
         for items in self.open:
-            if not isinstance(items, SeenItems) or not items.texts:
+            if not isinstance(items, SeenItems) or not items.values:
                 continue
             item_text = self.text[items.begun :]
             begun = Beginning(item_text, self.escape)
@@ -246,8 +254,9 @@ class Keys(NamedTuple):
         count = len(self._names()) if self._at_key else 0
         for items in self.open:
             if isinstance(items, SeenItems):
-                keys = sum(text.count(b'":') for text in items.texts) if self._at_key else 0
-                count += max(len(items.texts), keys)
+                texts = chain.from_iterable(items.texts) if self._at_key else ()
+                keys = sum(text.count(b'":') for text in texts)
+                count += max(len(items.values), keys)
         return count
 
     @property
@@ -268,7 +277,7 @@ class Keys(NamedTuple):
         Maps their indices in `open` to the number of keys or items that they hold.
         """
         counts = {
-            place: len(container.texts)
+            place: len(container.values)
             for place, container in enumerate(self.open)
             if isinstance(container, SeenItems) and self._may_repeat(container)
         }
@@ -278,7 +287,7 @@ class Keys(NamedTuple):
 
     def _may_repeat(self, items: SeenItems) -> bool:
         item_text = self.text[items.begun :]
-        if not items.texts:
+        if not items.values:
             return False
         if items is self.open[-1] and not self.string and item_text[-1:] in (b'"', b"]", b"}"):
             return False  # the item has ended, and is new
@@ -290,16 +299,16 @@ class Keys(NamedTuple):
             map(Partial(item_text, self.escape).continuations, items.values)
         )
 
-    def _names(self) -> frozenset[bytes]:
+    def _names(self) -> GrowingSet[bytes]:
         """The keys of the innermost object."""
         top = self.open[-1] if self.open else None
-        return top if isinstance(top, frozenset) else _NO_KEYS
+        return top if isinstance(top, SETS) else _NO_KEYS
 
 
-def _repeats(open_: tuple[frozenset[bytes] | SeenItems | None, ...], text: bytes) -> bool:
+def _repeats(open_: tuple[Container, ...], text: bytes) -> bool:
     """Whether the string, array or object that ends `text` is a repeated item."""
     top = open_[-1] if open_ else None
-    return isinstance(top, SeenItems) and bool(top.texts) and _with_item(top, text) is None
+    return isinstance(top, SeenItems) and bool(top.values) and _with_item(top, text) is None
 
 
 def _with_item(items: SeenItems, text: bytes) -> SeenItems | None:
@@ -312,6 +321,5 @@ def _with_item(items: SeenItems, text: bytes) -> SeenItems | None:
         value = raw
     if value in items.values:
         return None
-    place = bisect_left(items.texts, raw)
-    texts = (*items.texts[:place], raw, *items.texts[place:])
-    return SeenItems(items.begun, texts, items.values | {value})
+    texts = with_part(items.texts, raw, lambda texts: tuple(sorted(texts)))
+    return SeenItems(items.begun, texts, with_element(items.values, value))

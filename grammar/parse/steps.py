@@ -10,6 +10,7 @@ from dlm.grammar.json_escapes import missing
 from dlm.grammar.limits import Meter
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.growing_sets import SETS, unshared
 from dlm.grammar.parse.keys import KEYS_BYTES, NAME_BYTES, Keys
 from dlm.grammar.parse.states import State
 from dlm.grammar.parse.uniqueness import Detour, Uniqueness
@@ -153,8 +154,8 @@ def _new_bytes(before: Keys, after: Keys) -> int:
     if after.open is not before.open:
         size += _OPEN_BYTES * len(after.open)
         for names, old in zip_longest(after.open, before.open):
-            if names is not old and isinstance(names, frozenset):
-                size += NAME_BYTES * len(names)
+            if names is not old and isinstance(names, SETS):
+                size += NAME_BYTES * unshared(names, old if isinstance(old, SETS) else frozenset())
     return size
 
 

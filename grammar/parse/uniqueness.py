@@ -19,7 +19,8 @@ from typing import NamedTuple
 from dlm.grammar.errors import Unfinished
 from dlm.grammar.limits import Begun, LimitedCache, Meter
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.keys import Keys, SeenItems
+from dlm.grammar.parse.growing_sets import SETS, holds_all
+from dlm.grammar.parse.keys import Container, Keys, SeenItems
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.parse.states import State, Thread
 
@@ -298,12 +299,10 @@ class _DetourSearch:
             return
 
 
-def _holds(
-    now: frozenset[bytes] | SeenItems | None, before: frozenset[bytes] | SeenItems | None
-) -> bool:
+def _holds(now: Container, before: Container) -> bool:
     """Whether an object or array has all keys or items that it had before."""
     if isinstance(now, SeenItems) and isinstance(before, SeenItems):
-        return now.begun == before.begun and now.values >= before.values
-    if isinstance(now, frozenset) and isinstance(before, frozenset):
-        return now >= before
+        return now.begun == before.begun and holds_all(now.values, before.values)
+    if isinstance(now, SETS) and isinstance(before, SETS):
+        return holds_all(now, before)
     return now is before
