@@ -85,11 +85,11 @@ async def answer(
     request: Request,
     engine: AsyncEngine,
     generation: Generation,
-    answers: Answers,
+    make_answers: Callable[[], Answers],
     silence: float,
     arrival: Arrival,
 ) -> Response:
-    """Run the requests of `generation`, and return its answer.
+    """Run the requests of `generation`, and return the answer, made once they are admitted.
 
     A stream begins at the first event, or after `silence` seconds without one, and later sends a
     comment after each such silence. An error before the stream begins is raised, and what quick
@@ -105,6 +105,7 @@ async def answer(
         streams = await until_disconnected(request, opening, _close)
         events = MergedEvents(streams, silence)
         try:
+            answers = make_answers()
             if not generation.stream:
                 results = await until_disconnected(request, _results(events))
                 text = await maker.make(lambda: _json(answers.whole(results), long), long)

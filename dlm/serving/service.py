@@ -188,7 +188,8 @@ class Service(Routes):
         generation, arrival = await self._read(
             request, lambda body: generation_of(body, self._quick_policy)
         )
-        answers = make_answers(generation, self._name(generation.model), self._engine.vocabulary)
+        name, vocabulary = self._name(generation.model), self._engine.vocabulary
+        answers = partial(make_answers, generation, name, vocabulary)
         silence = self.settings.keep_alive
         return await answer(request, self.engine, generation, answers, silence, arrival)
 

@@ -110,7 +110,7 @@ async def test_threads_write_what_may_be_long(
     answers, arrival = NotingAnswers(way == "stream that fails"), Arrival(0, "me", 0.0)
     connected = HttpRequest({"type": "http", "headers": []}, asyncio.Event().wait)
     async with async_engine(gate, slots=2) as served:
-        response = await answer(connected, served, generation, answers, 9.0, arrival)
+        response = await answer(connected, served, generation, lambda: answers, 9.0, arrival)
         if generation.stream:
             async for text in response.body_iterator:
                 assert text in ('data: {"type":"done"}\n\n', "data: [DONE]\n\n")

@@ -130,6 +130,21 @@ def test_a_named_tool_is_called_once_through_every_interface(http):
     check([(block["name"], json.dumps(block["input"]))])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_the_form_cannot_enforce_is_a_400_with_its_place_in_the_body(http, stream):
+    custom = {"name": "made", "format": {"type": "grammar", "syntax": "regex", "definition": "a"}}
+    chat = BODY | {"tools": [*TOOLS, {"type": "custom", "custom": custom}], "stream": stream}
+    response = {"model": "calls", "input": "Who?", "tools": [{"type": "custom"} | custom]}
+    for path, body, place in (
+        ("/v1/chat/completions", chat, "/tools/2/custom/format"),
+        ("/v1/responses", response | {"stream": stream}, "/tools/0/format"),
+    ):
+        answer = http.post(path, json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "tools")
+        assert error["message"].startswith(f"tools: tools at {place}: calls in the form")
+
+
 def test_a_conversation_with_calls_and_their_results_goes_on(engine, http):
     call = {"name": "note", "arguments": json.dumps({"name": "Ada", "age": 20})}
     messages = [
