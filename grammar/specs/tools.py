@@ -63,6 +63,9 @@ class Tools(Spec):
     not decide, they are returned. A tool with `strict` is refused instead, and so are names that
     the form can not express.
 
+    Unless `at_once`, schemas are only read where the spec is compiled. `places` are where a
+    client's body has the tools: `ToolPlaces.placed` puts them into errors.
+
     Raises `InvalidGrammarError`, with a JSON pointer as `where`, here or in `rules`.
     """
 
@@ -74,9 +77,9 @@ class Tools(Spec):
     content: Spec | None = None  # None: any text
     property_order: PropertyOrder = "required"  # of arguments, as in `JsonSchema`
 
-    # Whether the constructor reads schemas, as far as that is quick; otherwise only `rules` does.
+    # Whether the constructor reads schemas, as far as that is quick.
     at_once: bool = field(default=True, kw_only=True, compare=False)
-    # To be put into errors by `placed`: equal specs of several bodies share the error of a compile.
+    # Equal specs of several bodies share the error of a compile, which has none of them.
     places: ToolPlaces = field(default=ToolPlaces(), kw_only=True, compare=False)
 
     kind = "tools"
