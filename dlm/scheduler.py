@@ -49,6 +49,7 @@ class Scheduler:
         self._free, self._half = list(range(slots)), -(-slots // 2)
         self._cache = cache
         self._waiting: list[Waiting] = []
+        self._compiling: dict[int, Waiting] = {}  # by number, until they are seen to be compiled
         self._turns: dict[str, None] = {}  # clients with waiting requests, the next one first
         self._reserved = 0  # slots for clients that have none
         self._shared = False  # whether decisions leave half of the slots in this round
@@ -69,7 +70,10 @@ class Scheduler:
         for sequence in queue:
             sequence.client = client
         decides = queue[0].question is not None
-        self._waiting.append(Waiting(queue[0].number, queue, compiling, decides, client))
+        waiting = Waiting(queue[0].number, queue, compiling, decides, client)
+        self._waiting.append(waiting)
+        if compiling is not None:
+            self._compiling[waiting.number] = waiting
         self._turns.setdefault(client)
 
     def reserve(self, slots: int) -> None:
@@ -104,9 +108,11 @@ class Scheduler:
         It is one of the client with the fewest slots, and among equals of the one whose turn it is.
         If memory is missing for it, no other request starts, so that it does not wait for ever.
         """
-        for waiting in self._waiting:
+        ready = [waiting for waiting in self._compiling.values() if waiting.ready]
+        for waiting in ready:
             if waiting.failed:
                 return waiting
+            del self._compiling[waiting.number]
         waiting = self._chosen() if self._free else None
         if waiting is None or not self._cache.fits(waiting.sequences[0].most_tokens):
             return None
@@ -150,6 +156,7 @@ class Scheduler:
     def _drop(self, waiting: Waiting) -> None:
         """Remove a request from those that wait; its client loses its turn if it has no other."""
         self._waiting.remove(waiting)
+        self._compiling.pop(waiting.number, None)
         clients = {other.client for other in self._waiting}
         self._turns = {client: None for client in self._turns if client in clients}
 
