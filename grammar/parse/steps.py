@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int32
@@ -22,6 +23,26 @@ _OPEN_BYTES = 8  # approximate memory of an open object or array, if others hold
 _COMPARED = 5  # keys and items that the text is compared with, for a unit of work
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _SizedCache(dict[K, V]):
+    """A dictionary that is emptied before it would hold more than `most_bytes` of memory."""
+
+    def __init__(self, most_bytes: int):
+        super().__init__()
+        self.nbytes, self._most = 0, most_bytes  # approximate memory, and its limit
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        """Keep a new entry of `size` bytes."""
+        if self.nbytes + size > self._most:
+            self.clear()
+            self.nbytes = 0
+        self[key] = value
+        self.nbytes += size
+
+
 class Steps:
     """The situations that tokens lead to. If the grammar constrains all keys, `keys` is None."""
 
@@ -34,15 +55,13 @@ class Steps:
         self.may_run_out = self.few_keys or self.uniqueness.distinct
         # Whether tokens may be refused before the first key, such as those that hold one twice.
         self._always_watched = self.may_run_out or bool(vocabulary.quoted.doubling)
-        self._detours: dict[tuple[State, Keys], Detour | None] = {}
-        self._detour_bytes = 0  # approximate memory of `_detours`
-        self._keys: dict[tuple[Keys, int], Keys] = {}  # by the keys before a token
-        self._keys_bytes = 0  # approximate memory of `_keys`
+        self._detours = _SizedCache[tuple[State, Keys], Detour | None](_DETOUR_BYTES)
+        self._keys = _SizedCache[tuple[Keys, int], Keys](_MOST_BYTES)  # by the keys before a token
 
     @property
     def nbytes(self) -> int:
         """Approximate memory of caches."""
-        return self.uniqueness.nbytes + self._keys_bytes + self._detour_bytes
+        return self.uniqueness.nbytes + self._keys.nbytes + self._detours.nbytes
 
     def first_keys(self) -> Keys | None:
         """Return the keys before the text."""
@@ -74,12 +93,7 @@ class Steps:
         """Return the keys after a token, and keep them: texts of a grammar have many in common."""
         after = keys.after(self._pieces[token])
         if after is not None:
-            size = _new_bytes(keys, after)
-            if self._keys_bytes + size > _MOST_BYTES:
-                self._keys.clear()
-                self._keys_bytes = 0
-            self._keys[keys, token] = after
-            self._keys_bytes += size
+            self._keys.keep((keys, token), after, _new_bytes(keys, after))
         return after
 
     def _leads_on(self, state: State, keys: Keys) -> bool:
@@ -91,16 +105,11 @@ class Steps:
     def detour(self, state: State, keys: Keys) -> Detour | None:
         """Return `Uniqueness.detour`, from a cache."""
         key = state, keys
-        if key in self._detours:
-            return self._detours[key]
-        detour = self.uniqueness.detour(state, keys)
-        size = keys.nbytes + (0 if detour is None else detour.keys.nbytes)
-        if self._detour_bytes + size > _DETOUR_BYTES:
-            self._detours.clear()
-            self._detour_bytes = 0
-        self._detours[key] = detour
-        self._detour_bytes += size
-        return detour
+        if key not in self._detours:
+            detour = self.uniqueness.detour(state, keys)
+            size = keys.nbytes + (0 if detour is None else detour.keys.nbytes)
+            self._detours.keep(key, detour, size)
+        return self._detours[key]
 
     def are_watched(self, keys: Keys) -> bool:
         """Whether a token may be refused for its keys or items."""
