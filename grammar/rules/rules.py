@@ -1,6 +1,6 @@
 """Rules of one grammar, by name, and the references among them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
@@ -67,30 +67,27 @@ class Rules:
 def weighed(rules: Rules) -> tuple[int, list[Automaton]]:
     """Return about the bytes of memory of `rules` without automata, and those automata, each once:
     rules of other schemas may have the same ones."""
-    nbytes, automata, waiting = 0, dict[int, Automaton](), [*rules.nodes.values()]
-    while waiting:
+    nbytes, automata = 0, dict[int, Automaton]()
+    for node in nodes_within(rules.nodes.values()):
         nbytes += _NODE_BYTES
-        match waiting.pop():
-            case Terminal(automaton):
-                automata[id(automaton)] = automaton
-            case Literal(text):
-                nbytes += 4 * len(text)  # in UTF-32, at most
-            case Concatenation(parts) | Alternation(parts):
-                waiting += parts
-            case Repetition(part):
-                waiting.append(part)
-            case AnyOrder(parts, separator):
-                waiting += [separator, *(part.node for part in parts)]
+        if isinstance(node, Terminal):
+            automata[id(node.automaton)] = node.automaton
+        elif isinstance(node, Literal):
+            nbytes += 4 * len(node.text)  # in UTF-32, at most
     return nbytes, [*automata.values()]
 
 
 def references(node: Node) -> Iterator[str]:
     """Yield the names of the rules that `node` refers to, with repetitions."""
-    waiting = [node]
+    return (part.name for part in nodes_within([node]) if isinstance(part, Reference))
+
+
+def nodes_within(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield `nodes` and all nodes within them, the last of `nodes` first."""
+    waiting = [*nodes]
     while waiting:
-        match waiting.pop():
-            case Reference(name):
-                yield name
+        yield (node := waiting.pop())
+        match node:
             case Concatenation(parts) | Alternation(parts):
                 waiting += reversed(parts)
             case Repetition(part):
