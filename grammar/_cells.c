@@ -274,9 +274,7 @@ static int count_step(States *states, const Cell *cell, Work *work)
    reference; NULL with an exception. */
 static Cell *kept_again(States *states, Cell *cell)
 {
-    if (!make_room(states))
-        return NULL;
-    if (!make_slots(states))
+    if (!make_room(states) || !make_slots(states))
         return NULL;
     Cell **slot = &states->cells[slot_of(states, &cell->kernel, cell->hash)];
     if (*slot == NULL) {

@@ -222,7 +222,7 @@ def tools_spec(
 def tools_refusal(tools: Tools, error: InvalidGrammarError) -> RequestError:
     """Return the error of a body whose `tools`, or the answers beside their calls, could not be
     compiled: as `tools_spec` raises it for schemas that are read at once."""
-    field = "tools: " if error.kind == Tools.kind else ""
-    refusal = RequestError(f"{field}{(placed := tools.places.placed(error))}")
+    field, placed = "tools: " if error.kind == Tools.kind else "", tools.places.placed(error)
+    refusal = RequestError(f"{field}{placed}")
     refusal.__cause__ = placed
     return refusal

@@ -123,8 +123,7 @@ class Service(Routes):
         return self._responses.of(self.guard.client(request))
 
     async def respond(self, request: Request) -> Response:
-        responses = self._own_responses(request)
-        generation_of = partial(response_of, responses=responses)
+        generation_of = partial(response_of, responses=self._own_responses(request))
         return await self._generate(request, generation_of, ResponseAnswers)
 
     async def count_input_tokens(self, request: Request) -> Response:

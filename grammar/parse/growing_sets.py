@@ -44,9 +44,9 @@ class LargeSet(Generic[T]):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LargeSet) or self._hash != other._hash:
+        if not isinstance(other, LargeSet):
             return False
-        if self._size != other._size:
+        if (self._hash, self._size) != (other._hash, other._size):
             return False
         return self.parts == other.parts or holds_all(self, other)
 

@@ -91,10 +91,11 @@ class Distances:
 
 def _weighed(moves: Sequence[tuple[int, int, int]], weigh: Weigh) -> list[tuple[int, int, int]]:
     """Return the bytes, the next state and a code point of the best move to each state."""
+    if len(moves) == 1 and moves[0][0] == moves[0][1]:  # most states of words
+        ((low, _, to),) = moves
+        return [(weigh(low), to, low)]
     best: dict[int, tuple[int, int, int]] = {}
     for low, high, to in moves:
-        if low == high and len(moves) == 1:  # most states of words: nothing to compare
-            return [(weigh(low), to, low)]
         move = _cheapest(weigh, low, high)
         if to not in best or move < best[to]:
             best[to] = move

@@ -95,19 +95,19 @@ def test_costs_beyond_a_machine_integer_are_exact(low, text):
 def least_costs(
     edges, start=(), final=(1,), read=len, parts=None, learn=print, cost=print, terminals=1
 ):
-    known, best = {}, {}
+    costs, best = {}, {}
     calls = read, parts or (lambda edge: []), learn, cost
     whole = NATIVE.least_costs(
-        [*edges, []], [*start], [*final], terminals, KINDS, calls, known, best
+        [*edges, []], [*start], [*final], terminals, KINDS, calls, costs, best
     )
-    return whole, known, best
+    return whole, costs, best
 
 
 def test_the_fewest_bytes_are_those_of_the_first_way_that_has_them():
     edges = [TokenEdge(frozenset(), 1), EpsilonEdge(1), TerminalEdge(0, 1), EpsilonEdge(1)]
-    whole, known, best = least_costs([edges])
+    whole, costs, best = least_costs([edges])
     assert whole
-    assert known == {1: 0, 0: 0}
+    assert costs == {1: 0, 0: 0}
     assert best[0] is edges[1]
 
 
@@ -171,8 +171,8 @@ def test_a_function_may_take_the_edges_away():
     with pytest.raises((TypeError, ValueError)):
         NATIVE.least_costs(edges, [], [2], 1, KINDS, calls, {}, {})
     row = [TerminalEdge(0, 1, 0, 1), EpsilonEdge(1)]
-    _, known, _ = least_costs([row], read=lambda edge: row.clear())
-    assert known == {1: 0}
+    _, costs, _ = least_costs([row], read=lambda edge: row.clear())
+    assert costs == {1: 0}
 
 
 def test_no_reference_is_kept():
