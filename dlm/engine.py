@@ -145,9 +145,9 @@ class Engine:
 
         `settings` are the fields of `dlm.loading.Loading`. On a GPU the engine is warmed up, unless
         they say otherwise; `progress` is that of `warm_up`. `backends` has the kernels that were
-        chosen. Torch's threads are one for a model of up to 50 million parameters on a CPU, if no
-        other number has been chosen (`torch.set_num_threads`, `OMP_NUM_THREADS`), otherwise
-        torch's own.
+        chosen. Torch's threads are one for a model on a GPU, or of up to 50 million parameters on a
+        CPU, if no other number has been chosen (`torch.set_num_threads`, `OMP_NUM_THREADS`),
+        otherwise torch's own.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device, `BackendError` for kernels that cannot run, `ModelError` if a GPU lacks memory.

@@ -24,9 +24,9 @@ def load_engine(make: Callable[..., Any], loading: Loading, progress: Progress |
     stored = read_directory(None if loading.model is None else Path(loading.model))
     loaded = load_model(stored, loading)
     model, threads = loaded.model, loading.threads
-    if threads is None and model.device.type == "cpu":
+    if threads is None:
         weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
-        threads = threads_for(sum(weight.numel() for weight in weights))
+        threads = threads_for(sum(weight.numel() for weight in weights if weight.is_cpu))
     engine = make(
         loaded.model,
         Chat.load(stored.directory, stored.family.markup),

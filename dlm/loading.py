@@ -31,7 +31,7 @@ class Loading:
     kv: str = "auto"  # type of stored keys and values, one of `KV_TYPES`; "auto": as computed
     cache_tokens: int | None = None  # of all requests; None: what is left of a GPU, else unbounded
     decoding: Any = None  # a `Decoding`, or a name of `Writes`; None: as the checkpoint says
-    threads: int | None = None  # of torch on a CPU, in a step; None: one for a small model
+    threads: int | None = None  # of torch on a CPU, in a step; None: see `dlm.threads`
     warm_up: bool = True  # on a GPU
 
 

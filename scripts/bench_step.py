@@ -57,6 +57,7 @@ from dlm.models.json_files import read_json
 from dlm.models.pages import CHUNK
 from dlm.models.places import blank, give
 from dlm.storage import KV_TYPES
+from dlm.threads import threads_for
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROUNDS = 3  # of each mode, in turns
@@ -198,7 +199,8 @@ def measured(
     answer = min(_ANSWER, model.max_positions - args.context - model.canvas_length)
     cache = model.new_cache(slots, KV_TYPES[args.kv], slots * (args.context + answer), CHUNK)
     model.use_graphs(cache)
-    engine = dlm.Engine(model, chat, slots=slots, cache=cache)
+    threads = threads_for(0) if model.device.type == "cuda" else None  # as `Engine.load` does
+    engine = dlm.Engine(model, chat, slots=slots, cache=cache, threads=threads)
     rng = torch.Generator().manual_seed(slots)
     prompts = torch.randint(len(engine.vocabulary), (slots, args.context), generator=rng).tolist()
     modes = {

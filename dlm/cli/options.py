@@ -90,7 +90,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "SM 10.0 and 12.0, by scales that the checkpoint must have."
     )
     parser.add_argument("--activation-bits", type=int, choices=(16, 4), default=16, help=purpose)
-    purpose = "The threads of torch in a step on a CPU. Default: 1 for a small model."
+    purpose = "The threads of torch in a step on a CPU. Default: 1 for a small model or a GPU."
     parser.add_argument("--threads", type=int, metavar="N", help=purpose)
 
 
