@@ -47,6 +47,8 @@ LIMIT = 64 << 20  # bytes that may travel with a call
 # Packages that images with torch, triton and pytest may lack.
 TRAVELS = """pydantic pydantic-core annotated-types typing-inspection xgrammar apache-tvm-ffi
 jsonschema jsonschema-specifications referencing rpds-py beartype transformers""".split()
+# The files with tests that are marked "gpu": others may need packages that do not travel.
+MARKED = ["tests/kernels", "tests/models", "tests/scripts/test_bench_kernels.py"]
 MANYLINUX = ("_2_28", "_2_27", "_2_24", "_2_17", "2014")  # systems whose wheels may be taken
 _SETTLES = 5.0  # seconds without a change, after which a file is taken for complete
 _POLL = 0.2  # seconds
@@ -87,7 +89,7 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
     ]
     kernels = ["--small"] if dry else []
     return [
-        Part(name="tests", minutes=3, commands=tests(dry)),
+        Part(name="tests", minutes=4, commands=tests(dry)),
         Part(
             name="steps",
             minutes=3,
@@ -116,12 +118,15 @@ def parts(args: argparse.Namespace, scratch: Path) -> list[Part]:
 
 
 def tests(dry: bool) -> list[list[str]]:
+    # The plugin warns under xdist, and a warning is an error.
     pytest = [sys.executable, "-m", "pytest", "-q", "--durations=5", "--maxfail=20"]
+    pytest += ["-p", "no:benchmark"]
     if dry:
         return [[*pytest, "tests/kernels/test_rotary.py", "tests/dlm/test_devices.py"]]
     spread = ["-n", str(min(8, cores()))] if importable("xdist") else []
     kernels = [*pytest, *spread, "tests/kernels", "--ignore", "tests/kernels/test_compiles.py"]
-    return [[*pytest, "-m", "gpu"], [*pytest, "tests/dlm/test_devices.py"], kernels]
+    marked = [*pytest, *spread, "-m", "gpu", *MARKED]
+    return [marked, [*pytest, "tests/dlm/test_devices.py"], [*kernels, "-m", "not gpu"]]
 
 
 def script(name: str, *args: str) -> list[str]:
@@ -326,7 +331,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, metavar="DIR", help="The directory of all results.")
     add("--minutes", type=float, default=14, metavar="M", help="The limit of all parts together.")
     purpose = "The limit of the training."
-    add("--training-minutes", type=float, default=4, metavar="M", help=purpose)
+    add("--training-minutes", type=float, default=3, metavar="M", help=purpose)
     names = ("tests", "steps", "kernels", "guide", "training")
     purpose = f"The parts that run: {', '.join(names)}. Default: all."
     add("--only", nargs="+", choices=names, metavar="PART", help=purpose)

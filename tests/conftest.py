@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache, partialmethod
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -160,13 +161,14 @@ def vocabulary_of():
 def shared_parts(engine_workers, vocabulary_of):
     """Let engines share what takes longest to make: compiler processes and vocabularies. Let HTTP
     clients share the certificates of authorities, which each would read anew."""
-    import httpcore2
-
     from dlm import Engine
 
     with pytest.MonkeyPatch.context() as patch:
-        read = cache(httpcore2.default_ssl_context)
-        patch.setattr("httpcore2.default_ssl_context", read)
+        if find_spec("httpcore2"):  # tests on a borrowed GPU go without it
+            import httpcore2
+
+            read = cache(httpcore2.default_ssl_context)
+            patch.setattr("httpcore2.default_ssl_context", read)
         patch.setattr(Engine, "__init__", partialmethod(Engine.__init__, workers=engine_workers))
         patch.setattr("dlm.engine.Vocabulary", SimpleNamespace(from_tokenizer=vocabulary_of))
         yield

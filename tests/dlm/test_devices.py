@@ -6,6 +6,7 @@ import shutil
 import jsonschema
 import pytest
 import torch
+from block_models import LLADA2, SDAR_MOE, Oracle
 from training import directory as layout
 
 from dlm import Autoregressive, Engine, JsonSchema, Request
@@ -22,6 +23,10 @@ SCHEMA = {
     "required": ["name", "age"],
 }
 LAYERS = ["sliding_attention", "full_attention"]
+PROMPTS = ["Extract name, age as JSON. Ada is 36.", "7", "Say it in red. " * 20]
+TINY_MASKED = BUILT_IN.with_name("tiny_masked")
+# Files of the tokenizer, which random models of other families share with the built-in one.
+TOKENIZER = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +48,13 @@ def directory(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("decoding", [None, Autoregressive(drafts=True)], ids=str)
-def test_answers_are_valid_on_every_device(decoding, directory, device):
+def answer_all(directory, device, **options):
+    """Answer all prompts validly; return the engine."""
     kv = "fp8" if device == "cuda" else "auto"
-    more = {"slots": 5, "kv": kv, "cache_tokens": 4096, "decoding": decoding}
-    engine = Engine.load(directory, device=device, **more)
-    prompts = ["Extract name, age as JSON. Ada is 36.", "7", "Say it in red. " * 20]
+    engine = Engine.load(directory, device=device, slots=5, kv=kv, cache_tokens=4096, **options)
     requests = [
         Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=64, seed=i)
-        for i, prompt in enumerate(prompts)
+        for i, prompt in enumerate(PROMPTS)
     ]
     try:
         for result in engine.generate(requests):
@@ -61,4 +64,29 @@ def test_answers_are_valid_on_every_device(decoding, directory, device):
         engine.close()
     if device == "cuda":
         assert engine.backends["attention"] == "triton"
+    return engine
+
+
+@pytest.mark.parametrize("decoding", [None, Autoregressive(drafts=True)], ids=str)
+def test_answers_are_valid_on_every_device(decoding, directory, device):
+    engine = answer_all(directory, device, decoding=decoding)
+    if device == "cuda":
         assert decoding or engine.backends["graphs"] == "captured"
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe", "nemotron"])
+def test_answers_of_masked_models_are_valid_on_every_device(family, tmp_path, device):
+    directory = tmp_path
+    if family == "nemotron":
+        directory = TINY_MASKED
+    else:
+        config = {"llada2": LLADA2, "sdar_moe": SDAR_MOE}[family]
+        Oracle(config | {"vocab_size": 1536, "mask_token_id": 4}).write(directory)
+        for name in TOKENIZER:
+            shutil.copy(BUILT_IN / name, directory)
+        ends = {"eos_token_id": [1, 106], "pad_token_id": 1}
+        (directory / "generation_config.json").write_text(json.dumps(ends))
+    engine = answer_all(directory, device)
+    if device == "cuda":
+        assert engine.backends["layers"] == "triton"
+        assert engine.backends["graphs"] == "captured"
