@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Fixed, Guidance
+from dlm.logits.refused import RefusedRow
 from dlm.logprobs import TokenLogprob
 from dlm.request import Stats
 
@@ -135,6 +136,7 @@ class Canvas(Progress):
     soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
     prompted: int = 0  # leading positions of the model's canvas that hold the end of the prompt
+    refused: RefusedRow | None = None  # of the last pass
     # Of tokens that are fixed, by position, if the request asks for them.
     logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
 

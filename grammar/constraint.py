@@ -60,6 +60,9 @@ class Guidance:
     read: int = maxsize  # leading positions whose tokens are valid; others are the model's own
     mass: float = 1.0  # the model's probability of the allowed tokens at the first refusal
     choice: int = -1  # the last free choice before the first refusal; -1: none
+    # The position of the first refusal, and the row of `bitmask` that was queried there: the next
+    # step may well refuse there again.
+    refusal: tuple[int, int] | None = None
 
     def misplaced(self, tokens: Mapping[int, int]) -> list[int]:
         """Return the positions whose tokens cannot stand: those that a sampler that unmasks

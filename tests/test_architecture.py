@@ -223,20 +223,20 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
 
 
 BUDGETS = {  # lines of each room; raised only in a commit that says why
-    "dlm": 5_100,
+    "dlm": 5_110,
     "dlm/anthropic": 800,
     "dlm/batch": 800,
     "dlm/cli": 1_750,
     "dlm/decisions": 850,
     "dlm/integrations": 5_510,
-    "dlm/logits": 1_450,
-    "dlm/loop": 1_900,
+    "dlm/logits": 1_590,
+    "dlm/loop": 1_905,
     "dlm/openai": 4_550,
     "dlm/samplers": 350,
     "dlm/serving": 4_460,
     "grammar": 985,
     "grammar/calls": 1_200,
-    "grammar/canvas": 1_820,
+    "grammar/canvas": 1_830,
     "grammar/masks": 1_000,
     "grammar/parse": 7_550,
     "grammar/regex": 2_720,
@@ -252,7 +252,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "models/sdar": 100,
     "scripts": 2_950,
     "scripts/evaluation": 2_100,
-    "scripts/loads": 1_250,
+    "scripts/loads": 1_270,
     "scripts/measure": 1_550,
     "scripts/training": 3_900,
 }

@@ -85,6 +85,15 @@ class HostRows(NamedTuple):
         return HostRows(argmax[begin:end], *(column[begin:end] for column in columns))
 
 
+class UnderMask(NamedTuple):
+    """A row that was read under a mask, too."""
+
+    position: int
+    allowed: np.ndarray  # [words]
+    results: VocabPass  # of such rows, on the host
+    at: int  # which of these it is
+
+
 class CanvasLogits:
     """Logits of one canvas. Most queries are answered from the tokens that a vocabulary pass lists
     of each row; other rows are fetched.
@@ -102,9 +111,11 @@ class CanvasLogits:
         inverse_temperature: float,
         softcap: float | None,
         copies: DeviceCopies,
+        under_mask: UnderMask | None = None,
     ):
         """`rows` are those of a pass over `logits`. They list the tokens of probability `THRESHOLD`
         or more, at most `CANDIDATES`. Rows of `logits` are fetched by `copies`."""
+        self._under_mask = under_mask
         self.argmax, self._above, self._tail, self._lse, self._ids, self._listed_logits = rows
         self.rows = 0  # rows that were searched or fetched
         self._searches = 0 if copies.device.type == "cpu" else _SEARCHES  # that are left
@@ -137,6 +148,8 @@ class CanvasLogits:
         logp = self._logp(position, logits) if len(tokens) else logits
         mass = float(np.exp(logp).sum())
         if not self._list_suffices(position, logp, mass, count):
+            if (read := self._read_under_mask(position, allowed, count)) is not None:
+                return read
             if self._searches_there(position):
                 return self._search_on_device(position, allowed, count)
             candidates = self._search_blocks(position, allowed, count)
@@ -183,6 +196,23 @@ class CanvasLogits:
             return False
         likeliest = min(THRESHOLD, tail)  # bound for a token that is not listed
         return len(logp) >= count or likeliest < exp(float(logp.max()) - _NEAR)
+
+    def _read_under_mask(self, position: int, allowed: np.ndarray, count: int) -> Candidates | None:
+        """Return the candidates of a row that was read under the mask `allowed`; None for other
+        rows and masks, and where tokens that are not listed may be candidates."""
+        read = self._under_mask
+        if read is None or position != read.position or not np.array_equal(allowed, read.allowed):
+            return None
+        lse, _, _, _, above, tail, ids, logits = (column[read.at] for column in read.results)
+        above = int(above)
+        if not 0 < above <= len(ids):
+            return None
+        tokens, logp = ids[:above].numpy(), self._logp(position, logits[:above].numpy())
+        mass = exp(min(0.0, float(lse) - self._lse_of(position)))
+        likeliest = min(THRESHOLD, float(tail)) * mass  # of a token that is not listed
+        if above < count and likeliest >= exp(float(logp.max()) - _NEAR):
+            return None
+        return Candidates(ranked=_ranked(tokens, logp, count), mass=mass)
 
     def _search_row(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the allowed tokens of a whole row and their log-probabilities. Tokens less likely

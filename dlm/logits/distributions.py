@@ -23,6 +23,7 @@ from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
 from dlm.logits.masks import MaskedRows, MaskTable, alone, changed_by_masks, checked_rows
+from dlm.logits.refused import RefusedRow, RefusedRows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.token_logprobs import token_logprobs
 from dlm.logprobs import TokenLogprob
@@ -96,10 +97,12 @@ class TokenDistributions:
         by_kernel: bool | None = None,
         cuts: Sequence[Cut | None] = (),
         skipped: Sequence[int] = (),
+        refused: Sequence[RefusedRow | None] = (),
     ):
         """`logits` are the model's, before softcap and temperature. `temperatures` has one for each
         canvas, and `uniform` a number in [0, 1) for each position to draw by. Of canvas `i`,
         constraints read and restrict the positions after the first `skipped[i]`, by default all.
+        `refused` has a row of each canvas that is read under its mask, too.
 
         `by_kernel` is that of `vocab_pass`. `cuts` has one for each canvas. They are
         applied under the masks: constraints query whole distributions.
@@ -110,7 +113,16 @@ class TokenDistributions:
         self._uniform, self.copies = uniform.flatten(), DeviceCopies(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.copies.to_device(self._heat)
-        self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
+        self._skipped = list(skipped) or [0] * self._B
+        self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
+        self._sent = self._passed(self._sent_heat, self._uniform, None, None)
+        self._refused = RefusedRows(
+            {i: row for i, row in enumerate(refused) if row is not None},
+            [i * self._L + skip for i, skip in enumerate(self._skipped)],
+            table,
+            self.copies,
+            self._read,
+        )
         self._results = VocabPass.unpacked(self.copies.to_host(self._sent))
         self._certain: list[tuple[Tensor, Tensor]] = []  # rows and their tokens
         self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
@@ -121,8 +133,6 @@ class TokenDistributions:
         # By canvas: rows to be read again, and their masks.
         self._reread: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
         self._excluded: list[int] = []  # canvases
-        self._skipped = list(skipped) or [0] * self._B
-        self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
         self._under_cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
         self._bitmask = table.bitmask  # the one that `_masks` points to
 
@@ -177,6 +187,7 @@ class TokenDistributions:
         """Return the logits of each canvas for its constraint. They hold until `mask`."""
         rows, L, device = HostRows.of(self._results, self._V), self._L, self._logits.device
         canvases = zip(self._logits, self._heat[::L].tolist(), self._skipped, strict=True)
+        under_masks = self._refused.under_masks
         return [
             CanvasLogits(
                 rows.between(i * L + skip, (i + 1) * L),
@@ -184,6 +195,7 @@ class TokenDistributions:
                 heat,
                 self._softcap,
                 DeviceCopies(device),
+                under_masks.get(i),
             )
             for i, (logits, heat, skip) in enumerate(canvases)
         ]
@@ -229,14 +241,15 @@ class TokenDistributions:
             self._bitmask = self._table.bitmask
         if self._under_cut:
             self._make_cuts()
-        rows = np.unique(np.concatenate(again))
-        reread = torch.from_numpy(rows)
+        reread = torch.from_numpy(np.unique(np.concatenate(again)))
+        if self._reread:
+            reread = self._adopt(reread)
+        if not len(reread):
+            return
         sent_rows, sent_masks = self.copies.to_device(reread, self._masks[reread])
-        chosen = RowMasks(self._bitmask, sent_masks)
-        numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
-        passed = self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows)
+        passed = self._read(sent_rows, RowMasks(self._bitmask, sent_masks))
         self._sent[sent_rows] = passed
-        self._replace(rows, VocabPass.unpacked(self.copies.to_host(passed)))
+        self._replace(reread.numpy(), VocabPass.unpacked(self.copies.to_host(passed)))
 
     def _sort_rows(self) -> None:
         """Name the token of each row that takes one, and note which rows their masks change."""
@@ -263,6 +276,18 @@ class TokenDistributions:
             again = changed[begin:end] | (i in self._cuts)
             if again.any():
                 self._reread.append((part[again], bitmask, masks[again]))
+
+    def _adopt(self, rows: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+        """Give refused rows that have their masks again the results under these, and return the
+        others of `rows`. Rows under a cut have other masks."""
+        at = self._refused.again(self._masks)
+        adopted = self._refused.rows[at]
+        if not len(adopted):
+            return rows
+        self._replace(adopted.numpy(), VocabPass(*(column[at] for column in self._refused.results)))
+        sent_rows, sent_at = self.copies.to_device(adopted, at)
+        self._sent[sent_rows] = self._refused.sent[sent_at]
+        return rows[~torch.isin(rows, adopted)]
 
     def _make_cuts(self) -> None:
         """Make masks for rows with cuts, after those of the table."""
@@ -313,17 +338,16 @@ class TokenDistributions:
             self.copies,
         )
 
+    def _read(self, rows: Int64[Tensor, " n"], masks: RowMasks) -> Int32[Tensor, "n packed"]:
+        """Return the packed results of some rows under masks, on the device."""
+        return self._passed(self._sent_heat[rows], self._uniform[rows], masks, rows)
+
     def _passed(
-        self,
-        logits: Tensor,
-        heat: Tensor,
-        uniform: Tensor,
-        masks: RowMasks | None,
-        rows: Tensor | None,
+        self, heat: Tensor, uniform: Tensor, masks: RowMasks | None, rows: Tensor | None
     ) -> Int32[Tensor, "n packed"]:
         """Return what the vocabulary pass finds, packed and on the device."""
         results = vocab_pass(
-            logits,
+            self._logits.flatten(0, 1),
             heat,
             uniform,
             masks,

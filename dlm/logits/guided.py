@@ -32,7 +32,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
@@ -40,8 +40,16 @@ from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies, HostRows
+from dlm.logits.canvas_logits import (
+    CANDIDATES,
+    THRESHOLD,
+    CanvasLogits,
+    DeviceCopies,
+    HostRows,
+    UnderMask,
+)
 from dlm.logits.masks import MaskedRows, MaskTable, alone, certain, changed_by_masks, checked_rows
+from dlm.logits.refused import RefusedRow, RefusedRows
 from dlm.logits.sampling import Cut, columns
 from dlm.logits.work_shares import answers_within
 from dlm.policy import Policy
@@ -210,6 +218,8 @@ class LogitsGuide:
         self._table = MaskTable(-(-vocab_size // 32))
         self._memory = PinnedMemory()
         self.copies = 0  # so far, between host and device in both directions
+        # Of the last step, by the identity of the constraint: an error costs no more than a read.
+        self._refused: dict[int, RefusedRow] = {}
 
     def warm_up(self, device: torch.device) -> None:
         """Compile kernels before the first step needs them, if there are any, and allocate the
@@ -246,12 +256,18 @@ class LogitsGuide:
                     1.0,
                     None,
                     copies,
+                    under_mask,
                 ),
             )
-            for canvas, results in self._passed(logits, canvases, copies)
+            for canvas, results, under_mask in self._passed(logits, canvases, copies)
         ]
         queries = [partial(self._guided, *canvas, pending) for canvas in passed]
         answers = answers_within(self._work, queries)
+        self._refused = {
+            id(canvas.constraint): row
+            for canvas, answer in zip(canvases, answers, strict=True)
+            if isinstance(answer, Guidance) and (row := RefusedRow.of(answer)) is not None
+        }
         self._write(logits, pending, copies)
         self.copies += copies.count
         return answers
@@ -279,23 +295,39 @@ class LogitsGuide:
 
     def _passed(
         self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], copies: DeviceCopies
-    ) -> Iterator[tuple[GuidedCanvas, VocabPass]]:
-        """Read all rows of `canvases` in one pass, whose results come to the host in one copy."""
+    ) -> Iterator[tuple[GuidedCanvas, VocabPass, UnderMask | None]]:
+        """Read all rows of `canvases`, and those that were refused in the last step under their
+        masks, too."""
         rows = torch.cat([torch.arange(c.first, c.first + c.length) for c in canvases])
-        sent_rows, heat, uniform = copies.to_device(
-            rows, torch.ones(len(rows)), torch.full((len(rows),), _MIDDLE)
+        (sent_rows,) = copies.to_device(rows)
+        passed = self._read(logits, sent_rows)
+        last = {i: self._refused.get(id(canvas.constraint)) for i, canvas in enumerate(canvases)}
+        refused = RefusedRows(
+            {i: row for i, row in last.items() if row and row.position < canvases[i].length},
+            [canvas.first for canvas in canvases],
+            self._table,
+            copies,
+            partial(self._read, logits),
         )
+        results = VocabPass.unpacked(copies.to_host(passed)).split([c.length for c in canvases])
+        under_masks = refused.under_masks
+        for i, canvas in enumerate(canvases):
+            yield canvas, results[i], under_masks.get(i)
+
+    def _read(
+        self, logits: Float[Tensor, "N V"], rows: Int64[Tensor, " n"], masks: RowMasks | None = None
+    ) -> Int32[Tensor, "n packed"]:
         results = vocab_pass(
             logits,
-            heat,
-            uniform,
-            rows=sent_rows,
+            torch.ones(len(rows), device=rows.device),
+            torch.full((len(rows),), _MIDDLE, device=rows.device),
+            masks,
+            rows,
             threshold=THRESHOLD,
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        whole = VocabPass.unpacked(copies.to_host(results.packed()))
-        yield from zip(canvases, whole.split([c.length for c in canvases]), strict=True)
+        return results.packed()
 
     def _write(
         self, logits: Float[Tensor, "N V"], pending: _PendingRows, copies: DeviceCopies

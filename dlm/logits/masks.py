@@ -28,6 +28,7 @@ class MaskTable:
     def __init__(self, words: int, rows: int = _ROWS):
         self._words, self._rows = words, rows
         self.count = 0  # rows in use
+        self.age = 0  # how often it began anew
         self.bitmask: Int32[Tensor, "rows words"] = torch.empty(0, words, dtype=torch.int32)
         # By a grammar's table and its row
         self._places: Any = WeakIdKeyDictionary()
@@ -73,7 +74,7 @@ class MaskTable:
     def _begin_anew(self, rows: int, device: torch.device) -> None:
         """Drop all masks, and make room for at least `rows`."""
         self._places.clear()
-        self.count, rows = 0, max(self._rows, rows)
+        self.count, self.age, rows = 0, self.age + 1, max(self._rows, rows)
         if rows > len(self.bitmask):
             self.bitmask = torch.empty(rows, self._words, dtype=torch.int32, device=device)
 
@@ -96,6 +97,9 @@ def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray
                 f"a bitmask has {least} words of int32 for {vocab_size} tokens; "
                 f"got {words} of {guidance.bitmask.dtype}"
             )
+        at, mask = guidance.refusal or (-1, -1)
+        if guidance.refusal and not (0 <= at < length and 0 <= mask < masks):
+            raise ValueError(f"position {at} of {length} is refused by mask {mask} of {masks}")
     if len(rows) > length:
         raise ValueError(f"{len(rows)} masks for {length} positions")
     if len(rows) and not (rows.min() >= -vocab_size and rows.max() < masks):

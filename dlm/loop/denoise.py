@@ -22,6 +22,7 @@ from dlm.grammar import Guidance, Unfinished
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import is_forced, row_at
+from dlm.logits.refused import RefusedRow
 from dlm.logits.sampling import Cut
 from dlm.logits.work_shares import answers_within
 from dlm.logprobs import TokenLogprob
@@ -105,6 +106,7 @@ def pass_output(
         context.by_kernel,
         cuts,
         [sequence.canvas.prompted for sequence in running],
+        [sequence.canvas.refused for sequence in running],
     )
     return PassOutput(plan, distributions, distributions.scores(), perf_counter() - start)
 
@@ -359,6 +361,7 @@ def _update_canvas(
             canvas.keep(accepted, guidance, config.sampler.edit_threshold is not None)
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
+        canvas.refused = RefusedRow.of(guidance)
         scored = entropies[: guidance.scored]
         entropy = float(scored.sum() / len(scored))
         settled = canvas.settle(guidance, entropy, config)

@@ -25,6 +25,7 @@ class CanvasPass:
     repair: int | None = None  # the first position at which the model's choice was refused
     suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
+    refused_by: Mask | None = None  # the row of masks that was queried at the repair
     reached: list[int] = field(default_factory=list)  # after the guess, up to the last held token
 
     def resumed(self, fixed: Fixed, wanted: list[int]) -> "CanvasPass":
@@ -69,6 +70,7 @@ class CanvasPass:
             read=L if ended else read,
             mass=self.mass,
             choice=self.choice,
+            refusal=self.refusal,
         )
 
     def sure_of(self, token: int) -> bool:
@@ -96,6 +98,13 @@ class CanvasPass:
     def agreed(self) -> int:
         """The number of leading positions that hold the model's own choice."""
         return len(self.guess) if self.repair is None else self.repair
+
+    @property
+    def refusal(self) -> tuple[int, Mask] | None:
+        """The position of the repair, and the row of masks that was queried there."""
+        if self.repair is None or self.refused_by is None:
+            return None
+        return self.repair, self.refused_by
 
     @property
     def choice(self) -> int:

@@ -335,11 +335,11 @@ class Frontier:
             pass
         elif forced:
             if is_repair:
-                here.mass = self._candidates(scores, position, ~forced[0]).mass
+                here.mass = self._candidates(scores, here, ~forced[0]).mass
             yield forced[0], ~forced[0]
         elif is_repair:
             mask = self._mask(here, refused)
-            candidates = self._candidates(scores, position, mask)
+            candidates = self._candidates(scores, here, mask)
             here.mass = candidates.mass
             for rank, (token, _) in enumerate(candidates.ranked):
                 if not self._ends(here):
@@ -364,8 +364,10 @@ class Frontier:
     def _allowed(self, refused: Collection[int]) -> Mask:
         return self._masks.changed(self._matcher.mask(), fewer=refused)
 
-    def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
-        return scores.candidates(position, self._masks.words(mask), _TRIED)
+    def _candidates(self, scores: Scores, here: CanvasPass, mask: Mask) -> Candidates:
+        """Return candidates for the repair."""
+        here.refused_by = mask if mask >= 0 else self._masks.changed(None, [~mask])
+        return scores.candidates(len(here.guess), self._masks.words(mask), _TRIED)
 
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """Return the next token of a completion that fits, or the stop after it."""

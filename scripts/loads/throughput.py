@@ -4,11 +4,12 @@
     python scripts/load.py host
 
 `throughput` is the share of a device's time that grammars leave. A denoiser without weights takes 9
-ms for a pass, or `--pass-ms`, vocabulary included, and leaves the interpreter to other threads
-meanwhile, as a GPU does. It writes valid instances of real schemas, again and again, and finds a
-canvas's tokens in 12 passes, from left to right. Where it has not found them yet, it ranks 32
-tokens of the canvas, and the right one comes second. Canvases a second under these schemas are
-compared with canvases a second without a constraint, in turns.
+ms for a pass, or `--pass-ms`, vocabulary included. As with a GPU, the host goes on meanwhile, until
+it needs a result: then it waits, and leaves the interpreter to other threads. The denoiser writes
+valid instances of real schemas, again and again, and finds a canvas's tokens in 12 passes, from
+left to right. Where it has not found them yet, it ranks 32 tokens of the canvas, and the right one
+comes second. Canvases a second under these schemas are compared with canvases a second without a
+constraint, in turns.
 
 `host` is the host's milliseconds of a pass over canvases that never settle, without constraints, at
 262,144 tokens. What a GPU would compute takes no time there: the model, its vocabulary pass, and
@@ -40,7 +41,7 @@ from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
 from dlm.loading import tune_process
-from dlm.logits.canvas_logits import CANDIDATES
+from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies
 
 _PASS = 9  # milliseconds
 _PASSES = 12  # until all tokens of a canvas are known
@@ -83,6 +84,7 @@ class Clock(Weightless):
         self._scripts, self._seconds = scripts, seconds
         self._prompts: dict[int, int] = {}  # by slot
         self._begun: dict[int, tuple[int, int]] = {}  # by slot: where its canvas begins, passes
+        self._ends = 0.0  # when the pass does
         self._rng = torch.Generator().manual_seed(0)
         self._row = 2.5 * torch.randn(vocab_size, generator=self._rng) - 22  # of all other tokens
         self._packed = torch.empty(0, dtype=torch.int32)  # the last pass's results
@@ -97,15 +99,20 @@ class Clock(Weightless):
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
     ) -> Tensor:
-        end = time.perf_counter() + self._seconds
+        self._ends = time.perf_counter() + self._seconds
         self.encode(list(encode.values()), cache, list(encode))
         each = [self._tokens(slot) for slot in slots]
         right, known = (torch.cat(columns) for columns in zip(*each, strict=True))
         self._packed = _unsure(right, known, self._rng).packed()
         if len(self._reread) < len(self._packed):
-            self._reread = VocabPass.certain(torch.zeros_like(right), CANDIDATES).packed()
-        time.sleep(max(0.0, end - time.perf_counter()))
+            reread = VocabPass.certain(torch.zeros_like(right), CANDIDATES)
+            reread.above[:] = CANDIDATES + 1  # a list would have to be right
+            self._reread = reread.packed()
         return self._row.expand(len(slots), L, self.vocab_size)
+
+    def wait(self) -> None:
+        """Wait for the end of the pass, as a copy to the host does."""
+        time.sleep(max(0.0, self._ends - time.perf_counter()))
 
     def _tokens(self, slot: int) -> tuple[Tensor, Tensor]:
         """Return the tokens of a slot's canvas, and whether they are known in this pass."""
@@ -120,8 +127,8 @@ class Clock(Weightless):
         """Replace the device's vocabulary pass. Its results were made during the pass, since they
         take the host no time.
 
-        Rows that are read again under masks have arbitrary results, which only the canvas uses, and
-        this denoiser ignores the canvas.
+        Rows that are read under masks have arbitrary results without a list: only the canvas uses
+        them, and this denoiser ignores the canvas.
         """
         rows = args[3]
         packed = self._packed if rows is None else self._reread[: len(rows)]
@@ -213,7 +220,16 @@ def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[i
 def _canvases(engine: dlm.Engine, requests: dict[int, dlm.Request], steps: int) -> float:
     """Return the canvases that are committed a second. A finished request is added again."""
     device: Any = engine.model
-    with patch("dlm.logits.distributions.vocab_pass", device.vocab_pass):
+    to_host = DeviceCopies.to_host
+
+    def waiting(copies: DeviceCopies, tensor: Tensor, computed: bool = False) -> Tensor:
+        device.wait()
+        return to_host(copies, tensor, computed)
+
+    with (
+        patch("dlm.logits.distributions.vocab_pass", device.vocab_pass),
+        patch.object(DeviceCopies, "to_host", waiting),
+    ):
         begun, count = time.perf_counter(), 0
         for _ in range(steps):
             for event in engine.step():
