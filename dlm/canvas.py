@@ -136,7 +136,7 @@ class Canvas(Progress):
     soft_embedding: Tensor | None  # [L, hidden] self-conditioning; None: the sampler carries none
     uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
     prompted: int = 0  # leading positions of the model's canvas that hold the end of the prompt
-    refused: RefusedRow | None = None  # of the last pass
+    refused: RefusedRow | None = None  # where the last finished pass was refused
     # Of tokens that are fixed, by position, if the request asks for them.
     logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
 

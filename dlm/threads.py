@@ -2,7 +2,7 @@
 
 The operations of a small model end before several threads have divided them: the threads then wait
 for each other, on a busy machine for most of the time. So a small model runs on one thread, unless
-the user has chosen a number. So does what the host does beside a model on a GPU: there, on a
+the user has chosen a number. The host's part of a step of a model on a GPU does so, too: on a
 virtual machine of 16 processors, an index of 4,096 numbers took two milliseconds. Other models of
 the process keep theirs.
 """
@@ -21,9 +21,9 @@ _CORES = Path("/sys/devices/system/cpu")
 
 
 def threads_for(parameters: int) -> int | None:
-    """Return the number of threads for a model with `parameters` parameters on the CPU: one for a
-    small model, and for one on a GPU. None leaves torch's own number, which a user has chosen or a
-    large model needs."""
+    """Return the number of threads for a model with `parameters` parameters on the CPU, of which
+    one on a GPU has none: one for a small model. None leaves torch's own number, which a user has
+    chosen or a large model needs."""
     chosen = any(os.environ.get(name) for name in _VARIABLES)
     if parameters > SMALL or chosen or torch.get_num_threads() not in default_numbers():
         return None

@@ -229,7 +229,7 @@ BUDGETS = {  # lines of each room; raised only in a commit that says why
     "dlm/cli": 1_750,
     "dlm/decisions": 850,
     "dlm/integrations": 5_510,
-    "dlm/logits": 1_590,
+    "dlm/logits": 1_610,
     "dlm/loop": 1_905,
     "dlm/openai": 4_550,
     "dlm/samplers": 350,

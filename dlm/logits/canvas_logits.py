@@ -86,12 +86,12 @@ class HostRows(NamedTuple):
 
 
 class UnderMask(NamedTuple):
-    """A row that was read under a mask, too."""
+    """Results of one row under a mask: row `at` of `results`, which are on the host."""
 
     position: int
     allowed: np.ndarray  # [words]
-    results: VocabPass  # of such rows, on the host
-    at: int  # which of these it is
+    results: VocabPass
+    at: int
 
 
 class CanvasLogits:
@@ -210,7 +210,7 @@ class CanvasLogits:
         tokens, logp = ids[:above].numpy(), self._logp(position, logits[:above].numpy())
         mass = exp(min(0.0, float(lse) - self._lse_of(position)))
         likeliest = min(THRESHOLD, float(tail)) * mass  # of a token that is not listed
-        if above < count and likeliest >= exp(float(logp.max()) - _NEAR):
+        if above < count and likeliest >= exp(min(0.0, float(logp.max()) - _NEAR)):
             return None
         return Candidates(ranked=_ranked(tokens, logp, count), mass=mass)
 

@@ -1,8 +1,8 @@
 """Token distributions of a step, position by position: all its decisions are made from them.
 
-The logits are read once, and the host gets its part of the results in one copy. After the
-constraints were queried, rows that they change are read again under their masks. A row that may
-take only one token is not read again.
+The logits are read once, and the host gets its part of the results in one copy, beside those of
+rows that constraints refused in the last pass. After the constraints were queried, rows that they
+change are read again under their masks. A row that may take only one token is not read again.
 
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
@@ -278,8 +278,8 @@ class TokenDistributions:
                 self._reread.append((part[again], bitmask, masks[again]))
 
     def _adopt(self, rows: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
-        """Give refused rows that have their masks again the results under these, and return the
-        others of `rows`. Rows under a cut have other masks."""
+        """Take the results that were read for refused rows whose masks have come again; return
+        which of `rows` are still to be read. Rows under a cut have other masks."""
         at = self._refused.again(self._masks)
         adopted = self._refused.rows[at]
         if not len(adopted):

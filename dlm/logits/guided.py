@@ -26,7 +26,7 @@ constraints alone, and work is counted in units, not seconds: ranks that have th
 alike.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
+from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance, Unfinished
 from dlm.kernels.pinned import PinnedMemory
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -218,14 +218,16 @@ class LogitsGuide:
         self._table = MaskTable(-(-vocab_size // 32))
         self._memory = PinnedMemory()
         self.copies = 0  # so far, between host and device in both directions
-        # Of the last step, by the identity of the constraint: an error costs no more than a read.
-        self._refused: dict[int, RefusedRow] = {}
+        # Of the last step, by the identity of its constraint, which is kept to keep that.
+        self._refused: dict[int, tuple[Constraint, RefusedRow]] = {}
 
     def warm_up(self, device: torch.device) -> None:
         """Compile kernels before the first step needs them, if there are any, and allocate the
         table of masks, which later steps only fill."""
         self._table.reserve(device)
         logits = torch.zeros(2, self._vocab_size, device=device)
+        first = torch.zeros(1, dtype=torch.int64, device=device)
+        self._read(logits, first, RowMasks(self._table.bitmask, first))  # as refused rows are read
         cut = Cut(temperature=1.0, top_k=1)
         self.guide_(logits, [GuidedCanvas(constraint=Free(()), first=0, length=2, cut=cut)])
 
@@ -242,6 +244,7 @@ class LogitsGuide:
         """
         if logits.shape[1] != self._vocab_size:
             raise ValueError(f"{logits.shape[1]} logits for {self._vocab_size} tokens")
+        last, self._refused = self._refused, {}
         if not canvases:
             return []
         copies = DeviceCopies(logits.device, self._memory)
@@ -259,15 +262,16 @@ class LogitsGuide:
                     under_mask,
                 ),
             )
-            for canvas, results, under_mask in self._passed(logits, canvases, copies)
+            for canvas, results, under_mask in self._passed(logits, canvases, last, copies)
         ]
         queries = [partial(self._guided, *canvas, pending) for canvas in passed]
         answers = answers_within(self._work, queries)
-        self._refused = {
-            id(canvas.constraint): row
-            for canvas, answer in zip(canvases, answers, strict=True)
-            if isinstance(answer, Guidance) and (row := RefusedRow.of(answer)) is not None
-        }
+        for canvas, answer in zip(canvases, answers, strict=True):
+            at = id(canvas.constraint)
+            if isinstance(answer, Guidance) and (row := RefusedRow.of(answer)) is not None:
+                self._refused[at] = canvas.constraint, row
+            elif isinstance(answer, Unfinished) and at in last:
+                self._refused[at] = last[at]
         self._write(logits, pending, copies)
         self.copies += copies.count
         return answers
@@ -294,16 +298,24 @@ class LogitsGuide:
         return answer, getattr(canvas.constraint, "spent", work)
 
     def _passed(
-        self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], copies: DeviceCopies
+        self,
+        logits: Float[Tensor, "N V"],
+        canvases: Sequence[GuidedCanvas],
+        last: Mapping[int, tuple[Constraint, RefusedRow]],
+        copies: DeviceCopies,
     ) -> Iterator[tuple[GuidedCanvas, VocabPass, UnderMask | None]]:
-        """Read all rows of `canvases`, and those that were refused in the last step under their
+        """Read all rows of `canvases`, and those that were refused in the `last` step under their
         masks, too."""
         rows = torch.cat([torch.arange(c.first, c.first + c.length) for c in canvases])
         (sent_rows,) = copies.to_device(rows)
         passed = self._read(logits, sent_rows)
-        last = {i: self._refused.get(id(canvas.constraint)) for i, canvas in enumerate(canvases)}
+        again = {
+            i: last[id(canvas.constraint)][1]
+            for i, canvas in enumerate(canvases)
+            if id(canvas.constraint) in last
+        }
         refused = RefusedRows(
-            {i: row for i, row in last.items() if row and row.position < canvases[i].length},
+            {i: row for i, row in again.items() if row.position < canvases[i].length},
             [canvas.first for canvas in canvases],
             self._table,
             copies,

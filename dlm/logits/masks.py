@@ -5,6 +5,7 @@ vocabulary pass, and no canvas.
 """
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,9 +98,10 @@ def checked_rows(guidance: Guidance, length: int, vocab_size: int) -> np.ndarray
                 f"a bitmask has {least} words of int32 for {vocab_size} tokens; "
                 f"got {words} of {guidance.bitmask.dtype}"
             )
-        at, mask = guidance.refusal or (-1, -1)
-        if guidance.refusal and not (0 <= at < length and 0 <= mask < masks):
-            raise ValueError(f"position {at} of {length} is refused by mask {mask} of {masks}")
+        if guidance.refusal is not None:
+            at, mask = map(index, guidance.refusal)
+            if not (0 <= at < length and 0 <= mask < masks):
+                raise ValueError(f"position {at} of {length} is refused by mask {mask} of {masks}")
     if len(rows) > length:
         raise ValueError(f"{len(rows)} masks for {length} positions")
     if len(rows) and not (rows.min() >= -vocab_size and rows.max() < masks):

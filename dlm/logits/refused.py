@@ -1,6 +1,6 @@
 """Rows at which a constraint refused the model's choice in the pass before.
 
-The next pass reads them under their masks, too, beside all rows without a mask. A refusal comes
+The next pass reads them twice: without a mask, as all rows, and under their masks. A refusal comes
 again as long as the model does not change its mind: then its candidates are there already, without
 a search, and the row need not be read again.
 """
@@ -31,7 +31,7 @@ class RefusedRow(NamedTuple):
         if guidance.refusal is None or guidance.bitmask is None:
             return None
         position, mask = guidance.refusal
-        return cls(position, guidance.bitmask, mask)
+        return cls(int(position), guidance.bitmask, int(mask))
 
     @property
     def words(self) -> np.ndarray:

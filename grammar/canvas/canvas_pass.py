@@ -25,7 +25,7 @@ class CanvasPass:
     repair: int | None = None  # the first position at which the model's choice was refused
     suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
-    refused_by: Mask | None = None  # the row of masks that was queried at the repair
+    refused_by: Mask | None = None  # the row of the grammar's table that was queried at the repair
     reached: list[int] = field(default_factory=list)  # after the guess, up to the last held token
 
     def resumed(self, fixed: Fixed, wanted: list[int]) -> "CanvasPass":
@@ -101,7 +101,7 @@ class CanvasPass:
 
     @property
     def refusal(self) -> tuple[int, Mask] | None:
-        """The position of the repair, and the row of masks that was queried there."""
+        """The position of the repair, and the row of the grammar's table that was queried there."""
         if self.repair is None or self.refused_by is None:
             return None
         return self.repair, self.refused_by

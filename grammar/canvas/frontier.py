@@ -365,7 +365,7 @@ class Frontier:
         return self._masks.changed(self._matcher.mask(), fewer=refused)
 
     def _candidates(self, scores: Scores, here: CanvasPass, mask: Mask) -> Candidates:
-        """Return candidates for the repair."""
+        """Return candidates for the repair, and note the mask that they were queried under."""
         here.refused_by = mask if mask >= 0 else self._masks.changed(None, [~mask])
         return scores.candidates(len(here.guess), self._masks.words(mask), _TRIED)
 

@@ -6,7 +6,8 @@ and in a canvas's last pass all masks are taken. It takes the likeliest token of
 ends set the temperature of constrained requests to 0.
 
 A step with constraints waits for the device three times: for the canvases before it and after it,
-and for what was read of their logits. What vLLM took of a suspect position is masked again.
+and for what was read of their logits; once more if rows were refused in the last step. What vLLM
+took of a suspect position is masked again.
 """
 
 from collections.abc import Iterator, Sequence

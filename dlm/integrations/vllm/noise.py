@@ -2,7 +2,7 @@
 
 vLLM commits the argmax of a canvas that is stable and sure, or at its last step. A step with
 constraints waits for the device twice: for the state of the canvases, and for what was read of
-their logits.
+their logits; once more if rows were refused in the last step.
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from masked import tokens_in
 from values import V
 
+import dlm.logits.guided
 from dlm import JsonSchema, Regex
 from dlm.grammar import NOTHING, Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
 from dlm.logits.guided import GuidedCanvas, LogitsGuide
@@ -340,6 +341,26 @@ def test_memory_for_masks_is_allocated_by_the_warm_up_and_stays(compiler):
     guide.guide_(torch.zeros(16, V), [canvas])
     assert guide._table.count > 0
     assert (guide._table.bitmask.data_ptr(), len(guide._table.bitmask)) == (place, count)
+
+
+def test_the_warm_up_reads_rows_as_steps_do(compiler, monkeypatch):
+    """Without masks, and refused rows under theirs: on a GPU each is a kernel of its own."""
+    read, original = [], dlm.logits.guided.vocab_pass
+
+    def passed(logits, heat, uniform, masks, rows, **more):
+        read.append(masks is None)
+        return original(logits, heat, uniform, masks, rows, **more)
+
+    monkeypatch.setattr(dlm.logits.guided, "vocab_pass", passed)
+    guide, logits = LogitsGuide(V, work=10**6), torch.zeros(16, V)
+    guide.warm_up(torch.device("cpu"))
+    warm = {*read}
+    canvas = GuidedCanvas(
+        constraint=Frontier(compiler.compile(Regex("[a-f]{3,30}")), 40), first=0, length=16
+    )
+    for _ in range(2):
+        guide.guide_(logits.clone(), [canvas])
+    assert warm == {*read} == {True, False}
 
 
 def test_the_example_of_the_docs_answers(chat, vocabulary):

@@ -239,13 +239,13 @@ def test_guidance_names_its_first_refusal_and_the_mask_that_was_queried(compiler
     assert RefusedRow.of(agreed) is None
 
 
-@pytest.mark.parametrize("refusal", [(L, 0), (-1, 0), (0, 4), (0, -1)])
+@pytest.mark.parametrize("refusal", [(L, 0), (-1, 0), (0, 4), (0, -1), (0.0, 0.0), (), 0, False])
 def test_a_refusal_that_fits_no_canvas_is_an_error_of_its_constraint(refusal):
     step = TokenDistributions(
         torch.zeros(1, L, SIZE), [1.0], torch.zeros(1, L), None, MaskTable(WORDS)
     )
     bitmask = torch.zeros(4, WORDS, dtype=torch.int32)
-    with pytest.raises(ValueError, match="is refused by mask"):
+    with pytest.raises((ValueError, TypeError)):
         step.restrict(0, guidance(bitmask, [], refusal=refusal))
 
 
@@ -259,3 +259,18 @@ def test_a_refusal_without_a_bitmask_is_not_read_again():
     step.restrict(0, masked_at_commit)
     assert RefusedRow.of(masked_at_commit) is None
     step.restrict(0, guidance(torch.empty(0, WORDS).int(), []))
+
+
+def test_a_row_of_a_canvas_whose_logits_are_no_numbers_is_queried_like_any_other():
+    logits = torch.full((1, SIZE), 800.0)
+    logits[0, 0] = torch.nan
+    words = np.zeros(WORDS, np.uint32)
+    words[1] = 1
+    limits = {"threshold": THRESHOLD, "k": CANDIDATES}
+    one, mask = (torch.ones(1), torch.zeros(1)), torch.from_numpy(words.view(np.int32))[None]
+    rows = HostRows.of(vocab_pass(logits, *one, **limits), SIZE)
+    under = vocab_pass(logits, *one, RowMasks(mask, torch.zeros(1).long()), **limits)
+    scores = CanvasLogits(
+        rows, logits, 1.0, None, DeviceCopies(torch.device("cpu")), UnderMask(0, words, under, 0)
+    )
+    assert [token for token, _ in scores.candidates(0, words, 3).ranked] == [32]
