@@ -194,8 +194,7 @@ class CanvasLogits:
         tail = float(self._tail[position])
         if not len(logp) or tail > _UNSEEN * mass:
             return False
-        likeliest = min(THRESHOLD, tail)  # bound for a token that is not listed
-        return len(logp) >= count or likeliest < exp(float(logp.max()) - _NEAR)
+        return _has_all(logp, min(THRESHOLD, tail), count)
 
     def _read_under_mask(self, position: int, allowed: np.ndarray, count: int) -> Candidates | None:
         """Return the candidates of a row that was read under the mask `allowed`; None for other
@@ -209,8 +208,7 @@ class CanvasLogits:
             return None
         tokens, logp = ids[:above].numpy(), self._logp(position, logits[:above].numpy())
         mass = exp(min(0.0, float(lse) - self._lse_of(position)))
-        likeliest = min(THRESHOLD, float(tail)) * mass  # of a token that is not listed
-        if above < count and likeliest >= exp(min(0.0, float(logp.max()) - _NEAR)):
+        if not _has_all(logp, min(THRESHOLD, float(tail)) * mass, count):
             return None
         return Candidates(ranked=_ranked(tokens, logp, count), mass=mass)
 
@@ -316,6 +314,12 @@ class CanvasLogits:
             self._fetched |= dict(enumerate(rows, start=position))
             self.rows += len(rows)
         return self._fetched[position]
+
+
+def _has_all(logp: np.ndarray, likeliest: float, count: int) -> bool:
+    """Whether `count` candidates are among tokens with these log-probabilities: no other token has
+    a higher probability than `likeliest`."""
+    return len(logp) >= count or likeliest < exp(min(0.0, float(logp.max()) - _NEAR))
 
 
 def _ranked(tokens: np.ndarray, logp: np.ndarray, count: int) -> list[tuple[int, float]]:

@@ -309,13 +309,13 @@ class LogitsGuide:
         rows = torch.cat([torch.arange(c.first, c.first + c.length) for c in canvases])
         (sent_rows,) = copies.to_device(rows)
         passed = self._read(logits, sent_rows)
-        again = {
-            i: last[id(canvas.constraint)][1]
-            for i, canvas in enumerate(canvases)
-            if id(canvas.constraint) in last
-        }
+        by_canvas: dict[int, RefusedRow] = {}
+        for i, canvas in enumerate(canvases):
+            _, row = last.get(id(canvas.constraint), (None, None))
+            if row is not None and row.position < canvas.length:
+                by_canvas[i] = row
         refused = RefusedRows(
-            {i: row for i, row in again.items() if row.position < canvases[i].length},
+            by_canvas,
             [canvas.first for canvas in canvases],
             self._table,
             copies,

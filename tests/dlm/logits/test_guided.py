@@ -15,7 +15,7 @@ from values import V
 
 import dlm.logits.guided
 from dlm import JsonSchema, Regex
-from dlm.grammar import NOTHING, Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
+from dlm.grammar import NOTHING, Fixed, Free, Frontier, Guidance, Unfinished
 from dlm.logits.guided import GuidedCanvas, LogitsGuide
 from dlm.logits.sampling import Cut
 
@@ -166,16 +166,6 @@ def test_what_one_constraint_raises_is_its_own_result_and_its_rows_stay():
 def test_logits_of_another_vocabulary_are_refused():
     with pytest.raises(ValueError, match="299 logits for 300 tokens"):
         LogitsGuide(SIZE).guide_(torch.zeros(1, SIZE - 1), [])
-
-
-@pytest.fixture(scope="module")
-def vocabulary(chat):
-    return Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, 0)
-
-
-@pytest.fixture(scope="module")
-def compiler(vocabulary):
-    return Compiler(vocabulary)
 
 
 def answered(compiler, guide, spec, seed, budget=40, L=16, passes=6):

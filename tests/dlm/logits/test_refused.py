@@ -15,7 +15,7 @@ from torch import Tensor
 from values import PROMPT, V
 
 from dlm import JsonSchema, Regex, Request
-from dlm.grammar import Compiler, Frontier, Guidance, Vocabulary
+from dlm.grammar import Frontier, Guidance
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import RowMasks
 from dlm.logits.canvas_logits import (
@@ -34,7 +34,6 @@ from dlm.logits.sampling import Cut
 
 B, L, SIZE = 3, 5, 700
 WORDS = -(-SIZE // 32)
-STOPS = 1, 106, 50
 SCHEMA = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
 
 
@@ -49,16 +48,6 @@ def guidance(bitmask: Tensor, rows: list[int], length: int = L, refusal=None) ->
         scored=length,
         refusal=refusal,
     )
-
-
-@pytest.fixture(scope="module")
-def vocabulary(chat):
-    return Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, 0)
-
-
-@pytest.fixture(scope="module")
-def compiler(vocabulary):
-    return Compiler(vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +147,8 @@ def test_candidates_of_a_row_that_was_read_under_the_mask_are_those_of_a_search(
     under = vocab_pass(logits, inverse, uniform, mask, **limits)
     copies = DeviceCopies(torch.device("cpu"))
     searched = CanvasLogits(rows, logits, heat, softcap, copies)
-    known = UnderMask(1, words, under, 1)
-    read = CanvasLogits(rows, logits, heat, softcap, copies, known)
+    under_mask = UnderMask(1, words, under, 1)
+    read = CanvasLogits(rows, logits, heat, softcap, copies, under_mask)
     wrong = CanvasLogits(rows, logits, heat, softcap, copies, UnderMask(1, ~words, under, 1))
 
     expected, found = searched.candidates(1, words, count), read.candidates(1, words, count)
